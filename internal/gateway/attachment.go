@@ -9,7 +9,7 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// An attached is one tailnet of a TailscaleGateway that may be used.
+// An attached is one usable tailnet of a TailscaleGateway.
 type attached struct {
 	tailnet  string
 	spec     gatewayv1alpha1.AttachedTailnet
@@ -20,11 +20,10 @@ type attached struct {
 // A member is one service of an attached tailnet.
 type member struct {
 	*service
-	called string // as in names: the label, or with the tailnet if an earlier one has it
+	called string // the name used in generated names: the label, plus the tailnet if an earlier tailnet has the same label
 }
 
-// attach decides on every TailscaleGateway. A Gateway can be attached once; the
-// oldest has it.
+// attach processes every TailscaleGateway. A Gateway accepts one attachment: the oldest.
 func (b *builder) attach() {
 	for _, s := range b.services {
 		if r := b.resolved[nameOf(s)]; r != nil {
@@ -114,7 +113,7 @@ func (b *builder) attachOne(a *gatewayv1alpha1.TailscaleGateway) AttachmentRepor
 	return report
 }
 
-// has says whether the Gateway has a listener of that name.
+// has reports whether the Gateway has a listener with this name.
 func (g GatewayObject) has(section string) bool {
 	return slices.ContainsFunc(g.Listeners, func(l ListenerObject) bool { return l.Name == section })
 }
@@ -125,9 +124,10 @@ func isReady(t *gatewayv1alpha1.TailscaleTailnet) bool {
 	})
 }
 
-// discovered are the services of a tailnet that a TailscaleGateway has: those that
-// its discovery made, and those that somebody made beside it and that it would
-// have found; these win. Sorted by label, one for each.
+// discovered returns the services of one tailnet that belong to a TailscaleGateway, sorted by
+// label, one per label. These are the services that its discovery created, and the services that a
+// user created and that match its discovery patterns. If both exist for a label, the user's
+// service wins.
 func (b *builder) discovered(a *gatewayv1alpha1.TailscaleGateway, spec gatewayv1alpha1.AttachedTailnet) []*service {
 	var found []*service
 	for _, own := range []bool{false, true} {
@@ -155,7 +155,8 @@ func ownedBy(s *gatewayv1alpha1.TailscaleService, a *gatewayv1alpha1.TailscaleGa
 	return false
 }
 
-// inject makes the routes to the services of one tailnet.
+// inject adds the routes to the services of one tailnet to r and returns one status row per
+// service.
 func (b *builder) inject(r *room, in attached, section string) []gatewayv1alpha1.RoutedService {
 	e := in.spec.RouteGeneration.Egress
 	hosts := slices.Clone(e.Hostnames)
@@ -201,7 +202,7 @@ func (b *builder) inject(r *room, in attached, section string) []gatewayv1alpha1
 	return routed
 }
 
-// wished is the port that the routes of the tailnet use where a service has it.
+// wished returns the port that the routes of this tailnet use if the service has it.
 func (in attached) wished() uint16 {
 	if e := in.spec.RouteGeneration.Egress; e != nil && e.Port != 0 {
 		return uint16(e.Port)
@@ -209,8 +210,8 @@ func (in attached) wished() uint16 {
 	return 80
 }
 
-// memberCluster makes the cluster for a port of an attached service: that of its
-// route for the default port, one with the port in its name for another.
+// memberCluster creates the cluster for a port of an attached service. The cluster of the default
+// port has the name that the route uses; clusters of other ports have the port in the name.
 func (b *builder) memberCluster(in attached, m member, port uint16) (Cluster, bool) {
 	name := portClusterName(m.called, port)
 	if d, _, ok := m.defaultPort(in.wished()); ok && d == port {
@@ -223,8 +224,8 @@ func (b *builder) memberCluster(in attached, m member, port uint16) (Cluster, bo
 	return b.cluster(m.service, name, port, speaks)
 }
 
-// speaks is what a TailscaleService says of one of its ports, as the tailnet
-// numbers it; empty if it says nothing.
+// speaks returns the application protocol that the TailscaleService specifies for a port, numbered
+// as in the tailnet. It is empty if the spec does not set one.
 func (s *service) speaks(port uint16) gatewayv1alpha1.AppProtocol {
 	for _, p := range s.object.Spec.Ports {
 		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
@@ -234,11 +235,12 @@ func (s *service) speaks(port uint16) gatewayv1alpha1.AppProtocol {
 	return ""
 }
 
-// A hostOf is a virtual host that a Gateway has, as far as one can tell from here.
+// A hostOf is a virtual host that Envoy Gateway probably creates for a Gateway, derived from
+// routes and listeners.
 type hostOf struct{ section, domain string }
 
-// findHosts finds the virtual hosts of every Gateway: those hosts of its routes
-// that its listeners take.
+// findHosts computes the virtual hosts of every Gateway: the hostnames of its routes that its
+// listeners accept.
 func (b *builder) findHosts() {
 	seen := map[Name]map[hostOf]bool{}
 	for _, route := range b.routes {
@@ -267,7 +269,7 @@ func (b *builder) findHosts() {
 	}
 }
 
-// meet is the narrower of two patterns of hosts, if they have a host in common.
+// meet returns the narrower of two host patterns. ok is false if no host matches both.
 func meet(x, y string) (string, bool) {
 	switch {
 	case (Route{Hosts: []string{y}}).Covers(x):

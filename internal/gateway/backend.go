@@ -7,7 +7,7 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// backends decides on the rules of routes that name TailscaleServices as backends.
+// backends processes the route rules that name TailscaleServices as backends.
 func (b *builder) backends() {
 	for _, route := range b.routes {
 		gateways := parents(route)
@@ -31,7 +31,7 @@ func (b *builder) backends() {
 	}
 }
 
-// mix makes the backends of one rule, and the clusters that they need.
+// mix computes the backends of one rule and the clusters that they need.
 func (b *builder) mix(key RuleKey, object RuleObject) (rule Rule, clusters []Cluster) {
 	rule.Key = key
 	weights := map[string]uint32{}
@@ -65,7 +65,8 @@ func (b *builder) mix(key RuleKey, object RuleObject) (rule Rule, clusters []Clu
 	return rule, clusters
 }
 
-// backend makes the cluster of one backend, if the rule may have it.
+// backend creates the cluster of one backend. ok is false if the rule may not use the backend, or
+// if the service or its port does not exist.
 func (b *builder) backend(key RuleKey, backend BackendObject, name string) (Cluster, bool) {
 	from := GrantFrom{"gateway.networking.k8s.io", key.Kind, key.Route.Namespace}
 	if !b.granted(from, backend.Group, backend.Kind, backend.Name) {

@@ -13,11 +13,11 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
-// Build decides what everything that is stored comes to. It changes none of it.
+// Build computes the Snapshot, the reports and the groups to create from the stored objects. It
+// does not modify the objects.
 //
-// It goes from what others rest upon to what rests upon them: groups, services,
-// what is attached to which Gateway, policies, rules. Whatever may not be used at
-// one step does not exist for the next.
+// Build processes dependencies first: groups, services, attachments to Gateways, policies, route
+// rules. An object that one step rejects does not exist for the next steps.
 func Build(o Objects) Result {
 	b := newBuilder(o)
 	for _, g := range b.groups {
@@ -32,46 +32,46 @@ func Build(o Objects) Result {
 	return b.result
 }
 
-// A builder is the work of one Build.
+// A builder holds the state of one Build call.
 type builder struct {
 	o      Objects
 	result Result
 
 	tailnets  map[string]*gatewayv1alpha1.TailscaleTailnet
 	byDefault string
-	groups    []*gatewayv1alpha1.TailscaleProxyGroup // by name
+	groups    []*gatewayv1alpha1.TailscaleProxyGroup // sorted by name
 	groupOf   map[Name]*gatewayv1alpha1.TailscaleProxyGroup
 	services  []*gatewayv1alpha1.TailscaleService // oldest first
 	grants    map[string][]GrantObject
-	allowed   map[[2]string]bool // answers of tailnetFor
+	allowed   map[[2]string]bool // cached results of tailnetFor
 	ports     map[Name]map[portmap.Key]uint16
 
-	gatewayObjects map[Name]GatewayObject // those of Envoy Gateway
-	strangers      map[Name]bool          // Gateways of others
-	routes         []RouteObject          // by kind and name
+	gatewayObjects map[Name]GatewayObject // Gateways of this Envoy Gateway
+	strangers      map[Name]bool          // Gateways of other controllers
+	routes         []RouteObject          // sorted by kind and name
 	hosts          map[Name][]hostOf
 
 	wishes  map[wishKey]gatewayv1alpha1.GatewayProxyGroup // by TailscaleGateway and tailnet
-	holders map[string]Name                               // which service has which group of its own
-	made    map[[2]string]int                             // groups made for a TailscaleGateway and tailnet
+	holders map[string]Name                               // group name -> the service that has its own group of this name
+	made    map[[2]string]int                             // number of groups created for a TailscaleGateway and tailnet
 
 	resolved map[Name]*service
 	near     map[[2]string][]*service          // by namespace and tailnet, oldest first
-	labels   map[[2]string]map[string]*service // answers of byLabel
-	claimed  map[RuleKey]Name                  // which policy has which rule
+	labels   map[[2]string]map[string]*service // cached results of byLabel
+	claimed  map[RuleKey]Name                  // rule -> the policy that claimed it
 	demands  map[Name]map[portmap.Key]bool
 	rooms    map[Name]*room
 }
 
-// A room is one Gateway while Build works on it.
+// A room collects what Build produces for one Gateway.
 type room struct {
 	gateway    *Gateway
 	attachment *gatewayv1alpha1.TailscaleGateway
-	attached   []attached // tailnets, in their order
+	attached   []attached // tailnets, in the order of the spec
 	clusters   map[string]Cluster
 	rules      map[RuleKey]*Rule
-	access     map[string]access // by section
-	proxied    map[string]bool   // sections where connections may begin with a PROXY header
+	access     map[string]access // by listener name
+	proxied    map[string]bool   // listener names where connections may begin with a PROXY header
 }
 
 func newBuilder(o Objects) *builder {
@@ -97,7 +97,7 @@ func newBuilder(o Objects) *builder {
 		b.groupOf[nameOf(g)] = g
 	}
 	for _, s := range o.Services {
-		if s.DeletionTimestamp.IsZero() { // its routes go before its relays do
+		if s.DeletionTimestamp.IsZero() { // a service that is being deleted loses its routes before its relays
 			b.services = append(b.services, s)
 		}
 	}
@@ -129,12 +129,13 @@ func newBuilder(o Objects) *builder {
 
 func nameOf(o metav1.Object) Name { return Name{o.GetNamespace(), o.GetName()} }
 
-// older orders by age, then name: the first of two that claim one thing has it.
+// older compares by creation time, then by name. If two objects claim the same thing, the older
+// one gets it.
 func older(x, y metav1.Object) int {
 	return cmp.Or(x.GetCreationTimestamp().Time.Compare(y.GetCreationTimestamp().Time), nameOf(x).Compare(nameOf(y)))
 }
 
-// room returns what is made for a Gateway.
+// room returns the state of a Gateway and creates it on first use.
 func (b *builder) room(name Name) *room {
 	r := b.rooms[name]
 	if r == nil {
@@ -144,7 +145,7 @@ func (b *builder) room(name Name) *room {
 	return r
 }
 
-// demand notes that a group must carry a port.
+// demand records that the relays of a group must have a port for key.
 func (b *builder) demand(group Name, key portmap.Key) {
 	if b.demands[group] == nil {
 		b.demands[group] = map[portmap.Key]bool{}
@@ -152,7 +153,7 @@ func (b *builder) demand(group Name, key portmap.Key) {
 	b.demands[group][key] = true
 }
 
-// finish sorts what was found into the Snapshot.
+// finish sorts the collected results into the Snapshot and computes the revisions.
 func (b *builder) finish() {
 	for _, r := range b.rooms {
 		g := r.gateway
@@ -200,7 +201,7 @@ func (b *builder) finish() {
 	}
 }
 
-// leaveOut notes on whom a namespace bears in which the operator may not read now.
+// leaveOut marks the reports that depend on a namespace that the operator cannot read now.
 func (b *builder) leaveOut() {
 	if len(b.o.LeftOut) == 0 {
 		return
@@ -209,7 +210,7 @@ func (b *builder) leaveOut() {
 		report.LeftOut = b.o.LeftOut[name.Namespace]
 		b.result.Groups[name] = report
 	}
-	of := map[types.UID]map[string]bool{} // namespaces, by who has the services
+	of := map[types.UID]map[string]bool{} // namespaces of groups, by the UID of the owner of the services
 	for _, s := range b.services {
 		report := b.result.Services[nameOf(s)]
 		report.LeftOut = b.o.LeftOut[report.Group.Namespace]

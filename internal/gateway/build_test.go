@@ -30,8 +30,8 @@ import (
 
 var update = flag.Bool("update", false, "write what Build makes into testdata")
 
-// read makes Objects of documents: our kinds as they are, and what Build is told
-// of other kinds in the form of its own structs.
+// read parses documents into Objects: Tailplane's kinds as they are, and other kinds in the form
+// of Build's input structs.
 func read(t *testing.T, text []byte) gateway.Objects {
 	t.Helper()
 	o := gateway.Objects{
@@ -105,7 +105,7 @@ func read(t *testing.T, text []byte) gateway.Objects {
 					}
 					route.Rules[i].Backends[j] = b
 				}
-				for j, p := range rule.Paths { // in the words of the Gateway API
+				for j, p := range rule.Paths { // in the terms of the Gateway API
 					route.Rules[i].Paths[j] = gateway.RoutePath(string(p.Kind), p.Text)
 				}
 			}
@@ -148,8 +148,7 @@ func own[T any](strict func(any), object *T) *T {
 
 func bufioReader(text []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(text)) }
 
-// settle gives every group the ports that Build demands, as the controllers do,
-// and builds again.
+// settle gives every group the ports that Build demands, as the controllers do, and builds again.
 func settle(o gateway.Objects) (gateway.Objects, gateway.Result) {
 	r := gateway.Build(o)
 	o.Ports = map[gateway.Name]portmap.Table{}
@@ -159,7 +158,7 @@ func settle(o gateway.Objects) (gateway.Objects, gateway.Result) {
 	return o, gateway.Build(o)
 }
 
-// show is a Result in words and YAML, sorted.
+// show returns a Result as sorted text and YAML.
 func show(r gateway.Result) []byte {
 	var b bytes.Buffer
 	for _, g := range r.Snapshot.Sorted() {
@@ -239,7 +238,7 @@ func indent(text []byte) string {
 	return "  " + strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "\n  ")
 }
 
-// GTW-27: what Build makes of objects, as files.
+// GTW-27: the results of Build for objects in files.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) < 6 {
@@ -283,9 +282,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// GW-02: a service that leaves its tailnet to the group that it names says the same
-// of a group that is not for its namespace, in a tailnet that is not either, and of
-// one that is not there.
+// GW-02: a service takes its tailnet from the group that it names. Its message is the same if the
+// namespace may not use the group and its tailnet, and if the group does not exist.
 func TestGroupsOfOthersReadAsMissing(t *testing.T) {
 	tailnet := &gatewayv1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: "corp"}}
 	group := &gatewayv1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "private"}}
@@ -311,8 +309,8 @@ func TestGroupsOfOthersReadAsMissing(t *testing.T) {
 	}
 }
 
-// GW-03, law 7: addresses that were known when the rights went stay; a name takes the place
-// of none only, and only where nobody may look.
+// GW-03, law 7: addresses that were known before the rights were lost stay. A DNS name replaces
+// only an empty list, and only in a namespace that the operator cannot read.
 func TestLeftOutAddresses(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/leftout.txtar")
 	if err != nil {

@@ -1,9 +1,8 @@
-// Package gateway decides what connects a cluster's Gateways with tailnets:
-// objects in, a Snapshot to render and the statuses to write out. It keeps laws
-// 5 and 7: nothing is in a Snapshot without an allowed reference, and what is not
-// known changes nothing.
+// Package gateway computes how the Gateways of a cluster connect to tailnets. It turns Kubernetes
+// objects into a Snapshot to render and into the statuses to write. It enforces law 5 (nothing is
+// in a Snapshot without an allowed reference) and law 7 (missing information changes nothing).
 //
-// It is pure: no clock, no I/O, and the same objects in any order give the same
-// Snapshot. Its alcoves are gatewaykube, which gathers and applies, and
-// gatewayxds, which renders for Envoy Gateway.
+// The package is pure: it uses no clock and no I/O, and the same objects in any order give the
+// same Snapshot. Package gatewaykube reads the objects and writes the statuses. Package gatewayxds
+// renders the Snapshot for Envoy Gateway.
 package gateway

@@ -10,27 +10,27 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// noGroup is said of a group that is not there and of one that is not for the
-// asker alike.
+// noGroup is the message both for a group that does not exist and for a group that the namespace
+// may not use, so that a tenant cannot tell the two apart.
 const noGroup = "there is no such proxy group for this namespace"
 
-// A groupWish is how a TailscaleGateway wishes the groups of what it discovers in
-// one tailnet.
+// A groupWish is the group configuration that a TailscaleGateway requests for the services that it
+// discovers in one tailnet.
 type groupWish struct {
 	gatewayv1alpha1.GatewayProxyGroup
 	gateway Name
 }
 
-// A wishKey is one tailnet of one TailscaleGateway.
+// A wishKey identifies one tailnet of one TailscaleGateway.
 type wishKey struct {
 	gateway Name
 	uid     types.UID
 	tailnet string
 }
 
-// wishFor returns how the group of a service that names none is wished: its
-// TailscaleGateway says so, if discovery made the service. It is false if the
-// service was discovered where nobody discovers any more.
+// wishFor returns the requested group configuration for a service without a proxyGroupRef. For a
+// discovered service it comes from the TailscaleGateway that owns the service. ok is false if that
+// TailscaleGateway no longer exists or no longer has this tailnet.
 func (b *builder) wishFor(s *gatewayv1alpha1.TailscaleService, tailnet string) (groupWish, bool) {
 	if s.Labels[gatewayv1alpha1.DiscoveredLabel] != "true" {
 		return groupWish{gatewayv1alpha1.GatewayProxyGroup{Mode: gatewayv1alpha1.GroupPerService}, Name{}}, true
@@ -44,8 +44,8 @@ func (b *builder) wishFor(s *gatewayv1alpha1.TailscaleService, tailnet string) (
 	return groupWish{}, false
 }
 
-// place finds the group that carries a service, and notes it as wanted if it is
-// one that the operator makes.
+// place selects the group that carries a service. If the operator creates that group, place adds
+// it to Result.Wanted.
 func (b *builder) place(s *gatewayv1alpha1.TailscaleService, report ServiceReport) ServiceReport {
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
 		return b.placeIn(s, report, Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name})
@@ -94,7 +94,7 @@ func (b *builder) place(s *gatewayv1alpha1.TailscaleService, report ServiceRepor
 	return b.placeOwn(s, report, w)
 }
 
-// targetOf is the target of a group that is made for one service.
+// targetOf returns the target of a group that the operator creates for one service.
 func targetOf(s *gatewayv1alpha1.TailscaleService) *gatewayv1alpha1.TailnetTarget {
 	t := &gatewayv1alpha1.TailnetTarget{FQDN: s.Spec.Target.FQDN, IP: s.Spec.Target.IP, Tags: s.Spec.Target.Tags}
 	if label, _ := identity(s); label != "" {
@@ -106,7 +106,7 @@ func targetOf(s *gatewayv1alpha1.TailscaleService) *gatewayv1alpha1.TailnetTarge
 	return t
 }
 
-// placeIn is for a group that somebody named.
+// placeIn handles a service whose group is named by a reference.
 func (b *builder) placeIn(s *gatewayv1alpha1.TailscaleService, report ServiceReport, group Name) ServiceReport {
 	g := b.groupOf[group]
 	switch accepted := b.result.Groups[group]; {
@@ -124,21 +124,21 @@ func (b *builder) placeIn(s *gatewayv1alpha1.TailscaleService, report ServiceRep
 	return report
 }
 
-// usable says whether a group of that name is one that the operator made, for the
-// same tailnet and direction, or whether there is none.
+// usable reports whether the operator can use this group name: no group has it, or the operator
+// created that group for the same tailnet and direction.
 func (b *builder) usable(w WantedGroup) bool {
 	g := b.groupOf[Name{b.o.Namespace, w.Name}]
 	return g == nil || b.madeByUs(g) && g.Spec.Type == w.Type && g.Spec.TailnetRef != nil && g.Spec.TailnetRef.Name == w.Tailnet
 }
 
-// placeOwn is for a group that the operator makes.
+// placeOwn handles a service whose group the operator creates.
 func (b *builder) placeOwn(s *gatewayv1alpha1.TailscaleService, report ServiceReport, w WantedGroup) ServiceReport {
 	if !b.usable(w) {
 		report.Accepted = fails(gatewayv1alpha1.ReasonServiceNameConflict, "somebody else has a proxy group of the name that this service would get")
 		return report
 	}
 	if had, ok := b.result.Wanted[w.Name]; ok {
-		had.Target = nil // one for several services has none of its own
+		had.Target = nil // a group of several services has no single target
 		w = had
 	}
 	w.Services, w.Consumers = append(w.Services, nameOf(s)), append(w.Consumers, s.Namespace)
@@ -147,8 +147,9 @@ func (b *builder) placeOwn(s *gatewayv1alpha1.TailscaleService, report ServiceRe
 	return report
 }
 
-// remember notes what is stored of groups: how gateways wish them, and which
-// service has which, so that a name does not move when an older service comes.
+// remember collects stored facts about groups: the group configuration of each TailscaleGateway,
+// and the service that already holds each group name. Because of the latter, a group name does not
+// move to another service when an older service appears.
 func (b *builder) remember() {
 	for _, a := range b.o.Attachments {
 		for _, t := range a.Spec.Tailnets {

@@ -18,8 +18,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// world makes objects that refer to one another at random, allowed or not, there
-// or not. Names are few, so that they meet.
+// world returns random objects with random references, allowed or not, existing or not. There are
+// few names, so that many references match.
 func world(r *rand.Rand) gateway.Objects {
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	spaces := []string{"ops", "a", "b"}
@@ -141,7 +141,7 @@ func world(r *rand.Rand) gateway.Objects {
 	return o
 }
 
-// GTW-27: the order of objects does not matter, and Build changes none of them.
+// GTW-27: the result does not depend on the order of objects, and Build modifies none of them.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -189,7 +189,7 @@ func shuffle[T any](r *rand.Rand, list []T) {
 
 func text(t *testing.T, v any) []byte {
 	t.Helper()
-	if o, ok := v.(gateway.Objects); ok { // maps by Name have no JSON
+	if o, ok := v.(gateway.Objects); ok { // maps with Name keys have no JSON encoding
 		v = []any{o.Tailnets, o.Groups, o.Services, o.Attachments, o.Policies, o.Gateways, o.Routes, o.Grants, o.Namespaces, fmt.Sprint(o.Relays)}
 	}
 	b, err := json.Marshal(v)
@@ -199,8 +199,8 @@ func text(t *testing.T, v any) []byte {
 	return b
 }
 
-// GTW-27, GW-01, GW-02, GW-07: nothing is in a Snapshot without an allowed
-// reference. The rules are written down here once more, in the simplest way.
+// GTW-27, GW-01, GW-02, GW-07: a Snapshot contains nothing without an allowed reference. The test
+// implements the rules a second time, as simply as possible.
 func TestNothingWithoutAnAllowedReference(t *testing.T) {
 	clusters, routes, mixed, paths := 0, 0, 0, 0
 	for seed := range uint64(1000) {
@@ -284,13 +284,13 @@ func TestNothingWithoutAnAllowedReference(t *testing.T) {
 	}
 }
 
-// A law says once more what is allowed.
+// A law is a second implementation of the rules.
 type law struct {
 	o gateway.Objects
 	r gateway.Result
 }
 
-// of is the TailscaleService behind a cluster.
+// of returns the TailscaleService behind a cluster.
 func (l law) of(c gateway.Cluster) *gatewayv1alpha1.TailscaleService {
 	for _, s := range l.o.Services {
 		if c.HealthPath == "/readyz/"+s.Namespace+"."+s.Name {
@@ -320,7 +320,7 @@ func (l law) granted(from string, s *gatewayv1alpha1.TailscaleService) bool {
 	})
 }
 
-// service says what is wrong with a cluster as such.
+// service returns the error of a cluster, or "".
 func (l law) service(c gateway.Cluster) string {
 	s := l.of(c)
 	tailnet := l.tailnet(s)
@@ -352,7 +352,7 @@ func (l law) service(c gateway.Cluster) string {
 	return ""
 }
 
-// What cannot be read in an object leaves that object out, and nothing else.
+// If a field of an object is invalid, only this object is left out.
 func TestHostileObjects(t *testing.T) {
 	a := world(rand.New(rand.NewPCG(7, 7)))
 	for _, s := range a.Services {
@@ -381,8 +381,8 @@ func TestHostileObjects(t *testing.T) {
 	}
 }
 
-// GTW-26: a further tailnet moves no route of those that were there, whatever
-// services it has, and what is not rendered changes no revision.
+// GTW-26: an additional tailnet changes no route of the other tailnets, whatever its services are.
+// Changes that are not rendered do not change the revision.
 func TestAFurtherTailnetMovesNothing(t *testing.T) {
 	moved := 0
 	for seed := range uint64(1000) {

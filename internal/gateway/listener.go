@@ -9,14 +9,15 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// An access is what the policies say of one listener, or of those that none names.
+// An access holds the access rules that a policy sets for one listener, or for all listeners that
+// no policy names.
 type access struct {
 	policy   Name
 	restrict bool
 	allow    []netip.Prefix
 }
 
-// guard decides on a policy about a Gateway.
+// guard processes a policy whose target is a Gateway or one of its listeners.
 func (b *builder) guard(p *gatewayv1alpha1.TailscaleRoutePolicy, target Name) PolicyReport {
 	object, ok := b.gatewayObjects[target]
 	section := p.Spec.TargetRef.SectionName
@@ -25,7 +26,7 @@ func (b *builder) guard(p *gatewayv1alpha1.TailscaleRoutePolicy, target Name) Po
 	}
 	report := PolicyReport{Accepted: holds(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Programmed: holds(gatewayv1alpha1.ReasonProgrammed)}
 	if p.Spec.Access == nil {
-		return report // only there to make Envoy Gateway ask again
+		return report // such a policy exists only to make Envoy Gateway translate again
 	}
 	r := b.room(target)
 	if other, taken := r.access[section]; taken {
@@ -33,7 +34,8 @@ func (b *builder) guard(p *gatewayv1alpha1.TailscaleRoutePolicy, target Name) Po
 	}
 	a := access{policy: nameOf(p), restrict: p.Spec.Access.From == gatewayv1alpha1.AccessTailnet}
 	if a.restrict && !object.Private {
-		// A PROXY header is believed from whoever can connect, so nobody is let in.
+		// Envoy trusts the PROXY header of every peer that can connect, so the listener must admit
+		// no peer.
 		report.Programmed = fails(gatewayv1alpha1.ReasonServiceExposed, "others than relays could connect to this Gateway and lie about addresses, so nobody is let in: its Service must be ClusterIP and the chart's NetworkPolicy in place")
 	} else if a.restrict {
 		a.allow = []netip.Prefix{tailnetIPv4, tailnetIPv6}
@@ -56,8 +58,8 @@ func (b *builder) guard(p *gatewayv1alpha1.TailscaleRoutePolicy, target Name) Po
 	return report
 }
 
-// listeners puts together what is said of each listener. One that is named keeps
-// what is said of all others, unless a policy names it too.
+// listeners merges the rules of each listener. A listener that only an attachment names also gets
+// the access rules for all listeners.
 func (r *room) listeners() []Listener {
 	sections := map[string]bool{}
 	for s := range r.access {

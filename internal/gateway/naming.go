@@ -9,8 +9,8 @@ import (
 
 func itoa(i int) string { return strconv.Itoa(i) }
 
-// Shorten returns name if it has at most limit characters, else its first 40,
-// "-" and 8 hexadecimal digits of its hash; limit is at least 49.
+// Shorten returns name if it has at most limit characters. Otherwise it returns the first 40
+// characters, "-" and 8 hexadecimal digits of the hash of name. limit must be at least 49.
 func Shorten(name string, limit int) string {
 	if len(name) <= limit {
 		return name
@@ -18,15 +18,15 @@ func Shorten(name string, limit int) string {
 	return name[:40] + "-" + hash8(name)
 }
 
-// hash8 is 8 hexadecimal digits of the hash of words. No word has a zero byte, so
-// that different words cannot run together to equal text.
+// hash8 returns 8 hexadecimal digits of the hash of words. It joins the words with a zero byte,
+// which no word contains, so that different lists of words never hash the same text.
 func hash8(words ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(words, "\x00")))
 	return hex.EncodeToString(sum[:4])
 }
 
-// IsLabel says whether s is a DNS label in lower case. Names from a tailnet are
-// somebody else's text: only what passes here becomes part of a name of ours.
+// IsLabel reports whether s is a lower-case DNS label. Names from a tailnet are untrusted text:
+// only names that pass this check become part of generated names.
 func IsLabel(s string) bool {
 	if len(s) == 0 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
@@ -39,31 +39,31 @@ func IsLabel(s string) bool {
 	return true
 }
 
-// ServiceLabel is the name of a service without its "svc:", and false if it is
-// not a name of a service.
+// ServiceLabel returns the name of a tailnet service without "svc:". ok is false if name is not a
+// valid service name.
 func ServiceLabel(name string) (string, bool) {
 	label := strings.TrimPrefix(name, "svc:")
 	return label, IsLabel(label)
 }
 
-// Names of what is rendered for a service, of which service is the label, with
-// "." and its tailnet if an earlier tailnet has a service of the same name.
+// The functions below return the names of rendered objects. The argument is the service label,
+// with "." and the tailnet appended if an earlier tailnet has a service with the same label.
 func routeName(service string) string   { return "tailscale-svc-" + service }
 func clusterName(service string) string { return "tailscale-cluster-" + service }
 
-// portClusterName is for a port of the service that is not its route's.
+// portClusterName is the cluster name for a port of the service other than the port of its route.
 func portClusterName(service string, port uint16) string {
 	return clusterName(service) + "_" + itoa(int(port))
 }
 
-// backendClusterName is for a TailscaleService that a route names. Names of
-// Kubernetes have no "_", so that it is nobody else's.
+// backendClusterName is the cluster name for a TailscaleService that a route names as backend.
+// Kubernetes names contain no "_", so the name is unique.
 func backendClusterName(service Name, port uint16) string {
 	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_" + itoa(int(port))
 }
 
-// demandClusterName is for a port that only a policy names, by its number in the
-// tailnet.
+// demandClusterName is the cluster name for a port that only a policy names. port is the number in
+// the tailnet.
 func demandClusterName(service Name, port uint16) string {
 	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_t" + itoa(int(port))
 }
@@ -72,13 +72,13 @@ func ruleRouteName(policy Name, index int) string {
 	return "tailscale-rule-" + policy.Namespace + "_" + policy.Name + "_" + itoa(index)
 }
 
-// ServiceKey is the name by which the relays of a group know a TailscaleService:
-// in their configuration, in the table of ports and in /readyz/<key>.
+// ServiceKey is the name of a TailscaleService for the relays of its group. It appears in their
+// configuration, in the port table and in /readyz/<key>.
 func ServiceKey(service Name) string { return service.Namespace + "." + service.Name }
 
-// DiscoveredName is the name of the TailscaleService that discovery makes for a
-// service of a tailnet, in the namespace of the TailscaleGateway. Where an earlier
-// tailnet has a service of the same name, it carries a hash instead.
+// DiscoveredName is the name of the TailscaleService that discovery creates for a tailnet service,
+// in the namespace of the TailscaleGateway. If an earlier tailnet has a service with the same
+// name, the name ends with a hash.
 func DiscoveredName(gateway, service, tailnet string, earlier bool) string {
 	name := gateway + "-" + service
 	if earlier {
@@ -87,14 +87,14 @@ func DiscoveredName(gateway, service, tailnet string, earlier bool) string {
 	return Shorten(name, 63)
 }
 
-// GroupServiceName is the name of the Service in front of the relays, in the
-// namespace of the group, for a TailscaleService.
+// GroupServiceName is the name of the Kubernetes Service in front of the relays for a
+// TailscaleService. The Service is in the namespace of the group.
 func GroupServiceName(service Name) string {
 	return Shorten("ts-"+cut(service.Name)+"-"+hash8(service.Namespace, service.Name), 63)
 }
 
-// groupName is the name of the group that is made for one service; with a hash if
-// the plain name is somebody else's.
+// groupName is the name of the group that the operator creates for one service. If another group
+// has the plain name (taken), the name ends with a hash.
 func groupName(label string, service Name, taken bool) string {
 	if taken {
 		return cut(label) + "-" + hash8(service.Namespace, service.Name)
@@ -102,18 +102,20 @@ func groupName(label string, service Name, taken bool) string {
 	return Shorten(label+"-proxy-group", maxGroupName)
 }
 
-// sharedGroupName is the group of all services of one tailnet of a TailscaleGateway.
+// sharedGroupName is the name of the group for all services of one tailnet of a TailscaleGateway.
 func sharedGroupName(gateway, tailnet string) string {
 	return Shorten(gateway+"-"+tailnet+"-egress", maxGroupName)
 }
 
-// ingressGroupName is the group of all ingress services of a tailnet that name none.
+// ingressGroupName is the name of the group for all ingress services of a tailnet without a
+// proxyGroupRef.
 func ingressGroupName(tailnet string) string { return Shorten(tailnet+"-ingress", maxGroupName) }
 
-// maxGroupName leaves room in a label for the hash that a StatefulSet's controller adds.
+// maxGroupName is below 63 because the StatefulSet controller appends a hash to the name in a
+// label.
 const maxGroupName = 52
 
-// cut leaves room for a hash.
+// cut returns at most the first 40 characters of s, so that a hash can follow.
 func cut(s string) string {
 	if len(s) > 40 {
 		return s[:40]
@@ -121,8 +123,8 @@ func cut(s string) string {
 	return s
 }
 
-// Match says whether name matches a pattern, in which * stands for any
-// characters, none included, and everything else for itself.
+// Match reports whether name matches pattern. A * matches any sequence of characters, also the
+// empty one. All other characters match themselves.
 func Match(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
@@ -133,7 +135,7 @@ func Match(pattern, name string) bool {
 		return false
 	}
 	last := len(parts) - 1
-	for _, part := range parts[1:last] { // the first place is as good as any
+	for _, part := range parts[1:last] { // the leftmost match of each part is sufficient
 		_, after, found := strings.Cut(rest, part)
 		if !found {
 			return false
@@ -143,7 +145,7 @@ func Match(pattern, name string) bool {
 	return strings.HasSuffix(rest, parts[last])
 }
 
-// MatchAny says whether name matches one of the patterns.
+// MatchAny reports whether name matches one of the patterns.
 func MatchAny(patterns []string, name string) bool {
 	for _, p := range patterns {
 		if Match(p, name) {
@@ -153,14 +155,14 @@ func MatchAny(patterns []string, name string) bool {
 	return false
 }
 
-// ParsePort reads a decimal port above 0, as Kubernetes writes it.
+// ParsePort parses a decimal port above 0 without leading zeros, as Kubernetes writes it.
 func ParsePort(s string) (uint16, bool) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return uint16(n), err == nil && n > 0 && itoa(int(n)) == s
 }
 
-// Printable is somebody else's text for a sentence of ours: bounded, and quoted
-// where it holds what a terminal would act upon.
+// Printable makes untrusted text safe to include in a message. It limits the length and escapes
+// characters that a terminal would interpret.
 func Printable(s string) string {
 	if len(s) > 80 {
 		s = s[:80] + "..."

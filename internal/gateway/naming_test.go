@@ -36,7 +36,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q has %d characters of %d, or is no label", name, len(name), limit)
 		}
 	}
-	// Long names that begin alike stay apart.
+	// Long names with the same beginning stay different.
 	if a, b := DiscoveredName("eg", long, "corp", false), DiscoveredName("eg", long[:62]+"b", "corp", false); a == b {
 		t.Errorf("both are %q", a)
 	}
@@ -48,7 +48,7 @@ func FuzzMatch(f *testing.F) {
 	f.Add("", "")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
 		if len(pattern) > 100 || strings.Count(pattern, "*") > 8 || !utf8.ValidString(pattern) || !utf8.ValidString(name) {
-			return // what regexp, which is asked too, does not read
+			return // regexp, which is the reference, does not accept it
 		}
 		want := regexp.MustCompile(`\A(?s:` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`) + `)\z`)
 		if Match(pattern, name) != want.MatchString(name) {
@@ -57,7 +57,7 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// A name from a tailnet becomes part of ours only if it is a DNS label.
+// A name from a tailnet becomes part of a generated name only if it is a DNS label.
 func FuzzServiceLabel(f *testing.F) {
 	for _, s := range []string{"svc:web", "web", "svc:svc:web", "svc:-a", "svc:a.b", "svc:A", ""} {
 		f.Add(s)

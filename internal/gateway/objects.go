@@ -7,23 +7,23 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
-// Objects are what Build decides upon: everything that is, as it is stored now.
-// Lists may come in any order; objects of one kind have different names.
+// Objects are the inputs of Build: the relevant objects as they are stored now. Lists can be in
+// any order. Two objects of one kind must not have the same name.
 type Objects struct {
-	// Namespace is the operator's, which "Same" means for tailnets, and where the
-	// groups are that it makes.
+	// Namespace is the operator's namespace. The operator creates its groups here, and the
+	// selector "Same" of a tailnet means this namespace.
 	Namespace string
 
-	// ClusterDomain is the end of the names of Services, such as cluster.local.
+	// ClusterDomain is the DNS suffix of Services, such as cluster.local.
 	ClusterDomain string
 
 	// Controller is the controllerName of Envoy Gateway's GatewayClasses.
 	Controller string
 
-	// ProxyNamespaces are the namespaces, besides Namespace, where groups may be.
+	// ProxyNamespaces are the namespaces, in addition to Namespace, that may contain groups.
 	ProxyNamespaces []string
 
-	// Addresses renders the addresses of relays instead of names to resolve.
+	// Addresses makes Build use the addresses of relays as endpoints instead of a DNS name.
 	Addresses bool
 
 	Tailnets    []*gatewayv1alpha1.TailscaleTailnet
@@ -32,59 +32,60 @@ type Objects struct {
 	Attachments []*gatewayv1alpha1.TailscaleGateway
 	Policies    []*gatewayv1alpha1.TailscaleRoutePolicy
 
-	// Ports are the tables of ports of groups, as stored.
+	// Ports are the stored port tables of the groups.
 	Ports map[Name]portmap.Table
 
-	// Relays are, for each TailscaleService, the addresses of the relays that carry
-	// it now. Used with Addresses only.
+	// Relays are, for each TailscaleService, the addresses of the relays that carry it now. Build
+	// uses them only if Addresses is set.
 	Relays map[Name][]netip.Addr
 
-	// LeftOut are the namespaces of groups in which the operator may not read now, so
-	// that relays there may not be known.
+	// LeftOut are the namespaces of groups that the operator cannot read now. Relays in them may
+	// be unknown.
 	LeftOut map[string]bool
 
 	Gateways []GatewayObject
 	Routes   []RouteObject
 	Grants   []GrantObject
 
-	// Namespaces are the labels of all namespaces, by name.
+	// Namespaces maps each namespace to its labels.
 	Namespaces map[string]map[string]string
 
 	// KubeServices are the Services of the cluster that may be backends.
 	KubeServices map[Name]bool
 
-	// Roots are the PEM certificates under ca.crt of ConfigMaps that a caBundleRef names.
+	// Roots are the PEM certificates under ca.crt of the ConfigMaps that a caBundleRef names.
 	Roots map[Name]string
 }
 
-// A GatewayObject is what matters here of a Gateway.
+// A GatewayObject is the relevant part of a Gateway.
 type GatewayObject struct {
 	Name       Name
-	Controller string // the controllerName of its class
+	Controller string // controllerName of the Gateway's class
 	Listeners  []ListenerObject
 
-	// Private says that nobody but relays can open a connection to its Envoys: the
-	// Service is ClusterIP, and a NetworkPolicy of ours admits only relays.
+	// Private means that only relays can connect to the Gateway's Envoys: the Service is
+	// ClusterIP, and a NetworkPolicy of Tailplane admits only relays.
 	Private bool
 }
 
 // A ListenerObject is one listener of a Gateway.
 type ListenerObject struct {
 	Name     string
-	Hostname string // empty is every host
-	HTTP     bool   // it has virtual hosts: HTTP, or HTTPS that it terminates
+	Hostname string // empty means every host
+	HTTP     bool   // the listener has virtual hosts: HTTP, or HTTPS with TLS termination
 }
 
-// A RouteObject is what matters here of an HTTPRoute or GRPCRoute.
+// A RouteObject is the relevant part of an HTTPRoute or GRPCRoute.
 type RouteObject struct {
 	Kind      string // "HTTPRoute" or "GRPCRoute"
 	Name      Name
-	Parents   []ParentObject // those that accepted it
-	Hostnames []string       // empty is those of the listeners
+	Parents   []ParentObject // only parents that accepted the route
+	Hostnames []string       // empty means the hostnames of the listeners
 	Rules     []RuleObject
 }
 
-// A ParentObject is a Gateway, or with Section one listener of it, that accepted a route.
+// A ParentObject is a Gateway that accepted a route. If Section is set, only this listener
+// accepted it.
 type ParentObject struct {
 	Gateway Name
 	Section string
@@ -93,22 +94,22 @@ type ParentObject struct {
 // A RuleObject is one rule of a route.
 type RuleObject struct {
 	Name     string // for a policy's sectionName; may be empty
-	Paths    []Path // of its matches, in their order; none is all paths
+	Paths    []Path // paths of the matches, in order; empty means all paths
 	Backends []BackendObject
 
-	// Answered says that the rule redirects, and so never reaches a backend.
+	// Answered means that the rule redirects and therefore never reaches a backend.
 	Answered bool
 }
 
 // A BackendObject is one backendRef of a rule.
 type BackendObject struct {
 	Group, Kind string
-	Name        Name // with the namespace of the route if the reference has none
+	Name        Name // the namespace is the route's if the reference has none
 	Port        uint16
 	Weight      uint32 // 1 if the reference has none
 }
 
-// ours says whether the backend is a TailscaleService.
+// ours reports whether the backend is a TailscaleService.
 func (b BackendObject) ours() bool {
 	return b.Group == gatewayv1alpha1.Group && b.Kind == "TailscaleService"
 }
@@ -120,13 +121,13 @@ type GrantObject struct {
 	To        []GrantTo
 }
 
-// A GrantFrom is objects of one kind in one namespace.
+// A GrantFrom means all objects of one kind in one namespace.
 type GrantFrom struct{ Group, Kind, Namespace string }
 
-// A GrantTo is objects of one kind, or with Name one of them.
+// A GrantTo means all objects of one kind, or only the object Name if Name is set.
 type GrantTo struct{ Group, Kind, Name string }
 
-// A Verdict is one condition, without its times. The zero Verdict is not decided.
+// A Verdict is one condition without its times. The zero Verdict means that no decision was made.
 type Verdict struct {
 	OK      bool
 	Reason  string
@@ -136,7 +137,7 @@ type Verdict struct {
 func holds(reason string) Verdict          { return Verdict{OK: true, Reason: reason} }
 func fails(reason, message string) Verdict { return Verdict{Reason: reason, Message: message} }
 
-// Result is what Build decides.
+// Result is the output of Build.
 type Result struct {
 	Snapshot *Snapshot
 
@@ -145,48 +146,49 @@ type Result struct {
 	Attachments map[Name]AttachmentReport
 	Policies    map[Name]PolicyReport
 
-	// Wanted are the groups that are to be there because of others, by name, all
-	// in the operator's namespace. One that is no longer here has no user.
+	// Wanted are the groups that services need and that the operator creates, by name. All are in
+	// the operator's namespace. A group that is no longer in Wanted is unused.
 	Wanted map[string]WantedGroup
 
-	// Demands are the ports that each group must have, sorted, without those of
-	// services that may not use it: what portmap.Table.Allocate is to be asked for.
+	// Demands are the ports that each group must have, sorted. Ports of services that may not use
+	// the group are not included. They are the input of portmap.Table.Allocate.
 	Demands map[Name][]portmap.Key
 }
 
-// A GroupReport is what is said of a TailscaleProxyGroup.
+// A GroupReport is the status of a TailscaleProxyGroup.
 type GroupReport struct {
 	Accepted Verdict `json:"accepted"`
-	Tailnet  string  `json:"tailnet,omitempty"` // the TailscaleTailnet that it joins, if Accepted
-	LeftOut  bool    `json:"leftOut,omitempty"` // its namespace is
+	Tailnet  string  `json:"tailnet,omitempty"` // the TailscaleTailnet that the group joins, if Accepted
+	LeftOut  bool    `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
 }
 
-// A ServiceReport is what is said of a TailscaleService.
+// A ServiceReport is the status of a TailscaleService.
 type ServiceReport struct {
 	Accepted     Verdict `json:"accepted"`
 	ResolvedRefs Verdict `json:"resolvedRefs"`
 	Tailnet      string  `json:"tailnet,omitempty"`
-	Group        Name    `json:"group,omitzero"`    // the group that carries it; it may still have to be made
-	LeftOut      bool    `json:"leftOut,omitempty"` // the namespace of the group is
+	Group        Name    `json:"group,omitzero"`    // the group that carries the service; it may not exist yet
+	LeftOut      bool    `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
 
-	// Generation is the generation of the spec that was decided upon.
+	// Generation is the metadata.generation of the spec that this report is about.
 	Generation int64 `json:"-"`
 }
 
-// An AttachmentReport is what is said of a TailscaleGateway. That Envoy Gateway
-// does as asked, and that no security is ambiguous, only the extension server sees.
+// An AttachmentReport is the status of a TailscaleGateway. It does not say whether Envoy Gateway
+// applied the configuration or whether security filters are ambiguous. Only the extension server
+// knows this.
 type AttachmentReport struct {
 	Accepted     Verdict `json:"accepted"`
 	ResolvedRefs Verdict `json:"resolvedRefs"`
 	Programmed   Verdict `json:"programmed"`
 
 	TailnetCount int                             `json:"tailnetCount"`
-	Routed       []gatewayv1alpha1.RoutedService `json:"routed,omitempty"` // all of them, by name
+	Routed       []gatewayv1alpha1.RoutedService `json:"routed,omitempty"` // all services, sorted by name
 	Revision     string                          `json:"revision,omitempty"`
-	LeftOut      []string                        `json:"leftOut,omitempty"` // namespaces of groups that carry services of it
+	LeftOut      []string                        `json:"leftOut,omitempty"` // unreadable namespaces of groups of its services
 }
 
-// A PolicyReport is what is said of a TailscaleRoutePolicy.
+// A PolicyReport is the status of a TailscaleRoutePolicy.
 type PolicyReport struct {
 	Accepted     Verdict                      `json:"accepted"`
 	ResolvedRefs Verdict                      `json:"resolvedRefs"`
@@ -194,14 +196,13 @@ type PolicyReport struct {
 	Rules        []gatewayv1alpha1.RuleStatus `json:"rules,omitempty"`
 }
 
-// A WantedGroup is a TailscaleProxyGroup that the operator is to make, in its own
-// namespace, or to keep.
+// A WantedGroup is a TailscaleProxyGroup that must exist in the operator's namespace.
 type WantedGroup struct {
 	Name      string                         `json:"name"`
 	Type      gatewayv1alpha1.Direction      `json:"type"`
 	Tailnet   string                         `json:"tailnet"`
 	Replicas  int32                          `json:"replicas"`
-	Target    *gatewayv1alpha1.TailnetTarget `json:"target,omitempty"` // of a group for one service
-	Consumers []string                       `json:"consumers"`        // namespaces of its services, sorted
-	Services  []Name                         `json:"services"`         // that use it, sorted
+	Target    *gatewayv1alpha1.TailnetTarget `json:"target,omitempty"` // only for a group of one service
+	Consumers []string                       `json:"consumers"`        // namespaces of the services, sorted
+	Services  []Name                         `json:"services"`         // services that use the group, sorted
 }

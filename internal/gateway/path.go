@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A PathKind is how a path is compared.
+// A PathKind says how a path is compared.
 type PathKind string
 
 // Values of PathKind.
@@ -15,18 +15,18 @@ const (
 	PathExact   PathKind = "Exact"   // exactly this path
 	PathPrefix  PathKind = "Prefix"  // this path and everything below it, by whole segments
 	PathString  PathKind = "String"  // every path that begins with these characters
-	PathUnknown PathKind = "Unknown" // a regular expression: nothing is known of it
+	PathUnknown PathKind = "Unknown" // a regular expression, which Build does not interpret
 )
 
-// A Path is a set of paths of requests. The Text of a Prefix has no slash at its
-// end, so that of all paths is empty.
+// A Path is a set of request paths. The Text of a PathPrefix has no trailing slash; an empty Text
+// means all paths.
 type Path struct {
 	Kind PathKind `json:"kind"`
 	Text string   `json:"text,omitempty"`
 }
 
-// ParsePath reads the path of a policy's rule: /x is exactly that path, /x* all
-// that begin so, and /x/* is /x and everything below it. /* is all paths.
+// ParsePath parses the path of a policy rule. /x is exactly this path. /x* is every path that
+// begins with /x. /x/* is /x and everything below it. /* is all paths.
 func ParsePath(s string) (Path, error) {
 	text, star := strings.CutSuffix(s, "*")
 	switch {
@@ -58,8 +58,8 @@ func ParsePath(s string) (Path, error) {
 	return Path{PathString, text}, nil
 }
 
-// RoutePath makes the Path of a match of the Gateway API: its type and value. A
-// match without a path is all paths.
+// RoutePath converts the type and value of a Gateway API path match. A match without a path
+// matches all paths.
 func RoutePath(kind, value string) Path {
 	switch kind {
 	case "Exact":
@@ -70,7 +70,7 @@ func RoutePath(kind, value string) Path {
 	return Path{Kind: PathUnknown}
 }
 
-// String is the form that ParsePath reads.
+// String returns the form that ParsePath parses.
 func (p Path) String() string {
 	switch p.Kind {
 	case PathExact:
@@ -83,7 +83,7 @@ func (p Path) String() string {
 	return "(regular expression)"
 }
 
-// Holds says whether a request for that path, without its query, is meant.
+// Holds reports whether the set contains a request path. path must not contain the query.
 func (p Path) Holds(path string) bool {
 	switch p.Kind {
 	case PathExact:
@@ -96,19 +96,19 @@ func (p Path) Holds(path string) bool {
 	return false
 }
 
-// A Relation is what a policy's rule is to a route.
+// A Relation compares the path of a policy rule with the path of a route.
 type Relation int
 
 // Values of Relation.
 const (
-	Unsupported Relation = iota // the route's path is a regular expression: leave the route alone
-	Disjoint                    // no request is meant by both
-	Covers                      // the rule means every request of the route: change the route itself
-	Within                      // the rule means some of the route's: cut them out, before the route
+	Unsupported Relation = iota // the route's path is a regular expression: do not change the route
+	Disjoint                    // no request matches both
+	Covers                      // the rule matches every request of the route: change the route itself
+	Within                      // the rule matches some requests of the route: add a route for them before the route
 )
 
-// Relation says what the rule p is to a route with path r. Two sets of paths of
-// these kinds are either disjoint or one holds the other.
+// Relation compares the policy rule p with a route whose path is r. Two sets of these kinds are
+// either disjoint, or one contains the other.
 func (p Path) Relation(r Path) Relation {
 	switch {
 	case p.Kind == PathUnknown || r.Kind == PathUnknown:
@@ -129,7 +129,7 @@ func (p Path) contains(q Path) bool {
 		switch q.Kind {
 		case PathExact, PathPrefix:
 			return p.Holds(q.Text) || p.Text == ""
-		case PathString: // every path that begins so must be below p
+		case PathString: // every path with this string prefix must be below p
 			return strings.HasPrefix(q.Text, p.Text+"/") || p.Text == ""
 		}
 	case PathString:
@@ -138,8 +138,8 @@ func (p Path) contains(q Path) bool {
 	return false
 }
 
-// Compare orders paths as they are to be tried: exact ones first, then longer
-// ones first, by whole segments before by characters.
+// Compare sorts paths by precedence: exact paths first, then longer paths, then prefixes by
+// segment before prefixes by character.
 func (p Path) Compare(q Path) int {
 	rank := func(k PathKind) int {
 		switch k {

@@ -30,7 +30,7 @@ func TestParsePath(t *testing.T) {
 	}
 }
 
-// GTW-28: the table of overlaps: rule, route, and what the one is to the other.
+// GTW-28: the table of overlaps: rule, route, and their relation.
 func TestRelation(t *testing.T) {
 	for _, c := range []struct {
 		rule, kind, value string
@@ -61,7 +61,7 @@ func TestRelation(t *testing.T) {
 	}
 }
 
-// Relation says of sets what is true of their members.
+// Relation of two sets agrees with the membership of their elements.
 func TestRelationIsOfSets(t *testing.T) {
 	texts := []string{"/", "/a", "/a/", "/ab", "/a/b", "/a/bc", "/a/b/c", "/b"}
 	var paths []Path
@@ -71,7 +71,7 @@ func TestRelationIsOfSets(t *testing.T) {
 	requests := append(slices.Clone(texts), "/abc", "/a/b/", "/a/b/cd", "/a//", "/c", "/b/a", "/a/bcd/e", "/b-")
 	for _, p := range paths {
 		for _, q := range paths {
-			both, inP, inQ := false, true, true // every request of q is p's; every one of p is q's
+			both, inP, inQ := false, true, true // every request of q is in p; every request of p is in q
 			for _, r := range requests {
 				both = both || p.Holds(r) && q.Holds(r)
 				inP = inP && (!q.Holds(r) || p.Holds(r))

@@ -13,14 +13,14 @@ import (
 
 type conditionType = metav1.Condition
 
-// A routeKey names a route.
+// A routeKey identifies a route.
 type routeKey struct {
 	kind string
 	name Name
 }
 
-// applyPolicies decides on every TailscaleRoutePolicy, oldest first: the older of
-// two that claim one rule, or one listener, has it, and the other has nothing.
+// applyPolicies processes every TailscaleRoutePolicy, oldest first. If two policies claim the same
+// rule or listener, the older policy gets it and the newer policy is refused as a whole.
 func (b *builder) applyPolicies() {
 	routes := make(map[routeKey]RouteObject, len(b.routes))
 	for _, r := range b.routes {
@@ -48,7 +48,7 @@ func refusedPolicy(reason, message string) PolicyReport {
 	return PolicyReport{Accepted: v, ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Programmed: v}
 }
 
-// policy decides on a policy about a route.
+// policy processes a policy whose target is a route.
 func (b *builder) policy(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObject) PolicyReport {
 	var keys []RuleKey
 	for i, rule := range route.Rules {
@@ -97,7 +97,7 @@ func (b *builder) policy(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObj
 	return report
 }
 
-// parents are the Gateways that accepted a route, each once.
+// parents returns the Gateways that accepted a route, without duplicates, sorted.
 func parents(route RouteObject) (names []Name) {
 	for _, p := range route.Parents {
 		if !slices.Contains(names, p.Gateway) {
@@ -108,8 +108,8 @@ func parents(route RouteObject) (names []Name) {
 	return names
 }
 
-// steer writes what a policy does on one Gateway into its rules and states, and
-// returns how many services the policy's target means there.
+// steer writes the effect of a policy on one Gateway into the Gateway's rules and into states. It
+// returns the number of clusters that the policy's target selects there.
 func (b *builder) steer(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObject, keys []RuleKey, r *room, states []gatewayv1alpha1.RuleState) int {
 	scope := b.scope(p, r)
 	var paths []PathRule
@@ -164,7 +164,7 @@ func (r *room) rule(k RuleKey) *Rule {
 	return r.rules[k]
 }
 
-// overlap says what a policy's path is to a rule of a route.
+// overlap returns the state of a policy path for one rule of a route.
 func overlap(path Path, rule RuleObject) gatewayv1alpha1.RuleState {
 	if rule.Answered {
 		return gatewayv1alpha1.RuleNoOverlap
@@ -185,7 +185,7 @@ func overlap(path Path, rule RuleObject) gatewayv1alpha1.RuleState {
 	return state
 }
 
-// better is the state that tells more of a rule with several matches.
+// better returns the more informative of two states of a rule with several matches.
 func better(x, y gatewayv1alpha1.RuleState) gatewayv1alpha1.RuleState {
 	rank := []gatewayv1alpha1.RuleState{"", gatewayv1alpha1.RuleNotResolved, gatewayv1alpha1.RuleNoOverlap, gatewayv1alpha1.RuleUnsupportedMatch, gatewayv1alpha1.RuleActive}
 	if slices.Index(rank, y) > slices.Index(rank, x) {
@@ -194,14 +194,15 @@ func better(x, y gatewayv1alpha1.RuleState) gatewayv1alpha1.RuleState {
 	return x
 }
 
-// A place is one tailnet in which a policy looks for services.
+// A place is one tailnet in which a policy resolves services.
 type place struct {
-	own map[string]*service // of the policy's namespace, by label
-	in  *attached           // of the Gateway; nil if it has not the tailnet
+	own map[string]*service // services in the policy's namespace, by label
+	in  *attached           // tailnet attached to the Gateway; nil if it is not attached
 }
 
-// scope is where a policy looks for services, in order: the tailnet that it names,
-// else those of the Gateway, as far as its namespace may use them.
+// scope returns the tailnets in which a policy resolves services, in order. It is the tailnet that
+// the policy names, otherwise the tailnets of the Gateway. Tailnets that the policy's namespace
+// may not use are skipped.
 func (b *builder) scope(p *gatewayv1alpha1.TailscaleRoutePolicy, r *room) []place {
 	var names []string
 	if p.Spec.TailnetRef != nil {
@@ -225,8 +226,8 @@ func (b *builder) scope(p *gatewayv1alpha1.TailscaleRoutePolicy, r *room) []plac
 	return places
 }
 
-// byLabel are the services of a namespace in a tailnet; of two for one service the
-// older counts.
+// byLabel returns the services of a namespace in a tailnet by label. If two services have the same
+// label, the older one wins.
 func (b *builder) byLabel(ns, tailnet string) map[string]*service {
 	key := [2]string{ns, tailnet}
 	labels, asked := b.labels[key]
@@ -242,8 +243,8 @@ func (b *builder) byLabel(ns, tailnet string) map[string]*service {
 	return labels
 }
 
-// named returns the cluster of a service and port that a policy's rule names, and
-// demands the port.
+// named returns the cluster of the service and port that a policy rule names. It also demands the
+// port from the group.
 func (b *builder) named(scope []place, backend gatewayv1alpha1.RuleBackend) (Cluster, bool) {
 	label, ok := ServiceLabel(backend.ServiceName)
 	if !ok {
@@ -265,8 +266,8 @@ func (b *builder) named(scope []place, backend gatewayv1alpha1.RuleBackend) (Clu
 	return Cluster{}, false
 }
 
-// clusterName is the name of the cluster for a port, as the tailnet numbers it, of
-// a TailscaleService that is in no attached tailnet.
+// clusterName returns the cluster name for a port of a TailscaleService that is in no attached
+// tailnet. port is the number in the tailnet.
 func (s *service) clusterName(port uint16) string {
 	for _, p := range s.object.Spec.Ports {
 		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
@@ -276,8 +277,7 @@ func (s *service) clusterName(port uint16) string {
 	return demandClusterName(s.name, port)
 }
 
-// meant returns the clusters of the services that a policy's target means, sorted
-// by name.
+// meant returns the clusters of the services that a policy's target selects, sorted by name.
 func (b *builder) meant(scope []place, t gatewayv1alpha1.PolicyTarget) []Cluster {
 	means := func(s *service) bool {
 		return t.ServicePattern != "" && Match(t.ServicePattern, "svc:"+s.label) ||
@@ -299,7 +299,7 @@ func (b *builder) meant(scope []place, t gatewayv1alpha1.PolicyTarget) []Cluster
 		}
 		for label, s := range at.own {
 			if !means(s) || at.in != nil && at.in.byLabel[label].service != nil {
-				continue // not meant, or the same service
+				continue // not selected, or the same service as above
 			}
 			if port, speaks, ok := s.defaultPort(80); ok {
 				if c, ok := b.cluster(s, s.clusterName(port), port, speaks); ok {

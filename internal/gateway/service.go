@@ -11,18 +11,18 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
-// A service is an egress TailscaleService that may be used.
+// A service is a usable egress TailscaleService.
 type service struct {
 	object  *gatewayv1alpha1.TailscaleService
 	name    Name
 	tailnet *gatewayv1alpha1.TailscaleTailnet
 	group   Name
-	label   string // what the tailnet calls it, without "svc:"; empty for a name or address
+	label   string // name in the tailnet without "svc:"; empty if the target is an FQDN or an address
 	tags    []string
 }
 
-// resolveServices decides on every TailscaleService, oldest first: the older of
-// two that wish a group of one name has it.
+// resolveServices processes every TailscaleService, oldest first. If two services need a group of
+// the same name, the older service gets it.
 func (b *builder) resolveServices() {
 	b.remember()
 	for _, s := range b.services {
@@ -52,15 +52,15 @@ func (b *builder) resolveServices() {
 	for _, s := range b.resolved {
 		carried[s.group] = append(carried[s.group], s)
 	}
-	for _, g := range b.groups { // the service that a group carries by itself
+	for _, g := range b.groups { // the service that a group carries without a TailscaleService
 		if t := g.Spec.TailnetTarget; t != nil && b.result.Groups[nameOf(g)].Accepted.OK {
 			b.implicit(g, t, carried[nameOf(g)])
 		}
 	}
 }
 
-// implicit demands the ports of the service that a group carries by itself, unless
-// one of its TailscaleServices has the same target.
+// implicit demands the ports of the group's own tailnetTarget. It does nothing if a
+// TailscaleService of the group has the same target.
 func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1alpha1.TailnetTarget, carried []*service) {
 	label := strings.TrimPrefix(t.ServiceName, "svc:")
 	for _, s := range carried {
@@ -75,12 +75,12 @@ func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1a
 	}
 }
 
-// service decides whether a TailscaleService may be as it is, but for its group.
+// service checks everything about a TailscaleService except its group.
 func (b *builder) service(s *gatewayv1alpha1.TailscaleService) (ServiceReport, bool) {
 	tailnet := b.byDefault
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
 		name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
-		// One that is not for this namespace must read like one that is not there.
+		// A group that this namespace may not use must look like a group that does not exist.
 		if g := b.groupOf[name]; g != nil && b.result.Groups[name].Accepted.OK && b.selects(g.Spec.Consumers, g.Namespace, s.Namespace) {
 			tailnet = b.result.Groups[name].Tailnet
 		}
@@ -129,7 +129,7 @@ func fromService(s *gatewayv1alpha1.TailscaleService) GrantFrom {
 	return GrantFrom{gatewayv1alpha1.Group, "TailscaleService", s.Namespace}
 }
 
-// backendRef decides on what an ingress service leads to.
+// backendRef checks the backend of an ingress service.
 func (b *builder) backendRef(s *gatewayv1alpha1.TailscaleService) Verdict {
 	ref := s.Spec.BackendRef
 	if ref == nil {
@@ -150,7 +150,7 @@ func (b *builder) backendRef(s *gatewayv1alpha1.TailscaleService) Verdict {
 	return holds(gatewayv1alpha1.ReasonResolved)
 }
 
-// identity is what a service is called in its tailnet, and what tags it carries.
+// identity returns the label of a service in its tailnet and its tags.
 func identity(s *gatewayv1alpha1.TailscaleService) (label string, tags []string) {
 	target := s.Spec.Target
 	if target == nil {
@@ -179,8 +179,9 @@ func (s *service) key(protocol string, port uint16) portmap.Key {
 	return portmap.Key{Service: ServiceKey(s.name), Protocol: cmp.Or(protocol, "TCP"), TargetPort: port}
 }
 
-// cluster makes the cluster for one TCP port, as the tailnet numbers it; false if
-// the relays have no port for it, or what it speaks cannot be routed.
+// cluster creates the cluster for one TCP port, numbered as in the tailnet. ok is false if the
+// relays have no port for it, if HTTP routes cannot use its protocol, or if the name to verify
+// over TLS is unknown.
 func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1alpha1.AppProtocol) (Cluster, bool) {
 	match, ok := b.ports[s.group][s.key("TCP", port)]
 	if !ok {
@@ -191,7 +192,8 @@ func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1
 		Host:       b.headless(s.group),
 		HealthPort: gatewayv1alpha1.HealthPort, HealthPath: "/readyz/" + ServiceKey(s.name), Protocol: HTTP1,
 	}
-	// Where nobody may look, a name is better than no address: it leads to whoever is there.
+	// In an unreadable namespace the relays are unknown. A DNS name still leads to the ready
+	// relays, so use it.
 	if relays := b.o.Relays[s.name]; b.o.Addresses && (len(relays) > 0 || !b.o.LeftOut[s.group.Namespace]) {
 		c.Endpoints = []netip.AddrPort{}
 		for _, a := range relays {
@@ -224,10 +226,10 @@ func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1
 	if tls.CABundleRef != nil {
 		c.TLS.Roots = b.o.Roots[Name{cmp.Or(tls.CABundleRef.Namespace, s.name.Namespace), tls.CABundleRef.Name}]
 	}
-	return c, c.TLS.ServerName != "" // a certificate of an unknown name cannot be verified
+	return c, c.TLS.ServerName != "" // without a server name, Envoy cannot verify the certificate
 }
 
-// fqdn is the target's name in the tailnet; empty if it has none.
+// fqdn returns the name of the target in the tailnet, or "" if it has none.
 func (s *service) fqdn() string {
 	target := s.object.Spec.Target
 	if target.FQDN != "" {
@@ -243,8 +245,9 @@ func (b *builder) headless(group Name) string {
 	return group.Name + "." + group.Namespace + ".svc." + b.o.ClusterDomain
 }
 
-// defaultPort is the port of a service, as the tailnet numbers it, that is used
-// where none is named: wished if it has it, else its lowest.
+// defaultPort returns the port of a service to use where no port is named: wished if the service
+// has it, otherwise its lowest port. The number is the one in the tailnet. ok is false if the
+// service has no HTTP port.
 func (s *service) defaultPort(wished uint16) (uint16, gatewayv1alpha1.AppProtocol, bool) {
 	ports := map[uint16]gatewayv1alpha1.AppProtocol{}
 	for _, p := range s.object.Spec.Ports {

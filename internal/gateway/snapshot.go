@@ -11,35 +11,35 @@ import (
 	"strings"
 )
 
-// A Name is an object's namespace and name.
+// A Name is the namespace and name of an object.
 type Name struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
 
-// String is namespace/name.
+// String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Compare orders by namespace, then name.
+// Compare compares by namespace, then by name.
 func (n Name) Compare(m Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, m.Namespace), cmp.Compare(n.Name, m.Name))
 }
 
-// A Snapshot is everything that is to be rendered for Envoy Gateway. Build makes
-// it; afterwards nobody changes anything in it, so that it may be published
-// through one atomic pointer and read without a lock. Equal inputs of Build, in
-// any order, give equal snapshots: all lists are sorted as their fields say.
+// A Snapshot is everything to render for Envoy Gateway. Only Build creates it, and it must not be
+// modified afterwards. It can therefore be published through one atomic pointer and read without a
+// lock. Equal inputs of Build in any order give equal snapshots: all lists are sorted as
+// documented at their fields.
 //
-// Every reference in it was allowed when it was made: what is not allowed, not
-// known or has no port on the relays yet is not in it.
+// Every reference in it was allowed when Build ran. A service that is not allowed, not known or
+// without a port on the relays is not included.
 type Snapshot struct {
-	// Gateways are the Gateways that anything is to be done for.
+	// Gateways are the Gateways that need changes.
 	Gateways map[Name]*Gateway
 
-	rules map[RuleKey]agreement // of all Gateways; nil if not Build made it
+	rules map[RuleKey]agreement // rules of all Gateways; nil if Build did not create the Snapshot
 }
 
-// An agreement is one rule, and whether all Gateways that have it say the same.
+// An agreement is one rule, and whether all Gateways that have it need the same change.
 type agreement struct {
 	rule   Rule
 	agreed bool
@@ -60,110 +60,107 @@ func (s *Snapshot) agreements() map[RuleKey]agreement {
 	return all
 }
 
-// A Gateway is what is to be done for one Gateway of the Gateway API.
+// A Gateway is everything to render for one Gateway of the Gateway API.
 //
-// How its parts are rendered:
+// The parts are rendered as follows:
 //
-//   - PostRouteModify knows a route but no Gateway: use Snapshot.Rule, which says
-//     whether all Gateways agree on the rule. If they do not, leave the route
-//     alone there and decide in the hooks that know the Gateway.
-//   - PostVirtualHostModify and PostTranslateModify add Routes to each virtual
-//     host that Route.Covers, and the path rules of Rules before the routes that
-//     they are cut from.
+//   - PostRouteModify receives a route without its Gateway. It uses Snapshot.Rule, which reports
+//     whether all Gateways agree on the rule. If they do not agree, it leaves the route unchanged,
+//     and the hooks that know the Gateway change it.
+//   - PostVirtualHostModify and PostTranslateModify add Routes to each virtual host that
+//     Route.Covers. They add the path rules of Rules before the routes that these were cut from.
 //   - PostClusterModify replaces the cluster of a rule by Rule.Sole.
 //   - PostHTTPListenerModify applies Listeners.
-//   - PostTranslateModify adds those of Clusters that an added or changed route
-//     names; the others are not used.
+//   - PostTranslateModify adds the Clusters that an added or changed route names. It ignores the
+//     others.
 type Gateway struct {
-	// Name is the Gateway.
+	// Name is the name of the Gateway.
 	Name Name `json:"name"`
 
-	// Attachment is the TailscaleGateway whose targetRef names this Gateway; the
-	// zero Name if there is none, and only backends of its routes are ours.
+	// Attachment is the TailscaleGateway whose targetRef names this Gateway. It is the zero Name
+	// if there is none; then only route backends or policies refer to tailnet services.
 	Attachment Name `json:"attachment,omitzero"`
 
-	// Revision is 16 hexadecimal digits that are equal exactly if everything else
-	// here is. Envoy Gateway is made to ask again when it changes.
+	// Revision is a hash of all other fields, as 16 hexadecimal digits. When it changes, the
+	// operator makes Envoy Gateway translate again.
 	Revision string `json:"-"`
 
-	// Mappings are the services that have a route, one row for each, sorted by
-	// ServiceName, then Port.
+	// Mappings are the services that have a route, one row each, sorted by ServiceName, then Port.
 	Mappings []Mapping `json:"mappings,omitempty"`
 
-	// Routes are the routes to inject, sorted by the order in which they are to be
-	// tried: longer prefix first, then name.
+	// Routes are the routes to inject, in order of precedence: longer prefix first, then name.
 	Routes []Route `json:"routes,omitempty"`
 
-	// Clusters are the clusters that Routes and Rules name, sorted by name, each
-	// name once. Rule.Sole is not among them: that cluster is Envoy Gateway's.
+	// Clusters are the clusters that Routes and Rules name, sorted by name, without duplicates.
+	// Rule.Sole is not included because Envoy Gateway creates that cluster.
 	Clusters []Cluster `json:"clusters,omitempty"`
 
-	// Rules say what to do with the rules of HTTPRoutes and GRPCRoutes on this
-	// Gateway; a rule that is not here stays as it is. Sorted by Key.
+	// Rules are the changes to rules of HTTPRoutes and GRPCRoutes on this Gateway, sorted by Key.
+	// A rule that is not included stays unchanged.
 	Rules []Rule `json:"rules,omitempty"`
 
-	// Listeners say who may reach which listener, sorted by Section; the one with
-	// an empty Section is for those that no other names. A listener that none is
-	// about stays as it is, but for the headers: see Listener.
+	// Listeners are the access rules of listeners, sorted by Section. The entry with an empty
+	// Section applies to the listeners without an entry. A listener without any entry stays
+	// unchanged, except that headers are removed: see Listener.
 	Listeners []Listener `json:"listeners,omitempty"`
 }
 
-// A Mapping is one service of a tailnet, and how Envoy reaches it.
+// A Mapping is one service of a tailnet and the way Envoy reaches it.
 type Mapping struct {
 	ServiceName    string `json:"serviceName"`    // as in the route's name: "web", or "web.dev" if an earlier tailnet has a web
 	ClusterName    string `json:"clusterName"`    // "tailscale-cluster-web"
-	ProxyGroupName string `json:"proxyGroupName"` // the TailscaleProxyGroup, without its namespace
+	ProxyGroupName string `json:"proxyGroupName"` // name of the TailscaleProxyGroup, without its namespace
 	HeadlessFQDN   string `json:"headlessFQDN"`   // "<group>.<namespace>.svc.<cluster domain>"
-	Port           uint16 `json:"port"`           // in the tailnet
-	Protocol       string `json:"protocol"`       // "TCP"; a route cannot use another
-	Tailnet        string `json:"tailnet"`        // the TailscaleTailnet
+	Port           uint16 `json:"port"`           // number in the tailnet
+	Protocol       string `json:"protocol"`       // always "TCP": routes cannot use other protocols
+	Tailnet        string `json:"tailnet"`        // name of the TailscaleTailnet
 	Service        Name   `json:"service"`        // the TailscaleService
-	MatchPort      uint16 `json:"matchPort"`      // on the relays
+	MatchPort      uint16 `json:"matchPort"`      // port on the relays
 	Path           string `json:"path"`           // "/svc/web"
 }
 
 // A Route is one route to inject, for requests below a path.
 type Route struct {
-	// Name is "tailscale-svc-<service>"; it is unique within the Gateway.
+	// Name is "tailscale-svc-<service>". It is unique within the Gateway.
 	Name string `json:"name"`
 
-	// Hosts are the host patterns whose virtual hosts get the route, sorted: "*"
-	// is every one, "*.example.com" those below, else exactly that one.
+	// Hosts are the host patterns of the virtual hosts that get the route, sorted. "*" matches
+	// every host, "*.example.com" matches the hosts below it, any other pattern matches exactly.
 	Hosts []string `json:"hosts"`
 
-	// Section is the listener that the route is for; empty is every one.
+	// Section is the name of the listener that gets the route. Empty means every listener.
 	Section string `json:"section,omitempty"`
 
-	// Prefix is the path, without a slash at its end, and is to be matched by
-	// whole segments: "/svc/web" is for /svc/web and /svc/web/x, not /svc/webmail.
+	// Prefix is the path without a trailing slash. It matches whole segments: "/svc/web" matches
+	// /svc/web and /svc/web/x, but not /svc/webmail.
 	Prefix string `json:"prefix"`
 
-	// Strip says that the service sees what follows Prefix, at least "/" and never
-	// "//"; else it sees the whole path.
+	// Strip removes Prefix from the path that the service receives. The remaining path is at least
+	// "/" and never begins with "//". Without Strip the service receives the whole path.
 	Strip bool `json:"strip,omitempty"`
 
-	// HostRewrite is the host that the service sees; empty is the caller's.
+	// HostRewrite is the Host header for the service. Empty keeps the caller's.
 	HostRewrite string `json:"hostRewrite,omitempty"`
 
 	// Cluster is the name of one of the Gateway's Clusters.
 	Cluster string `json:"cluster"`
 
-	// InheritFrom is the HTTPRoute whose per-filter configuration the route takes
-	// over in virtual hosts whose routes differ in it; the zero Name if none is
-	// named, and then nothing is injected there. Where all routes of the virtual
-	// host agree, theirs is taken over and this is not used.
+	// InheritFrom is the HTTPRoute whose per-filter configuration the route copies. It is used
+	// only in virtual hosts whose routes have different configurations; where all routes agree,
+	// the route copies theirs. If it is the zero Name and the routes differ, no route is injected
+	// there.
 	InheritFrom Name `json:"inheritFrom,omitzero"`
 }
 
-// Covers says whether a virtual host with this domain gets the route. A domain
-// that stands for more hosts than the route is for does not.
+// Covers reports whether a virtual host with this domain gets the route. A domain that matches
+// more hosts than the route does not get it.
 func (r Route) Covers(domain string) bool {
 	return slices.ContainsFunc(r.Hosts, func(h string) bool {
 		return h == "*" || h == domain || strings.HasPrefix(h, "*.") && len(domain) > len(h)-1 && strings.HasSuffix(domain, h[1:])
 	})
 }
 
-// A Protocol is what is spoken to a cluster.
+// A Protocol is the application protocol of a cluster.
 type Protocol string
 
 // Values of Protocol.
@@ -172,93 +169,90 @@ const (
 	HTTP2 Protocol = "h2c"  // HTTP/2; over TLS if the cluster has TLS
 )
 
-// A Cluster is one service of a tailnet as Envoy reaches it: one port of a group
-// of relays.
+// A Cluster is one service of a tailnet as Envoy reaches it: one port on a group of relays.
 type Cluster struct {
-	// Name is unique within the Gateway. StatName is the same without dots, for
-	// metrics.
+	// Name is unique within the Gateway. StatName is Name without dots, for metrics.
 	Name     string `json:"name"`
 	StatName string `json:"statName"`
 
-	// Host is the name that resolves to the ready relays, and Port theirs for this
-	// service. If Endpoints is not nil, names are not resolved and the relays are
-	// there instead (each with its port; sorted; it may be empty).
+	// Host is the DNS name of the ready relays, and Port is the port of this service on them. If
+	// Endpoints is not nil, Envoy uses these addresses instead of DNS. Endpoints is sorted,
+	// includes the port, and may be empty.
 	Host      string           `json:"host"`
 	Port      uint16           `json:"port"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitzero"`
 
-	// HealthPort and HealthPath are where each relay says, by HTTP/1.1 and status
-	// 200, that it carries this service.
+	// HealthPort and HealthPath are the health check of each relay over HTTP/1.1. Status 200 means
+	// that the relay carries this service.
 	HealthPort uint16 `json:"healthPort"`
 	HealthPath string `json:"healthPath"`
 
-	// Protocol is what the service speaks.
+	// Protocol is the protocol of the service.
 	Protocol Protocol `json:"protocol"`
 
-	// TLS is how it is spoken to over TLS; nil is without.
+	// TLS is the TLS configuration towards the service. Nil means plaintext.
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// TLS is how a service is spoken to over TLS. Its certificate is verified always.
+// TLS is the TLS configuration towards a service. Envoy always verifies the certificate.
 type TLS struct {
-	// ServerName is the name to ask for, and to find among the certificate's names.
+	// ServerName is the SNI, and must be one of the names in the certificate.
 	ServerName string `json:"serverName"`
 
-	// Roots are PEM certificates to trust; empty is those of Envoy's system.
+	// Roots are trusted PEM certificates. Empty means the system roots of Envoy's image.
 	Roots string `json:"roots,omitempty"`
 }
 
-// A RuleKey is one rule of a route: the numbers in the name that Envoy Gateway
+// A RuleKey identifies one rule of a route. It holds the parts of the name that Envoy Gateway
 // gives its xDS routes, "httproute/<namespace>/<name>/rule/<index>/match/<n>/<host>".
 type RuleKey struct {
 	Kind  string `json:"kind"` // "HTTPRoute" or "GRPCRoute"
 	Route Name   `json:"route"`
-	Index int    `json:"index"` // from 0
+	Index int    `json:"index"` // starts at 0
 }
 
-// Compare orders by kind, route and index.
+// Compare compares by kind, route and index.
 func (k RuleKey) Compare(o RuleKey) int {
 	return cmp.Or(cmp.Compare(k.Kind, o.Kind), k.Route.Compare(o.Route), cmp.Compare(k.Index, o.Index))
 }
 
-// ClusterName is the name that Envoy Gateway gives the rule's own cluster.
+// ClusterName returns the name that Envoy Gateway gives the cluster of the rule.
 func (k RuleKey) ClusterName() string {
 	return strings.ToLower(k.Kind) + "/" + k.Route.Namespace + "/" + k.Route.Name + "/rule/" + itoa(k.Index)
 }
 
-// A Rule says what to do with one rule of an HTTPRoute or GRPCRoute.
+// A Rule describes the changes to one rule of an HTTPRoute or GRPCRoute.
 type Rule struct {
 	Key RuleKey `json:"key"`
 
-	// Policies are the policies in effect here, in the order of Name, to be noted
-	// on the route.
+	// Policies are the policies in effect here, sorted by Name. They are recorded in the metadata
+	// of the route.
 	Policies []PolicyStamp `json:"policies,omitempty"`
 
-	// Sole is set if the rule's only backend is one TailscaleService: what Envoy
-	// Gateway's cluster of the rule (Sole.Name, which is Key.ClusterName) becomes.
+	// Sole is set if the only backend of the rule is one TailscaleService. It replaces the
+	// contents of Envoy Gateway's cluster of the rule. Sole.Name equals Key.ClusterName.
 	Sole *Cluster `json:"sole,omitempty"`
 
-	// Mixed are the rule's backends that are TailscaleServices, with the weights
-	// that the route gives them, if there is more than one backend: the action
-	// becomes weighted, over these and Envoy Gateway's cluster of the rule with
-	// OwnWeight. Weights of 0 are not here.
+	// Mixed are the backends of the rule that are TailscaleServices, with their weights in the
+	// route, if the rule has more than one backend. The route action becomes weighted: these
+	// clusters, plus Envoy Gateway's cluster of the rule with OwnWeight. Weights of 0 are not
+	// included.
 	Mixed []WeightedCluster `json:"mixed,omitempty"`
 
 	// OwnWeight is the sum of the weights of the rule's other backends.
 	OwnWeight uint32 `json:"ownWeight,omitempty"`
 
-	// RefusedWeight is the sum of the weights of those TailscaleServices of the
-	// rule that may not be used or do not exist. Their share of requests gets
-	// status 500, as the Gateway API wishes, and never goes elsewhere.
+	// RefusedWeight is the sum of the weights of the rule's TailscaleServices that do not exist or
+	// may not be used. Their share of requests gets status 500, as the Gateway API requires, and
+	// is never sent to another backend.
 	RefusedWeight uint32 `json:"refusedWeight,omitempty"`
 
-	// Paths are the path rules of policies, in the order in which they are to be
-	// tried. For an xDS route of this rule with path R, PathRule.Path.Relation(R)
-	// says what each is to it.
+	// Paths are the path rules of policies, in order of precedence. For an xDS route of this rule
+	// with path R, PathRule.Path.Relation(R) says how to apply each of them.
 	Paths []PathRule `json:"paths,omitempty"`
 
-	// Default is where requests go that none of Paths is about, instead of the
-	// rule's own backends and of Sole and Mixed; empty leaves those.
+	// Default are the clusters for requests that match none of Paths. They replace the rule's own
+	// backends, Sole and Mixed. Empty keeps those.
 	Default []WeightedCluster `json:"default,omitempty"`
 }
 
@@ -268,8 +262,8 @@ type PolicyStamp struct {
 	Generation int64 `json:"generation"`
 }
 
-// A WeightedCluster is a share of requests. Cluster is the name of one of the
-// Gateway's Clusters; Weight is above 0.
+// A WeightedCluster is a share of requests. Cluster is the name of one of the Gateway's Clusters.
+// Weight is above 0.
 type WeightedCluster struct {
 	Cluster string `json:"cluster"`
 	Weight  uint32 `json:"weight"`
@@ -277,33 +271,32 @@ type WeightedCluster struct {
 
 // A PathRule is one rule of a policy: requests for Path go to Cluster.
 type PathRule struct {
-	// Name is "tailscale-rule-<namespace>_<policy>_<index>"; the xDS route for the
-	// n-th route that it is cut from adds "_<n>".
+	// Name is "tailscale-rule-<namespace>_<policy>_<index>". The xDS routes that implement it
+	// append "_<n>", where n counts the routes that the rule is cut from.
 	Name    string `json:"name"`
 	Path    Path   `json:"path"`
 	Cluster string `json:"cluster"`
 }
 
-// A Listener says who may reach one listener. From every HTTP listener of a
-// Gateway in the Snapshot, headers named Tailscale-* and X-Tailscale-* that a
-// client sends are removed, whether or not there is a Listener for it.
+// A Listener is the access rule of one listener. Headers named Tailscale-* and X-Tailscale-* from
+// clients are removed on every HTTP listener of a Gateway in the Snapshot, even on those without a
+// Listener.
 type Listener struct {
-	// Section is the listener's name in the Gateway; empty is every other one.
+	// Section is the name of the listener. Empty means all listeners that no other entry names.
 	Section string `json:"section,omitempty"`
 
-	// Allow are the direct peers to admit, sorted; empty, with Restrict set,
-	// admits nobody. It is used only if Restrict is set.
+	// Allow are the networks of the peers to admit, sorted. It is used only if Restrict is set; an
+	// empty Allow then admits no peer.
 	Restrict bool           `json:"restrict,omitempty"`
 	Allow    []netip.Prefix `json:"allow,omitempty"`
 
-	// ProxyProtocol says that connections may begin with a PROXY header. Without
-	// Restrict those that do not are taken too.
+	// ProxyProtocol means that connections may begin with a PROXY header. Without Restrict,
+	// connections without the header are accepted too.
 	ProxyProtocol bool `json:"proxyProtocol,omitempty"`
 }
 
-// Rule returns what is to be done with a rule, if all Gateways of the Snapshot
-// that have it say the same. ok is false if none has it; agreed is false if two
-// differ, and then the rule is that of the first by name.
+// Rule returns the change to a rule. ok is false if no Gateway of the Snapshot has it. agreed is
+// false if two Gateways need different changes; rule is then the one of the first Gateway by name.
 func (s *Snapshot) Rule(key RuleKey) (rule Rule, agreed, ok bool) {
 	rules := s.rules
 	if rules == nil {
@@ -313,7 +306,7 @@ func (s *Snapshot) Rule(key RuleKey) (rule Rule, agreed, ok bool) {
 	return a.rule, a.agreed, ok
 }
 
-// Sorted returns the Gateways by name.
+// Sorted returns the Gateways sorted by name.
 func (s *Snapshot) Sorted() []*Gateway {
 	all := make([]*Gateway, 0, len(s.Gateways))
 	for _, g := range s.Gateways {
@@ -323,7 +316,7 @@ func (s *Snapshot) Sorted() []*Gateway {
 	return all
 }
 
-// Rule returns what is to be done with a rule on this Gateway.
+// Rule returns the change to a rule on this Gateway. ok is false if the rule stays unchanged.
 func (g *Gateway) Rule(key RuleKey) (Rule, bool) {
 	if i, ok := slices.BinarySearchFunc(g.Rules, key, func(r Rule, k RuleKey) int { return r.Key.Compare(k) }); ok {
 		return g.Rules[i], true
@@ -331,7 +324,7 @@ func (g *Gateway) Rule(key RuleKey) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Cluster returns the cluster of that name.
+// Cluster returns the cluster with this name.
 func (g *Gateway) Cluster(name string) (Cluster, bool) {
 	if i, ok := slices.BinarySearchFunc(g.Clusters, name, func(c Cluster, n string) int { return strings.Compare(c.Name, n) }); ok {
 		return g.Clusters[i], true
@@ -339,7 +332,7 @@ func (g *Gateway) Cluster(name string) (Cluster, bool) {
 	return Cluster{}, false
 }
 
-// Listener returns what is said of a listener, and false if nothing is.
+// Listener returns the access rule that applies to a listener. ok is false if none applies.
 func (g *Gateway) Listener(section string) (Listener, bool) {
 	for _, name := range []string{section, ""} {
 		if i := slices.IndexFunc(g.Listeners, func(l Listener) bool { return l.Section == name }); i >= 0 {
@@ -349,11 +342,11 @@ func (g *Gateway) Listener(section string) (Listener, bool) {
 	return Listener{}, false
 }
 
-// revision is the hash of everything in g that can change what is rendered.
+// revision returns a hash of everything in g that can change the rendered configuration.
 func (g *Gateway) revision() string {
 	text, err := json.Marshal(g)
 	if err != nil {
-		panic(err) // plain values only: a programming error
+		panic(err) // g holds plain values only, so an error is a programming error
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])

@@ -23,8 +23,8 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// What is asked of a rule without a Gateway: the same from all that have it, or it
-// is said that they differ. A Snapshot that Build did not make answers alike.
+// Snapshot.Rule returns a rule without its Gateway. All Gateways that have it agree, or the result
+// reports that they differ. A Snapshot that Build did not create gives the same results.
 func TestRuleOfSeveralGateways(t *testing.T) {
 	key := func(i int) RuleKey { return RuleKey{"HTTPRoute", Name{"a", "r"}, i} }
 	one := &Gateway{Name: Name{"a", "one"}, Rules: []Rule{{Key: key(0), OwnWeight: 1}, {Key: key(1), OwnWeight: 1}, {Key: key(2)}}}
@@ -56,8 +56,8 @@ func TestListenerOf(t *testing.T) {
 	}
 }
 
-// Everything that can change what is rendered changes the revision: every field of
-// every struct in a Gateway, but for the revision itself.
+// Every field of every struct in a Gateway changes the revision, except the revision itself,
+// because each can change what is rendered.
 func TestRevision(t *testing.T) {
 	full := func() *Gateway {
 		g := &Gateway{}
@@ -95,7 +95,7 @@ func TestRevision(t *testing.T) {
 	}
 }
 
-// fill sets every field to something.
+// fill sets every field to a value.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:

@@ -7,8 +7,8 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// What addresses of a tailnet are within, and the two in there that are the
-// tailnet's resolver on every node, and so nobody's service.
+// The networks of tailnet addresses, and the two addresses in them that every node uses as its
+// resolver. No service can have the resolver addresses.
 var (
 	tailnetIPv4  = netip.MustParsePrefix("100.64.0.0/10")
 	tailnetIPv6  = netip.MustParsePrefix("fd7a:115c:a1e0::/48")
@@ -16,15 +16,15 @@ var (
 	resolverIPv6 = netip.MustParseAddr("fd7a:115c:a1e0::53")
 )
 
-// IsTailnetAddr says whether an address can be that of a node or service of a
-// tailnet. One that is spelt as IPv4 within IPv6, or has a zone, cannot.
+// IsTailnetAddr reports whether a can be the address of a node or service of a tailnet.
+// IPv4-mapped IPv6 addresses and addresses with a zone cannot.
 func IsTailnetAddr(a netip.Addr) bool {
 	return (tailnetIPv4.Contains(a) || tailnetIPv6.Contains(a)) && a != resolverIPv4 && a != resolverIPv6 && a.Zone() == ""
 }
 
-// target decides whether a name or an address may be a target in t; without
-// either there is nothing to refuse. The schema refuses much of this too; an
-// object may be older than the schema.
+// target checks whether a name or an address may be a target in t. If both are empty, target
+// accepts. The schema rejects most invalid targets too, but an object may be older than the
+// schema.
 func (b *builder) target(fqdn, ip string, t *gatewayv1alpha1.TailscaleTailnet) Verdict {
 	switch {
 	case ip != "":
@@ -44,8 +44,8 @@ func (b *builder) target(fqdn, ip string, t *gatewayv1alpha1.TailscaleTailnet) V
 	return holds(gatewayv1alpha1.ReasonAccepted)
 }
 
-// suffixOf is the MagicDNS domain of a tailnet; empty while it is not known, or
-// if it is no domain at all.
+// suffixOf returns the MagicDNS domain of a tailnet. It is empty if the domain is unknown or not a
+// valid domain.
 func suffixOf(t *gatewayv1alpha1.TailscaleTailnet) string {
 	if t.Status.TailnetInfo == nil {
 		return ""

@@ -7,17 +7,17 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// notPermitted is said of a tailnet that is not there and of one that is not for
-// the asker alike: a tenant must not learn which tailnets there are.
+// notPermitted is the message both for a tailnet that does not exist and for a tailnet that the
+// namespace may not use. A tenant must not learn which tailnets exist.
 const notPermitted = "there is no such tailnet for this namespace"
 
-// unsupportedRuntime tells the owner of a group that was stored for a runtime of an
-// earlier release what to do.
+// unsupportedRuntime is the message for a group that was stored with the runtime of an earlier
+// release.
 const unsupportedRuntime = "the runtime Containerboot is no longer supported, because Envoy cannot check the health of its services; " +
 	"set spec.runtime to Relay, or remove the field"
 
-// selects says whether a selector that stands in an object of namespace home
-// means namespace ns. A selector that cannot be read means none.
+// selects reports whether a selector in an object of namespace home selects namespace ns. An
+// invalid selector selects no namespace.
 func (b *builder) selects(s gatewayv1alpha1.NamespaceSelector, home, ns string) bool {
 	switch s.From {
 	case gatewayv1alpha1.NamespacesAll:
@@ -35,8 +35,8 @@ func (b *builder) selects(s gatewayv1alpha1.NamespaceSelector, home, ns string) 
 	return false
 }
 
-// tailnetFor returns a tailnet that namespace ns may use. One that is to be deleted
-// counts until it is: its deletion waits for those who use it.
+// tailnetFor returns a tailnet that namespace ns may use. A tailnet that is being deleted counts
+// until it is gone, because its deletion waits for its users.
 func (b *builder) tailnetFor(name, ns string) (*gatewayv1alpha1.TailscaleTailnet, bool) {
 	t := b.tailnets[name]
 	if t == nil {
@@ -51,8 +51,8 @@ func (b *builder) tailnetFor(name, ns string) (*gatewayv1alpha1.TailscaleTailnet
 	return t, allowed
 }
 
-// defaultTailnet is the one TailscaleTailnet that is annotated so; with two of
-// them there is none, for which of them is meant would be a guess.
+// defaultTailnet returns the name of the TailscaleTailnet that is annotated as default. If several
+// are annotated, it returns "", because choosing one would be a guess.
 func (b *builder) defaultTailnet() string {
 	found := ""
 	for _, t := range b.o.Tailnets {
@@ -67,8 +67,8 @@ func (b *builder) defaultTailnet() string {
 	return found
 }
 
-// granted says whether an object of kind from may refer to object to of kind
-// toKind, in another namespace.
+// granted reports whether an object of kind from may refer to the object to of kind toKind.
+// References within one namespace are always granted; others need a ReferenceGrant.
 func (b *builder) granted(from GrantFrom, toGroup, toKind string, to Name) bool {
 	if from.Namespace == to.Namespace {
 		return true
@@ -88,13 +88,13 @@ func (b *builder) granted(from GrantFrom, toGroup, toKind string, to Name) bool 
 	return false
 }
 
-// madeByUs says whether the operator made a group. Who can forge that may write in
-// the operator's own namespace.
+// madeByUs reports whether the operator created a group. To forge this, an attacker needs write
+// access to the operator's own namespace.
 func (b *builder) madeByUs(g *gatewayv1alpha1.TailscaleProxyGroup) bool {
 	return g.Namespace == b.o.Namespace && g.Labels[gatewayv1alpha1.ManagedLabel] == "true"
 }
 
-// group decides on one TailscaleProxyGroup.
+// group checks one TailscaleProxyGroup.
 func (b *builder) group(g *gatewayv1alpha1.TailscaleProxyGroup) GroupReport {
 	if g.Namespace != b.o.Namespace && !contains(b.o.ProxyNamespaces, g.Namespace) {
 		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace")}
@@ -109,7 +109,7 @@ func (b *builder) group(g *gatewayv1alpha1.TailscaleProxyGroup) GroupReport {
 		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}
 	}
 	t, ok := b.tailnetFor(name, g.Namespace)
-	if !ok && (t == nil || !b.madeByUs(g)) { // ours are there for services, which were asked themselves
+	if !ok && (t == nil || !b.madeByUs(g)) { // exempt: each service of such a group was checked itself
 		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}
 	}
 	if target := g.Spec.TailnetTarget; target != nil {

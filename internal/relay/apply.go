@@ -14,44 +14,43 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// applied is what Run keeps: the routes and their sockets. Only Run's goroutine
-// touches it.
+// applied holds the active routes and their sockets. Only the goroutine of Run uses it.
 type applied struct {
 	r          *Relay
 	routes     map[string]*route
 	sockets    map[socketKey]*socket
-	closed     []*socket // listen no more; connections of theirs may go on
-	incomplete bool      // something could not be bound
+	closed     []*socket // closed listeners whose connections may continue
+	incomplete bool      // some port could not be bound
 	said       map[string]string
 }
 
-// A socketKey is a port that the relay listens on. It is of one direction, and
-// for ingress of the node or of one service.
+// A socketKey identifies a port that the relay listens on. An ingress port belongs to the relay's
+// node or to one tailnet service.
 type socketKey struct {
 	ingress  bool
 	vip      string
-	at       netip.AddrPort // egress: of the pod; ingress: the port only
+	at       netip.AddrPort // egress: pod address and port; ingress: port only
 	protocol document.Protocol
 }
 
-// A socket leads what comes to it through a route.
+// A socket is a listener whose connections use a route.
 type socket struct {
 	io.Closer
 	route *route
 	port  uint16 // of the target
-	back  string // of the backend
-	proxy bool   // the backend gets a PROXY header
+	back  string // address of the backend
+	proxy bool   // send a PROXY header to the backend
 	tls   tlsPort
 
 	ctx  context.Context // of its connections
 	end  context.CancelFunc
-	done sync.WaitGroup // it and its connections
+	done sync.WaitGroup // the listener and its connections
 	gone atomic.Bool    // closed, and no connection is left
 }
 
-// apply makes the sockets those of c and returns what is bound. Old ones are
-// closed before new ones are opened, because a port may go from one service to
-// another; a route that is as it was is not touched.
+// apply opens the sockets that c requires and returns the resulting status. It closes old sockets
+// before it opens new ones, because a port may move from one service to another. It does not touch
+// routes that are unchanged.
 func (a *applied) apply(ctx context.Context, c document.Config) document.Status {
 	r := a.r
 	r.limits.Store(&c.Limits)
@@ -92,13 +91,13 @@ func (a *applied) apply(ctx context.Context, c document.Config) document.Status 
 			names[e.Domain] = names[e.Domain] || e.Issue
 		}
 		for _, p := range e.Ports {
-			if e.Ready { // an address that leads nowhere would only hide that
+			if e.Ready { // without a ready backend, an open port would hide the failure
 				a.fits(keep, ingressKey(e, p), ingressSocket(rt, e, p))
 			}
 		}
 	}
 	r.certs.want(names)
-	// Before anything new is opened: a port may go from one service to another.
+	// Close old sockets first, because a port may move from one service to another.
 	for _, name := range sortedNames(a.routes) {
 		if wanted[name] != a.routes[name] {
 			a.drop(a.routes[name])
@@ -126,7 +125,7 @@ func ingressKey(e document.Exposed, p document.IngressPort) socketKey {
 	return socketKey{ingress: true, vip: e.VIP, at: netip.AddrPortFrom(netip.Addr{}, p.Port), protocol: p.Protocol}
 }
 
-// ingressSocket leads a port of the tailnet to the backend.
+// ingressSocket creates the socket that forwards a tailnet port to the backend.
 func ingressSocket(rt *route, e document.Exposed, p document.IngressPort) *socket {
 	s := &socket{route: rt, back: p.Backend, proxy: e.ProxyProtocol}
 	if p.Terminate {
@@ -135,14 +134,14 @@ func ingressSocket(rt *route, e document.Exposed, p document.IngressPort) *socke
 	return s
 }
 
-// fits keeps an open socket if it leads where is wanted.
+// fits marks an open socket as kept if it has the wanted destination.
 func (a *applied) fits(keep map[socketKey]bool, k socketKey, want *socket) {
 	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.back == want.back && s.proxy == want.proxy && s.tls == want.tls {
 		keep[k] = true
 	}
 }
 
-// retire closes a socket; its connections may go on as long as its route.
+// retire closes a socket. Its connections may continue until its route ends.
 func (a *applied) retire(k socketKey) {
 	s := a.sockets[k]
 	delete(a.sockets, k)
@@ -155,7 +154,7 @@ func (a *applied) retire(k socketKey) {
 	}()
 }
 
-// withdraw closes what the tailnet reaches, so that others are asked instead.
+// withdraw closes the tailnet listeners, so that the tailnet uses other relays.
 func (a *applied) withdraw() {
 	for k := range a.sockets {
 		if k.ingress {
@@ -164,7 +163,7 @@ func (a *applied) withdraw() {
 	}
 }
 
-// tell logs what is refused, once.
+// tell logs each refused service once per reason.
 func (a *applied) tell(refused map[string]string) {
 	for _, name := range sortedNames(refused) {
 		if a.said[name] != refused[name] {
@@ -174,7 +173,7 @@ func (a *applied) tell(refused map[string]string) {
 	a.said = refused
 }
 
-// drop closes a route's sockets and ends its connections.
+// drop closes the sockets of a route and ends its connections.
 func (a *applied) drop(rt *route) {
 	for k, s := range a.sockets {
 		if s.route == rt {
@@ -191,7 +190,7 @@ func (a *applied) drop(rt *route) {
 	})
 }
 
-// close ends everything.
+// close ends all routes.
 func (a *applied) close() {
 	for _, rt := range a.routes {
 		a.drop(rt)
@@ -217,7 +216,7 @@ func (a *applied) bindEgress(ctx context.Context, rt *route, st *document.Status
 	}
 	s.IPs = []netip.Addr{}
 	if nm, err := a.r.Netmap(); err == nil {
-		if addrs, err := a.r.find(ctx, nm, rt); err == nil { // who is not there yet is no fault of the mapping
+		if addrs, err := a.r.find(ctx, nm, rt); err == nil { // a target that is absent now is not an error of the mapping
 			s.IPs = addrs
 		}
 	}
@@ -256,13 +255,13 @@ func (a *applied) settle(rt *route, errs []error, st *document.Status) {
 	}
 }
 
-// bind opens a socket, unless it is open, and serves it until it is closed.
+// bind opens and serves a socket unless it is already open.
 func (a *applied) bind(ctx context.Context, k socketKey, s *socket) error {
 	if a.sockets[k] != nil {
 		return nil
 	}
 	r := a.r
-	s.ctx, s.end = context.WithCancel(context.WithoutCancel(ctx)) // it ends when it is dropped
+	s.ctx, s.end = context.WithCancel(context.WithoutCancel(ctx)) // ends when the route is dropped, not with ctx
 	if k.protocol == document.UDP {
 		var pc net.PacketConn
 		var err error

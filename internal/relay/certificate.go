@@ -13,48 +13,49 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Times of a certificate's life.
+// Timing of the certificate lifecycle.
 const (
-	issueTime    = 5 * time.Minute // to have one issued: an authority may be slow
-	lookPause    = 2 * time.Second // while there is none: another relay has it issued
-	renewalPause = time.Hour       // while there is one
-	duePause     = time.Minute     // while there is one that is to be renewed
-	firstFailure = time.Minute     // after a failure at the authority; ten times as long after a second, and again after a third
+	issueTime    = 5 * time.Minute // limit for issuing a certificate; a CA may be slow
+	lookPause    = 2 * time.Second // while there is none: another relay may issue it
+	renewalPause = time.Hour       // while there is a certificate
+	duePause     = time.Minute     // while there is a certificate that is due for renewal
+	firstFailure = time.Minute     // after the first failure at the CA; times ten after the second, and times ten again after the third
 )
 
-// mostWhy bounds what is told of a failure.
+// mostWhy is the maximum length of a reported failure.
 const mostWhy = 300
 
-// ErrNotYet is in the error of IssueCertificate when the tailnet lets the relay have
-// no certificate of that name at the moment. No authority was asked.
+// ErrNotYet is wrapped by the error of IssueCertificate if the tailnet does not allow this node to
+// get a certificate for the name at the moment. No CA was contacted.
 var ErrNotYet = errors.New("the tailnet gives this node no certificate of that name yet")
 
-// certificates are those of the names that a relay ends TLS for. Each lies in a
-// Secret that all relays of a group read. One of them has it issued and renewed.
+// certificates manage the certificates of the names for which the relay terminates TLS. Each
+// certificate is in a Secret that all relays of a group read. One of the relays issues and renews
+// it.
 //
-//	nobody's --issued--> in the Secret --a third of its life is left--> issued again
+//	missing --issued--> in the Secret --a third of its lifetime is left--> issued again
 type certificates struct {
 	r *Relay
 
 	mu     sync.Mutex
-	wanted map[string]bool // by name: whether it is to be issued, if there is none
+	wanted map[string]bool // name -> whether this relay issues the certificate if it is missing
 	known  map[string]*certificate
 	poke   chan struct{}
 }
 
-// A certificate is what is known of one name's.
+// A certificate is the state of the certificate of one name.
 type certificate struct {
-	pair *keyPair // nil: none
-	why  string   // there is none, or it is not kept
+	pair *keyPair // nil if there is none
+	why  string   // reason why there is none, or why it could not be stored or renewed
 }
 
-// A keyPair is a certificate with its key, and both as they lie in a Secret.
+// A keyPair is a certificate with its key, parsed and as PEM from the Secret.
 type keyPair struct {
 	tls.Certificate
 	chain, key []byte
 }
 
-// want says of which names certificates are needed.
+// want sets the names that need certificates.
 func (c *certificates) want(names map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +73,7 @@ func (c *certificates) pokedLocked() chan struct{} {
 	return c.poke
 }
 
-// of returns the certificate of a name, or why there is none.
+// of returns the certificate of a name, or the reason why there is none.
 func (c *certificates) of(name string) (*keyPair, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,9 +87,9 @@ func (c *certificates) of(name string) (*keyPair, string) {
 	}
 }
 
-// set notes what is known of a name now, and wakes whoever tells it.
+// set stores the state of a name and wakes the relay if the status changes.
 func (c *certificates) set(name string, k certificate) {
-	k.why = k.why[:min(len(k.why), mostWhy)] // it stands in a Secret
+	k.why = k.why[:min(len(k.why), mostWhy)] // the text is stored in a Secret
 	c.mu.Lock()
 	was := c.known[name]
 	if c.known == nil {
@@ -104,7 +105,7 @@ func (c *certificates) set(name string, k certificate) {
 	}
 }
 
-// run keeps the certificates of what is wanted, until ctx ends.
+// run manages the wanted certificates until ctx ends.
 func (c *certificates) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -142,7 +143,7 @@ func (c *certificates) run(ctx context.Context) {
 	}
 }
 
-// keep keeps one name's certificate.
+// keep manages the certificate of one name.
 func (c *certificates) keep(ctx context.Context, name string, issue bool) {
 	failures := 0
 	for {
@@ -157,19 +158,19 @@ func (c *certificates) keep(ctx context.Context, name string, issue bool) {
 	}
 }
 
-// look reads the Secret, and has a certificate issued if that is for this relay to do.
-// It returns the best that there is, and how long that holds.
+// look reads the Secret and, if this relay is responsible, issues a certificate. It returns the
+// best available certificate and the time until the next look.
 func (c *certificates) look(ctx context.Context, name string, issue bool, failures *int) (certificate, time.Duration) {
 	now := c.r.Now()
 	mine, _ := c.of(name)
 	chain, key, err := c.r.ReadCertificate(ctx, name)
-	if err != nil { // what is not known is not written over
+	if err != nil { // an unreadable Secret must not be overwritten
 		return certificate{mine, "its Secret cannot be read: " + err.Error()}, lookPause
 	}
 	stored, why := certificateFor(name, chain, key, now)
 	best := later(stored, mine)
 	if best != nil && !due(best, now) {
-		if issue && best != stored { // the Secret was made anew
+		if issue && best != stored { // the Secret was recreated
 			err = c.write(ctx, name, best)
 		}
 		if err != nil {
@@ -206,7 +207,7 @@ func (c *certificates) look(ctx context.Context, name string, issue bool, failur
 	return certificate{pair: best}, renewalPause
 }
 
-// issue has a certificate issued.
+// issue requests a new certificate and validates it.
 func (c *certificates) issue(ctx context.Context, name string, now time.Time) (*keyPair, error) {
 	ctx, cancel := context.WithTimeout(ctx, issueTime)
 	defer cancel()
@@ -221,7 +222,7 @@ func (c *certificates) issue(ctx context.Context, name string, now time.Time) (*
 	return fresh, nil
 }
 
-// write puts a certificate into the Secret, for the other relays.
+// write stores a certificate in the Secret, for the other relays.
 func (c *certificates) write(ctx context.Context, name string, pair *keyPair) error {
 	if err := c.r.WriteCertificate(ctx, name, pair.chain, pair.key); err != nil {
 		return fmt.Errorf("its Secret cannot be written: %w", err)
@@ -229,8 +230,8 @@ func (c *certificates) write(ctx context.Context, name string, pair *keyPair) er
 	return nil
 }
 
-// certificateFor reads a certificate and its key; nil and why, if it is none of the
-// name's for now. Who signed it is for callers to judge.
+// certificateFor parses a certificate and its key. It returns nil and the reason if the
+// certificate is not valid for the name at this time. It does not check the issuer; clients do.
 func certificateFor(name string, chain, key []byte, now time.Time) (*keyPair, string) {
 	if len(chain) == 0 || len(key) == 0 {
 		return nil, "none was issued yet"
@@ -250,12 +251,12 @@ func certificateFor(name string, chain, key []byte, now time.Time) (*keyPair, st
 	return &keyPair{pair, chain, key}, ""
 }
 
-// due says whether no more than a third of a certificate's life is left.
+// due reports whether at most a third of a certificate's lifetime is left.
 func due(pair *keyPair, now time.Time) bool {
 	return pair.Leaf.NotAfter.Sub(now) <= pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore)/3
 }
 
-// later is the certificate that is valid for longer, the first of two that are equal.
+// later returns the certificate with the later expiry, or a if both are equal.
 func later(a, b *keyPair) *keyPair {
 	if a == nil || b != nil && b.Leaf.NotAfter.After(a.Leaf.NotAfter) {
 		return b
@@ -263,13 +264,13 @@ func later(a, b *keyPair) *keyPair {
 	return a
 }
 
-// tlsPort says how TLS is ended at a port; the zero value: it is not.
+// tlsPort is the TLS termination of a port. The zero value means no termination.
 type tlsPort struct {
 	name string // of the certificate
 	h2   bool   // the backend speaks HTTP/2
 }
 
-// server ends TLS of a connection. Callers of another name are refused.
+// server terminates TLS on a connection. It refuses clients that request another name.
 func (c *certificates) server(ctx context.Context, conn net.Conn, at tlsPort) (net.Conn, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if n := strings.TrimSuffix(hello.ServerName, "."); n != "" && !strings.EqualFold(n, at.name) {

@@ -22,13 +22,13 @@ import (
 	"time"
 )
 
-// A safe is the Secret of one name, and who signs what lies in it.
+// A safe simulates the Secret of one name and the CA that signs its certificates.
 type safe struct {
 	mu         sync.Mutex
 	chain, key []byte
-	asked      int   // how often the authority was
-	written    int   // how often the Secret was
-	refuse     error // what the authority says
+	asked      int   // requests to the CA
+	written    int   // writes of the Secret
+	refuse     error // error of the CA
 }
 
 func (s *safe) read(context.Context, string) (chain, key []byte, err error) {
@@ -57,7 +57,7 @@ func (s *safe) issue(_ context.Context, name string) (chain, key []byte, err err
 	return sign(name, time.Now().Add(90*24*time.Hour))
 }
 
-// empty takes what lies in the Secret, and counts anew.
+// empty removes the contents of the Secret and resets the counters.
 func (s *safe) empty(refuse error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *safe) counts() [2]int {
 	return [2]int{s.asked, s.written}
 }
 
-// sign makes a certificate for a name, which signs itself, and its key.
+// sign creates a self-signed certificate for a name, and its key.
 func sign(name string, until time.Time) (chain, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -85,7 +85,7 @@ func sign(name string, until time.Time) (chain, key []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), err
 }
 
-// keeping runs the certificates of a relay, which wants the one of a name.
+// keeping runs the certificates of a relay that needs the certificate of a name.
 func keeping(t *testing.T, s *safe, name string, issues bool) *certificates {
 	r := &Relay{ReadCertificate: s.read, WriteCertificate: s.write, Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	if issues {
@@ -100,8 +100,9 @@ func keeping(t *testing.T, s *safe, name string, issues bool) *certificates {
 	return &r.certs
 }
 
-// GTW-23: one issuance for all relays of a group, and one renewal while a third of the
-// certificate's life is left; a Secret that is emptied by hand is filled again without.
+// GTW-23: all relays of a group share one issuance, and one renewal when a third of the
+// certificate's lifetime is left. If the Secret is emptied manually, it is filled again without a
+// new issuance.
 func TestCertificatesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "grafana.tail1.ts.net"
@@ -140,9 +141,9 @@ func TestCertificatesAreShared(t *testing.T) {
 	})
 }
 
-// An authority that refuses is not asked more often than its limits allow; one that
-// the tailnet does not let us ask yet is not asked at all. What is valid stays, and
-// what has expired is not used.
+// A CA that refuses is not called more often than its limits allow. While the tailnet does not
+// allow a request, the CA is not called at all. A valid certificate stays in use, and an expired
+// one is not used.
 func TestCertificatesRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "grafana.tail1.ts.net"
@@ -178,7 +179,7 @@ func TestCertificatesRefused(t *testing.T) {
 	})
 }
 
-// Whatever lies in the Secret is judged before it is used.
+// The contents of the Secret are validated before use.
 func TestCertificateFor(t *testing.T) {
 	t.Parallel()
 	const name = "grafana.tail1.ts.net"
@@ -213,9 +214,8 @@ func TestCertificateFor(t *testing.T) {
 	}
 }
 
-// GTW-23: TLS ends at the relay, which shows the certificate of the service's name and
-// no other; the backend gets what was said, after the header. Who cannot be spoken to
-// reaches no backend.
+// GTW-23: the relay terminates TLS with the certificate of the service's name only. The backend
+// receives the decrypted data after the header. A client whose handshake fails reaches no backend.
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	const name = "g.tail1.ts.net"
@@ -243,7 +243,7 @@ func TestTerminate(t *testing.T) {
 	b.run(t)
 	st := b.apply(t, "", fmt.Sprintf(`{"ingress":{"g":{"vip":"svc:g","domain":%q,"proxyProtocol":true,"ready":true,"ports":[{"protocol":"tcp","port":443,"backend":%q,"terminate":true},{"protocol":"tcp","port":444,"backend":%q,"terminate":true,"h2":true}]}}}`,
 		name, backend.Addr(), backend.Addr()))
-	if e := st.Exposed["g"]; e.Uncertified == "" || len(e.Ports) != 2 { // the tailnet gives certificates only to whom it approved
+	if e := st.Exposed["g"]; e.Uncertified == "" || len(e.Ports) != 2 { // the tailnet gives certificates only to approved nodes
 		t.Errorf("without a certificate: %+v", e)
 	}
 	roots := x509.NewCertPool()

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// A Contract is what the environment of a pod tells a relay. It is the one that
-// Tailscale's own proxy image knows, so that one can stand in the other's place.
+// A Contract is the configuration of a relay in the environment of its pod. The variables are the
+// same as those of Tailscale's proxy image, so that one image can replace the other.
 type Contract struct {
 	Pod, UID  string
-	IPs       []netip.Addr // the pod's own first
-	Secret    string       // keeps the node's state
+	IPs       []netip.Addr // the pod's primary address is first
+	Secret    string       // stores the node's state
 	Hostname  string       // optional
-	ConfigDir string       // optional: versioned configuration files
+	ConfigDir string       // optional: directory of versioned configuration files
 	Health    string       // host:port
-	Debug     string       // host:port of loopback
-	Mount     string       // optional: where the ConfigMap is mounted
+	Debug     string       // host:port on loopback
+	Mount     string       // optional: directory where the ConfigMap is mounted
 	Group     string       // the pod's name without its ordinal
 	Ordinal   string
 	Ingress   bool
 }
 
-// ConfigMap is the name of the group's document.
+// ConfigMap returns the name of the group's ConfigMap.
 func (c Contract) ConfigMap() string {
 	if c.Ingress {
 		return c.Group + "-ingress-config"
@@ -31,18 +31,18 @@ func (c Contract) ConfigMap() string {
 	return c.Group + "-egress-config"
 }
 
-// ConfigSecret is the name of the Secret that may hold an auth key.
+// ConfigSecret returns the name of the Secret that may contain an auth key.
 func (c Contract) ConfigSecret() string { return c.Pod + "-config" }
 
-// steering are variables that would lead traffic elsewhere in Tailscale's image.
-// To pass over one would be to carry it wrongly.
+// steering are variables that redirect traffic in Tailscale's image. A relay that ignored one
+// would send traffic to the wrong place, so they are errors.
 var steering = []string{"TS_DEST_IP", "TS_EXPERIMENTAL_DEST_DNS_NAME", "TS_TAILNET_TARGET_IP", "TS_TAILNET_TARGET_FQDN", "TS_ROUTES", "TS_EXTRA_ARGS", "TS_TAILSCALED_EXTRA_ARGS",
 	"TS_SOCKS5_SERVER", "TS_OUTBOUND_HTTP_PROXY_LISTEN"}
 
-// beside are variables that a versioned configuration excludes.
+// beside are variables that must not be set together with a versioned configuration.
 var beside = []string{"TS_AUTHKEY", "TS_AUTH_KEY", "TS_HOSTNAME", "TS_ACCEPT_DNS"}
 
-// ReadContract reads the environment, and names every mistake in it.
+// ReadContract parses the environment. The error contains every mistake in it.
 func ReadContract(getenv func(string) string) (Contract, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -125,7 +125,7 @@ func ReadContract(getenv func(string) string) (Contract, error) {
 	return c, errors.Join(errs...)
 }
 
-// localAddr reads host:port, also "::1:9002", which $(POD_IP):9002 gives for IPv6.
+// localAddr parses host:port. It also accepts "::1:9002", which $(POD_IP):9002 produces for IPv6.
 func localAddr(variable, s string) (string, error) {
 	if s == "" {
 		return "", nil

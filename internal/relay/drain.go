@@ -13,27 +13,32 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Times of draining.
+// Timing of a drain.
 const (
 	pingPause   = time.Second
 	pingTime    = 2 * time.Second
-	settleTime  = 5 * time.Second // for other nodes' kube-proxy, which nobody can ask
+	settleTime  = 5 * time.Second // for the kube-proxy of other nodes, which the relay cannot query
 	openPause   = 100 * time.Millisecond
 	pingsAtOnce = 8
 )
 
-// Drain takes the relay out of use without losing a connection: it is not ready
-// any more; what the tailnet reaches is withdrawn; it waits until no health
-// endpoint leads to it, and a little for what it cannot see; then it takes no new
-// connections, and waits for the open ones as long as the document says. It ends
-// early with ctx. A second call waits for nothing but what is open.
+// Drain takes the relay out of service without dropping connections. It does the following in
+// order:
+//
+//   - It makes the relay not ready and closes the tailnet listeners.
+//   - It waits until no health endpoint leads to this pod, and then a fixed time for what it
+//     cannot observe.
+//   - It stops accepting connections and waits for the open ones, at most for the configured drain
+//     timeout.
+//
+// It returns early when ctx ends. A second call waits only for the open connections.
 func (r *Relay) Drain(ctx context.Context) error {
 	began := r.Now()
 	defer func() { r.Meter.Drained(r.Now().Sub(began)) }()
 	first := r.stopping.CompareAndSwap(false, true)
 	r.mu.Lock()
 	c := r.wanted
-	r.wakeLocked() // to withdraw what the tailnet reaches
+	r.wakeLocked() // close the tailnet listeners
 	r.mu.Unlock()
 	if c == nil {
 		r.shut.Store(true)
@@ -59,7 +64,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	return nil
 }
 
-// awaitUnused pings the health endpoints until none is answered by this pod.
+// awaitUnused pings the health endpoints until this pod answers none of them.
 func (r *Relay) awaitUnused(ctx context.Context, pings int) error {
 	var endpoints []*url.URL
 	if routes := r.routes.Load(); routes != nil {
@@ -100,8 +105,8 @@ func (r *Relay) awaitUnused(ctx context.Context, pings int) error {
 	return nil
 }
 
-// answers reports whether one of several pings came back to this pod. An endpoint
-// that does not answer leads to nobody, so not to us.
+// answers reports whether this pod answered at least one of several pings. An endpoint that does
+// not answer leads to no pod.
 func (r *Relay) answers(ctx context.Context, u *url.URL, pings int) bool {
 	found := false
 	for range pings {
@@ -112,7 +117,7 @@ func (r *Relay) answers(ctx context.Context, u *url.URL, pings int) bool {
 			r.Log.Debug("a health endpoint did not answer", "endpoint", u.Redacted(), "err", err)
 		}
 		if slices.ContainsFunc(by, func(a netip.Addr) bool { return slices.Contains(r.PodIPs, a) }) {
-			found = true // and yet all are sent: the others ask where they arrive
+			found = true // continue with the remaining pings, because others may count them
 		}
 		if ctx.Err() != nil {
 			return true

@@ -12,21 +12,21 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Bounds of UDP. A flow is what one address sends to one port.
+// Limits of UDP. A flow is the packets from one address to one port.
 const (
 	flowIdle    = time.Minute
-	flowQueue   = 32       // packets that wait while the target is looked for
-	packetBytes = 16 << 10 // larger packets are dropped, never cut
+	flowQueue   = 32       // packets that wait while the target is dialed
+	packetBytes = 16 << 10 // larger packets are dropped, never truncated
 )
 
-// A flow carries packets between one address and a target.
+// A flow forwards packets between one address and a target.
 type flow struct {
 	from  netip.AddrPort
 	queue chan []byte
-	used  atomic.Int64 // Unix nanoseconds of the last packet, either way
+	used  atomic.Int64 // Unix nanoseconds of the last packet in either direction
 }
 
-// servePackets carries the flows of one socket until it is closed.
+// servePackets handles the flows of one socket until it is closed.
 func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 	var mu sync.Mutex
 	flows := map[netip.AddrPort]*flow{}
@@ -76,12 +76,12 @@ func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 		}
 		select {
 		case f.queue <- append([]byte(nil), buf[:n]...):
-		default: // as a full socket would
+		default: // drop the packet, as a full socket would
 		}
 	}
 }
 
-// carryFlow is one flow, until nothing came for a while.
+// carryFlow forwards one flow until it is idle for flowIdle.
 func (r *Relay) carryFlow(ctx context.Context, pc net.PacketConn, back net.Addr, f *flow, s *socket) {
 	far, done, err := r.dialFlow(ctx, s)
 	r.Meter.Connection(s.direction(), string(document.UDP), result(err))
@@ -105,7 +105,7 @@ func (r *Relay) carryFlow(ctx context.Context, pc net.PacketConn, back net.Addr,
 		for {
 			n, err := far.Read(buf)
 			if err != nil {
-				return // closed below, or the target says that nobody is there
+				return // closed below, or the target port is unreachable
 			}
 			if n == len(buf) {
 				continue
@@ -137,7 +137,7 @@ func (r *Relay) carryFlow(ctx context.Context, pc net.PacketConn, back net.Addr,
 	}
 }
 
-// dialFlow reaches the flow's other end; done gives it back.
+// dialFlow connects to the other end of the flow. The caller must call done at the end.
 func (r *Relay) dialFlow(ctx context.Context, s *socket) (c net.Conn, done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -11,27 +11,27 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// A Host is a node of the tailnet that the relay may talk to.
+// A Host is a node of the tailnet that the relay may connect to.
 type Host struct {
-	Name     string       // full, in lower case, without a final dot
-	Addrs    []netip.Addr // its own
-	Services []netip.Addr // of services that it answers for
+	Name     string       // full name in lower case without the final dot
+	Addrs    []netip.Addr // of the node itself
+	Services []netip.Addr // of services that the node hosts
 	Tags     []string
-	Shared   bool // from another tailnet
-	Online   bool // control has heard from it
+	Shared   bool // shared from another tailnet
+	Online   bool // control considers it connected
 }
 
-// A Netmap is who is in the tailnet at one moment. It is not to be changed.
+// A Netmap is the set of nodes and services of the tailnet at one moment. It must not be modified.
 type Netmap struct {
 	Suffix string // of the tailnet's names, such as "tail8eff9.ts.net"
 
 	hosts  []Host
 	byName map[string]int
-	online map[netip.Addr]bool // of all that may be dialled
+	online map[netip.Addr]bool // has every address that may be dialed
 }
 
-// NewNetmap returns a netmap with these hosts. self are the relay's own
-// addresses, which it never dials.
+// NewNetmap returns a netmap with these hosts. self are the relay's own addresses, which it never
+// dials.
 func NewNetmap(suffix string, self []netip.Addr, hosts []Host) *Netmap {
 	n := &Netmap{Suffix: strings.ToLower(strings.Trim(suffix, ".")), hosts: hosts, byName: map[string]int{}, online: map[netip.Addr]bool{}}
 	for i, h := range hosts {
@@ -47,14 +47,14 @@ func NewNetmap(suffix string, self []netip.Addr, hosts []Host) *Netmap {
 	return n
 }
 
-// errForbidden is an address that the netmap does not hold. Tailscale's library
-// would send it to the host's own network.
+// errForbidden means that the netmap does not contain an address. Tailscale's library would send
+// such a connection to the host's own network.
 var errForbidden = errors.New("it is no node or service of this tailnet")
 
-// errNobody is a name or tags that fit nobody now.
+// errNobody means that no node or service matches a name or tags now.
 var errNobody = errors.New("nobody in this tailnet is called so")
 
-// check says why an address may not be dialled. Whatever dials, asks it last.
+// check returns an error if an address may not be dialed. Every dial must call it last.
 func (n *Netmap) check(a netip.Addr) error {
 	if _, is := n.online[a]; !is {
 		return fmt.Errorf("%s: %w", a, errForbidden)
@@ -62,8 +62,8 @@ func (n *Netmap) check(a netip.Addr) error {
 	return nil
 }
 
-// find returns the addresses that a target stands for now, one for each node or
-// service. lookup asks the tailnet's resolver for names that are no node's.
+// find returns the current addresses of a target, one per node or service. lookup queries the
+// tailnet's resolver for names that are not nodes.
 func (n *Netmap) find(ctx context.Context, t document.Target, lookup func(context.Context, string) ([]netip.Addr, error)) ([]netip.Addr, error) {
 	switch {
 	case t.IP != "":
@@ -103,7 +103,7 @@ func (n *Netmap) find(ctx context.Context, t document.Target, lookup func(contex
 	return out, nil
 }
 
-// one takes the first of several addresses of one node that may be dialled.
+// one returns the first of several addresses of one node that may be dialed.
 func one(n *Netmap, addrs []netip.Addr) ([]netip.Addr, error) {
 	var err error = errNobody
 	for _, a := range addrs {

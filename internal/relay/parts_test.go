@@ -24,8 +24,8 @@ var (
 	selfAddr = netip.MustParseAddr("100.64.0.99")
 )
 
-// aNetmap has two web servers, one of which is a host of a service, a shared node
-// and one whose addresses must not be dialled.
+// aNetmap returns a netmap with two web servers (one is a host of a service), a shared node, and a
+// node whose addresses must not be dialed.
 func aNetmap() *Netmap {
 	return NewNetmap("tail1.ts.net", []netip.Addr{selfAddr}, []Host{
 		{Name: "web.tail1.ts.net", Addrs: []netip.Addr{webAddr}, Tags: []string{"tag:web", "tag:blue"}, Online: true},
@@ -62,7 +62,7 @@ func TestFind(t *testing.T) {
 		{"a service's name: one address of it", document.Target{FQDN: "vip.tail1.ts.net"}, []netip.Addr{vipAddr}, nil},
 		{"all of the tags", document.Target{Tags: []string{"tag:web", "tag:blue"}}, []netip.Addr{webAddr}, nil},
 		{"several nodes, none that is shared in", document.Target{Tags: []string{"tag:web"}}, []netip.Addr{webAddr, blueAddr}, nil},
-		// GTW-21 and GW-07: nothing but what the netmap holds.
+		// GTW-21 and GW-07: only addresses in the netmap.
 		{"another tailnet's address", document.Target{IP: "100.64.7.7"}, nil, errForbidden},
 		{"loopback", document.Target{IP: "127.0.0.1"}, nil, errForbidden},
 		{"loopback in IPv6", document.Target{IP: "::ffff:127.0.0.1"}, nil, errForbidden},
@@ -81,7 +81,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s: %v %v", tt.why, got, err)
 		}
 	}
-	// Other names are never asked for: the answer would be a stranger's.
+	// Other names are never looked up: the answer would come from an untrusted source.
 	for _, name := range []string{"metadata.google.internal", "evil.example", "tail1.ts.net.evil.example", "xtail1.ts.net"} {
 		if got, err := nm.find(t.Context(), document.Target{FQDN: name}, noLookup); !errors.Is(err, errNobody) {
 			t.Errorf("%s: %v %v", name, got, err)
@@ -110,7 +110,7 @@ func TestPool(t *testing.T) {
 	p.take(addrs[:1], now)
 	p.tried(webAddr, false, now)
 	p.leave(webAddr)
-	for range 20 { // it rests
+	for range 20 { // it is avoided after the failure
 		if a := p.take(addrs, now.Add(restTime-1)); a != blueAddr {
 			t.Fatalf("%v was taken while it rests", a)
 		}
@@ -130,7 +130,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// pipe is two ends of a TCP connection.
+// pipe returns both ends of a TCP connection.
 func pipe(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -150,7 +150,7 @@ func pipe(t testing.TB) (a, b *net.TCPConn) {
 	return c.(*net.TCPConn), d.(*net.TCPConn)
 }
 
-// Both halves of a connection end on their own, and nothing of what was sent is lost.
+// Both directions of a connection end independently, and no sent byte is lost.
 func TestSplice(t *testing.T) {
 	client, near := pipe(t)
 	far, server := pipe(t)
@@ -165,7 +165,7 @@ func TestSplice(t *testing.T) {
 		_, _ = client.Write(payload)
 		_ = client.CloseWrite()
 	}()
-	got, err := io.ReadAll(server) // ends, so the end was passed on
+	got, err := io.ReadAll(server) // ends, because the end was passed on
 	if err != nil || !bytes.Equal(got, payload) {
 		t.Fatalf("%d of %d bytes: %v", len(got), len(payload), err)
 	}
@@ -185,7 +185,7 @@ func TestSplice(t *testing.T) {
 		t.Fatal("splice does not end")
 	}
 
-	// A side that breaks ends the other at once, in both directions.
+	// If one side fails, the other ends immediately, in both directions.
 	client, near = pipe(t)
 	far, server = pipe(t)
 	go func() { new(large).splice(near, far); done <- counts{} }()
@@ -198,7 +198,7 @@ func TestSplice(t *testing.T) {
 	<-done
 }
 
-// A silent connection that has carried much gives its large buffer back, and goes on.
+// An idle connection that has transferred much data returns its large buffer and continues.
 func TestSpliceSilence(t *testing.T) {
 	client, near := pipe(t)
 	far, server := pipe(t)
@@ -210,14 +210,14 @@ func TestSpliceSilence(t *testing.T) {
 		if _, err := io.ReadFull(server, make([]byte, 3*smallBuffer)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(silence + silence/5) // what is tested is that nothing happens
+		time.Sleep(silence + silence/5) // the test needs that nothing happens meanwhile
 	}
 	client.Close()
 	server.Close()
 	<-done
 }
 
-// readHeader is the other end of proxyHeader.
+// readHeader parses the output of proxyHeader.
 func readHeader(b []byte) (from, to netip.AddrPort, rest []byte, ok bool) {
 	if len(b) < 16 || !bytes.HasPrefix(b, []byte(signature)) || b[12] != 0x21 {
 		return
@@ -234,7 +234,7 @@ func readHeader(b []byte) (from, to netip.AddrPort, rest []byte, ok bool) {
 }
 
 func TestProxyHeader(t *testing.T) {
-	// The example of the protocol's text: 192.168.0.1:56324 to 192.168.0.11:443.
+	// The example in the protocol specification: 192.168.0.1:56324 to 192.168.0.11:443.
 	want := "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xc0\xa8\x00\x01\xc0\xa8\x00\x0b\xdc\x04\x01\xbb"
 	if got := proxyHeader(netip.MustParseAddrPort("192.168.0.1:56324"), netip.MustParseAddrPort("192.168.0.11:443")); string(got) != want {
 		t.Errorf("got  %x\nwant %x", got, want)
@@ -248,7 +248,7 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
-// FuzzPodAddrs: an endpoint's answer names addresses or nothing.
+// FuzzPodAddrs: an endpoint's answer contains addresses or nothing.
 func FuzzPodAddrs(f *testing.F) {
 	f.Add("10.0.0.1", "fd00::1")
 	f.Add("10.0.0.1, 10.0.0.2", "::ffff:10.0.0.1")
@@ -284,7 +284,7 @@ func TestContract(t *testing.T) {
 	if c, err := read(map[string]string{"TS_LOCAL_ADDR_PORT": "", "TS_KUBE_SECRET": "", "TS_STATE": ""}); err != nil || c.Health != "10.0.0.7:9002" || c.Secret != "web-3" {
 		t.Errorf("defaults: %+v %v", c, err)
 	}
-	for _, v := range append(slices.Clone(steering), "x") { // every variable that steers, by name
+	for _, v := range append(slices.Clone(steering), "x") { // every variable in steering, by name
 		if _, err := read(map[string]string{v: "10.0.0.1"}); (err != nil) != (v != "x") || v != "x" && !strings.Contains(err.Error(), v) {
 			t.Errorf("%s: %v", v, err)
 		}

@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-// restTime is how long a target is spared after it could not be reached.
-// doubtTime is how long a service is not ready because of it: long enough for a
-// health check to see it, and not for ever, because who gets no connections can
-// show no success.
+// restTime is how long a target is avoided after a failed connection. doubtTime is how long a
+// service is not ready because of failures. It is long enough for a health check to notice. It
+// must end, because a service without connections cannot show a success.
 const (
 	restTime  = 5 * time.Second
 	doubtTime = 15 * time.Second
 )
 
-// A pool shares connections of one service out among its targets.
+// A pool distributes the connections of one service over its targets.
 type pool struct {
 	mu    sync.Mutex
 	state map[netip.Addr]*load
@@ -24,7 +23,7 @@ type pool struct {
 
 type load struct {
 	open   int
-	failed time.Time // the last try; zero when it was reached
+	failed time.Time // time of the last try if it failed, otherwise zero
 }
 
 func (p *pool) at(a netip.Addr) *load {
@@ -46,8 +45,8 @@ func (p *pool) open(a netip.Addr) int {
 	return 0
 }
 
-// take chooses one of addrs, which are not none, and counts a connection to it:
-// of two random ones that do not rest, that with fewer.
+// take chooses an address and counts a connection to it. addrs must not be empty. It picks two
+// random addresses without a recent failure and returns the one with fewer connections.
 func (p *pool) take(addrs []netip.Addr, now time.Time) netip.Addr {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +62,7 @@ func (p *pool) take(addrs []netip.Addr, now time.Time) netip.Addr {
 	i := rand.IntN(len(fit))
 	chosen := fit[i]
 	if len(fit) > 1 {
-		j := rand.IntN(len(fit) - 1) // of the others
+		j := rand.IntN(len(fit) - 1) // index of another address
 		if j >= i {
 			j++
 		}
@@ -75,7 +74,7 @@ func (p *pool) take(addrs []netip.Addr, now time.Time) netip.Addr {
 	return chosen
 }
 
-// tried says whether a target that was taken could be reached.
+// tried records whether a connection to an address returned by take succeeded.
 func (p *pool) tried(a netip.Addr, reached bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +85,8 @@ func (p *pool) tried(a netip.Addr, reached bool, now time.Time) {
 	}
 }
 
-// leave ends a connection that take has counted. Targets that are not in use and
-// not remembered for a failure are forgotten.
+// leave ends a connection that take counted. It removes addresses without connections and failures
+// from memory.
 func (p *pool) leave(a netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +97,7 @@ func (p *pool) leave(a netip.Addr) {
 	}
 }
 
-// failing reports whether the last tries of all of addrs failed, not long ago.
+// failing reports whether the last try of every address failed within doubtTime.
 func (p *pool) failing(addrs []netip.Addr, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,11 +5,11 @@ import (
 	"net/netip"
 )
 
-// signature begins a PROXY header of version 2.
+// signature is the start of a PROXY header of version 2.
 const signature = "\r\n\r\n\x00\r\nQUIT\n"
 
-// proxyHeader is a PROXY protocol header of version 2 for a TCP connection from
-// one address to another. Addresses of two families are both written as IPv6.
+// proxyHeader returns a PROXY protocol header of version 2 for a TCP connection. If the address
+// families differ, both addresses are written as IPv6.
 func proxyHeader(from, to netip.AddrPort) []byte {
 	h := append([]byte(signature), 0x21) // version 2, command PROXY
 	src, dst := from.Addr().Unmap(), to.Addr().Unmap()

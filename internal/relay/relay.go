@@ -1,10 +1,9 @@
-// Package relay carries bytes between a cluster and one tailnet: a pod of a
-// proxy group. It keeps law 7: it dials only what its own netmap holds at that
-// moment, keeps the last good document when a new one cannot be read, and says
-// that a mapping is there only when it is bound.
+// Package relay forwards connections between a cluster and one tailnet. A relay is one pod of a
+// proxy group. The package follows law 7: it dials only addresses in its current netmap, keeps the
+// last good configuration when a new one is invalid, and reports a mapping only when it is bound.
 //
-// Sockets and dialers come in as funcs, so nothing here knows Tailscale or
-// Kubernetes.
+// The caller provides listeners and dialers as functions, so the package does not depend on
+// Tailscale or Kubernetes.
 package relay
 
 import (
@@ -25,36 +24,37 @@ import (
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
-// A Relay is one pod of a group. All fields are required, if nothing else is said.
+// A Relay is one pod of a group. All fields are required unless documented otherwise.
 //
 //	cluster --ListenPod--> Relay --DialTailnet--> tailnet      (egress)
 //	tailnet --ListenTailnet--> Relay --DialCluster--> cluster  (ingress)
 type Relay struct {
-	PodIPs []netip.Addr // where the cluster reaches the relay; the first is the pod's own
+	PodIPs []netip.Addr // addresses for connections from the cluster; the pod's primary address is first
 
 	ListenPod       func(ctx context.Context, at netip.AddrPort) (net.Listener, error)
 	ListenPodPacket func(ctx context.Context, at netip.AddrPort) (net.PacketConn, error)
-	// DialTailnet connects through the tailnet and nothing else; network is "tcp" or "udp".
+	// DialTailnet connects only through the tailnet. network is "tcp" or "udp".
 	DialTailnet func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
-	Netmap      func() (*Netmap, error) // of now
-	// Lookup asks the tailnet's own resolver, for names of services.
+	Netmap      func() (*Netmap, error) // returns the current netmap
+	// Lookup queries the tailnet's resolver for names of services.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 
-	// ListenTailnet listens on the relay's node, or as a host of the service vip
-	// (svc:name). The address of a connection's other end is the caller's own.
+	// ListenTailnet listens on the relay's node, or as a host of the service vip (svc:name). The
+	// remote address of a connection is the address of the tailnet peer.
 	ListenTailnet       func(ctx context.Context, vip string, port uint16) (net.Listener, error)
 	ListenTailnetPacket func(ctx context.Context, port uint16) (net.PacketConn, error)
 	DialCluster         func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// A certificate and its key, in PEM, lie in the Secret of their name; none is empty.
+	// ReadCertificate and WriteCertificate access the Secret of a name. The certificate and the
+	// key are PEM; both are empty if there is none.
 	ReadCertificate  func(ctx context.Context, name string) (chain, key []byte, err error)
 	WriteCertificate func(ctx context.Context, name string, chain, key []byte) error
-	// IssueCertificate has one issued for a name of the tailnet; nil: another relay of
-	// the group does. See [ErrNotYet].
+	// IssueCertificate requests a certificate for a name of the tailnet. Nil means that another
+	// relay of the group does this. See [ErrNotYet].
 	IssueCertificate func(ctx context.Context, name string) (chain, key []byte, err error)
 
-	// Ping asks a health endpoint over a new connection and returns the pod
-	// addresses that the answer names.
+	// Ping sends a request to a health endpoint over a new connection. It returns the pod
+	// addresses in the answer.
 	Ping func(ctx context.Context, endpoint *url.URL) ([]netip.Addr, error)
 
 	Meter Meter
@@ -62,52 +62,52 @@ type Relay struct {
 	Now   func() time.Time
 
 	mu      sync.Mutex
-	wanted  *document.Config // nil until configured
+	wanted  *document.Config // nil until Configure is called
 	poke    chan struct{}
 	changed broadcast.Change
 
 	status   atomic.Pointer[document.Status]
 	routes   atomic.Pointer[map[string]*route] // applied services, by name
-	stopping atomic.Bool                       // draining: not ready any more
-	shut     atomic.Bool                       // no new connections
-	open     atomic.Int64                      // connections
-	flows    atomic.Int64                      // of UDP
+	stopping atomic.Bool                       // draining: no longer ready
+	shut     atomic.Bool                       // accepts no new connections
+	open     atomic.Int64                      // number of open connections
+	flows    atomic.Int64                      // number of UDP flows
 	limits   atomic.Pointer[document.Limits]
 	buffers  large
 	certs    certificates
 }
 
-// A Meter counts. The words of its labels are those of the constants here.
+// A Meter records metrics. Label values are the constants below.
 type Meter interface {
 	Connection(direction, protocol, result string)
 	Open(change int)
-	Bytes(direction string, n int64) // direction: into the tailnet or out of it
+	Bytes(direction string, n int64) // direction is Out or In
 	Dialed(took time.Duration)
 	Drained(took time.Duration)
 }
 
-// Words of a Meter.
+// Label values of a Meter.
 const (
 	Egress  = "egress"
 	Ingress = "ingress"
 
 	ResultOK        = "ok"
-	ResultForbidden = "forbidden" // the target is not of this tailnet
-	ResultNotFound  = "not_found" // nobody is called so now
-	ResultFailed    = "failed"    // it does not answer
+	ResultForbidden = "forbidden" // the target is not in this tailnet
+	ResultNotFound  = "not_found" // no node or service has this name now
+	ResultFailed    = "failed"    // the target does not answer
 	ResultLimit     = "limit"
 
-	Out = "out" // of the cluster, into the tailnet
+	Out = "out" // from the cluster into the tailnet
 	In  = "in"
 )
 
-// Times of a connection's life.
+// Timing of connections.
 const (
 	dialTime  = 10 * time.Second
-	retryTime = 5 * time.Second // between tries to bind what could not be bound
+	retryTime = 5 * time.Second // between tries to bind ports that could not be bound
 )
 
-// Configure hands the relay a document that was read; Run applies it.
+// Configure sets the configuration that Run applies.
 func (r *Relay) Configure(c document.Config) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,14 +115,14 @@ func (r *Relay) Configure(c document.Config) {
 	r.wakeLocked()
 }
 
-// Wake makes Run look again: the node has come into its tailnet.
+// Wake makes Run apply the configuration again, for example after the node joined its tailnet.
 func (r *Relay) Wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wakeLocked()
 }
 
-// wakeLocked makes Run look.
+// wakeLocked notifies Run. The caller must hold mu.
 func (r *Relay) wakeLocked() {
 	select {
 	case r.pokedLocked() <- struct{}{}:
@@ -137,10 +137,10 @@ func (r *Relay) pokedLocked() chan struct{} {
 	return r.poke
 }
 
-// Changed returns a channel that is closed when Status is another one.
+// Changed returns a channel that is closed when Status changes.
 func (r *Relay) Changed() <-chan struct{} { return r.changed.Next() }
 
-// Status is what is bound now. ok is false until a document was applied.
+// Status returns what is bound now. ok is false until the first configuration was applied.
 func (r *Relay) Status() (s document.Status, ok bool) {
 	if p := r.status.Load(); p != nil {
 		return *p, true
@@ -148,7 +148,7 @@ func (r *Relay) Status() (s document.Status, ok bool) {
 	return document.Status{}, false
 }
 
-// Run applies documents until ctx ends, and then ends every connection.
+// Run applies configurations until ctx ends, and then closes every connection.
 func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
 	poke := r.pokedLocked()
@@ -192,18 +192,18 @@ func (r *Relay) publish(s document.Status) {
 	r.changed.Notify()
 }
 
-// A route is one service of either direction for as long as it is on the
-// document. Its connections end with it; a change of its targets leaves them.
+// A route is one egress or ingress service while it is in the configuration. Its connections end
+// with it. A change of its targets does not affect them.
 type route struct {
 	name    string
 	ingress bool
 	service atomic.Pointer[document.Service] // egress
 	exposed atomic.Pointer[document.Exposed] // ingress
 	pool    pool
-	bound   atomic.Bool // all of its ports
+	bound   atomic.Bool // all of its ports are bound
 }
 
-// Ready says why the relay should not get new connections now.
+// Ready returns an error with the reason if the relay should get no new connections now.
 func (r *Relay) Ready() error {
 	if r.stopping.Load() {
 		return errors.New("it is draining")
@@ -220,8 +220,8 @@ func (r *Relay) Ready() error {
 	return nil
 }
 
-// ServiceReady says why one service should not get new connections through this
-// relay: it is not bound, no target is online, or all were out of reach of late.
+// ServiceReady returns an error if one service should get no new connections through this relay:
+// it is not bound, no target is online, or no target answered recently.
 func (r *Relay) ServiceReady(ctx context.Context, name string) error {
 	if r.stopping.Load() {
 		return errors.New("it is draining")
@@ -256,10 +256,10 @@ func (r *Relay) ServiceReady(ctx context.Context, name string) error {
 	return nil
 }
 
-// Open returns how many connections are open.
+// Open returns the number of open connections.
 func (r *Relay) Open() int { return int(r.open.Load()) }
 
-// find returns the addresses of a route's targets; it fails if there is none.
+// find returns the addresses of a route's targets. It returns an error if there are none.
 func (r *Relay) find(ctx context.Context, nm *Netmap, rt *route) ([]netip.Addr, error) {
 	var all []netip.Addr
 	var errs []error
@@ -280,5 +280,5 @@ func (r *Relay) find(ctx context.Context, nm *Netmap, rt *route) ([]netip.Addr, 
 	return all, nil
 }
 
-// sortedNames are the names of a map, for logs and tests that do not flicker.
+// sortedNames returns the sorted keys of a map, for stable logs and tests.
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// counts is a Meter that remembers.
+// counts is a Meter that stores its calls.
 type counts struct {
 	mu   sync.Mutex
 	seen map[string]int64
@@ -49,8 +49,8 @@ func (c *counts) Bytes(direction string, n int64) { c.add(direction, n) }
 func (c *counts) Dialed(time.Duration)            { c.add("dialed", 1) }
 func (c *counts) Drained(time.Duration)           { c.add("drained", 1) }
 
-// bench is a relay between sockets of loopback: addresses of the tailnet are
-// those of servers here.
+// bench is a relay with loopback sockets. Servers in the test process stand for addresses of the
+// tailnet.
 type bench struct {
 	*Relay
 	counts counts
@@ -58,9 +58,9 @@ type bench struct {
 	log    bytes.Buffer
 
 	mu      sync.Mutex
-	servers map[netip.AddrPort]string // where what would be in the tailnet is
+	servers map[netip.AddrPort]string // real addresses of the servers in the tailnet
 	dialed  []netip.AddrPort
-	ports   map[uint16]string // where what listens in the cluster is
+	ports   map[uint16]string // real addresses of the listeners in the cluster
 	netmap  *Netmap
 }
 
@@ -72,7 +72,7 @@ func (b *bench) at(a netip.AddrPort) (string, bool) {
 	return s, ok
 }
 
-// newBench is not running yet.
+// newBench returns a bench that does not run yet.
 func newBench(t testing.TB) *bench {
 	b := &bench{podIP: netip.MustParseAddr("127.0.0.1"), servers: map[netip.AddrPort]string{}, ports: map[uint16]string{}, netmap: aNetmap()}
 	b.Relay = &Relay{
@@ -83,7 +83,7 @@ func newBench(t testing.TB) *bench {
 			if b.ports[at.Port()] == "taken" {
 				return nil, errors.New("address already in use")
 			}
-			ln, err := net.Listen("tcp", "127.0.0.1:0") // tests run beside each other
+			ln, err := net.Listen("tcp", "127.0.0.1:0") // tests run in parallel
 			if err == nil {
 				b.ports[at.Port()] = ln.Addr().String()
 			}
@@ -134,7 +134,7 @@ func (b *bench) run(t testing.TB) (stop func()) {
 	return stop
 }
 
-// apply hands over a document and waits until it is applied.
+// apply sets a configuration and waits until it is applied.
 func (b *bench) apply(t testing.TB, egress, relay string) document.Status {
 	t.Helper()
 	data := map[string]string{}
@@ -164,7 +164,7 @@ func (b *bench) port(match uint16) string {
 	return b.ports[match]
 }
 
-// server answers everything with its name and what came.
+// server answers every connection with its name and the received data.
 func (b *bench) server(t testing.TB, at netip.AddrPort, name string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -240,7 +240,7 @@ func TestEgress(t *testing.T) {
 		return b.counts.get("egress tcp ok") == 1 && b.counts.get("open") == 0 && b.counts.get(Out) == 2 && b.counts.get(In) == 6
 	})
 
-	// A service that goes takes its connections along.
+	// A removed service ends its connections.
 	c, err := net.Dial("tcp", b.port(10000))
 	if err != nil {
 		t.Fatal(err)
@@ -265,8 +265,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// GTW-21, GW-07: whatever spelling a target has, nothing is dialled that the netmap
-// does not hold at that moment.
+// GTW-21, GW-07: whatever the spelling of a target is, the relay dials only addresses in the
+// current netmap.
 func TestForbiddenTargets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -293,7 +293,7 @@ func TestForbiddenTargets(t *testing.T) {
 		}
 	}
 	eventually(t, "all are counted", func() bool { return b.counts.get("egress tcp forbidden") == int64(len(targets)) })
-	// And one that was in the netmap until a moment ago.
+	// A target that was in the netmap a moment ago.
 	b.apply(t, byName, "")
 	b.mu.Lock()
 	b.netmap = NewNetmap("tail1.ts.net", nil, nil)
@@ -312,12 +312,12 @@ func TestForbiddenTargets(t *testing.T) {
 	}
 }
 
-// Of several targets one that does not answer costs nobody a connection.
+// If one of several targets does not answer, no connection fails.
 func TestSeveralTargets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	now := time.Now()
-	b.Now = func() time.Time { return now } // so a rest does not end however slow the machine is
+	b.Now = func() time.Time { return now } // so that the avoidance time of a target does not end on a slow machine
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "web")
 	b.run(t)
 	b.apply(t, `{"s":{"tailnetTarget":{"fqdn":"nobody.tail1.ts.net"},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}}`,
@@ -345,7 +345,7 @@ func TestSeveralTargets(t *testing.T) {
 	if err := b.ServiceReady(t.Context(), "s"); err == nil || !strings.Contains(err.Error(), "do not answer") {
 		t.Errorf("none answers, and yet: %v", err)
 	}
-	// A netmap in which nobody is online.
+	// A netmap in which every node is offline.
 	b.mu.Lock()
 	b.netmap = NewNetmap("tail1.ts.net", nil, []Host{{Name: "web.tail1.ts.net", Addrs: []netip.Addr{webAddr}, Tags: []string{"tag:web"}}})
 	b.mu.Unlock()
@@ -354,7 +354,8 @@ func TestSeveralTargets(t *testing.T) {
 	}
 }
 
-// A mapping that cannot be bound is told by name while the others run, and is tried again.
+// The status reports the name of a mapping that cannot be bound. The others run, and the relay
+// tries to bind it again.
 func TestBindLater(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -383,7 +384,7 @@ func TestBindLater(t *testing.T) {
 	}
 }
 
-// More than the limit is turned away, and room that is given back is used.
+// Connections above the limit are refused, and a closed connection makes room for another.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -477,7 +478,7 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// GTW-23, the relay's part: the backend learns the caller's address.
+// GTW-23, the relay's part: the backend receives the caller's address.
 func TestIngress(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -529,8 +530,8 @@ func TestIngress(t *testing.T) {
 	}
 }
 
-// GTW-20: draining asks each health endpoint again and again until none is answered
-// by this pod, waits a little, then takes nothing new, then waits for what is open.
+// GTW-20: a drain pings each health endpoint until this pod answers none of them, and then waits a
+// little. Then it accepts no new connections and waits for the open ones.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -583,7 +584,8 @@ func TestDrain(t *testing.T) {
 		if took := time.Since(began); took > 18*time.Second {
 			t.Errorf("it waited %v although nothing is open", took)
 		}
-		// The signal that follows waits for nothing; what stays open is waited for as long as was said.
+		// The following signal waits for no endpoint, and for open connections only until the
+		// timeout.
 		began = time.Now()
 		if err := b.Drain(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("again: %v after %v", err, time.Since(began))
@@ -592,7 +594,7 @@ func TestDrain(t *testing.T) {
 		if err := b.Drain(t.Context()); err == nil || time.Since(began) != 30*time.Second {
 			t.Errorf("what does not end: %v after %v", err, time.Since(began))
 		}
-		// The end of the request ends it too.
+		// The end of the request also ends the drain.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := b.Drain(ctx); err == nil {
@@ -601,7 +603,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// What the tailnet reaches is withdrawn when draining begins; what is open goes on.
+// The tailnet listeners close when the drain begins, and open connections continue.
 func TestDrainWithdraws(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// An idle connection waits with a small buffer in each direction; one that has
-// much to carry borrows a large one, and gives it back when it falls silent.
+// Each direction of an idle connection has a small buffer. A direction with much data borrows a
+// large buffer and returns it when the connection becomes idle.
 const (
 	smallBuffer = 2 << 10
 	largeBuffer = 64 << 10
 	silence     = time.Second
 )
 
-// large are the buffers that are lent out.
+// large is a pool of large buffers.
 type large struct{ pool sync.Pool }
 
 func (l *large) get() *[largeBuffer]byte {
@@ -26,12 +26,12 @@ func (l *large) get() *[largeBuffer]byte {
 	return new([largeBuffer]byte)
 }
 
-// halfCloser is a connection that can say "no more from me" and go on listening.
+// halfCloser is a connection that can close its write side and continue to read.
 type halfCloser interface{ CloseWrite() error }
 
-// splice carries bytes both ways until both sides have ended, or one has failed,
-// and closes both. The end of one side is passed on as such. It returns what was
-// carried from a to b and from b to a.
+// splice copies bytes in both directions until both sides have ended or one has failed, and then
+// closes both. It forwards the end of one side as a half-close. It returns the number of bytes
+// copied from a to b and from b to a.
 func (l *large) splice(a, b net.Conn) (there, back int64) {
 	var wg sync.WaitGroup
 	var once sync.Once
@@ -40,7 +40,7 @@ func (l *large) splice(a, b net.Conn) (there, back int64) {
 	carry := func(to, from net.Conn, n *int64) {
 		var err error
 		if *n, err = l.copy(to, from); err != nil {
-			both() // the other direction ends too: half a stream is worse than none
+			both() // end the other direction too: half a stream is worse than none
 			return
 		}
 		if h, ok := to.(halfCloser); !ok || h.CloseWrite() != nil {
@@ -53,7 +53,7 @@ func (l *large) splice(a, b net.Conn) (there, back int64) {
 	return there, back
 }
 
-// copy is io.Copy with the buffers of above.
+// copy is like io.Copy, with a small buffer and large buffers on demand.
 func (l *large) copy(to io.Writer, from net.Conn) (n int64, err error) {
 	small := make([]byte, smallBuffer)
 	for {
@@ -78,7 +78,7 @@ func (l *large) copy(to io.Writer, from net.Conn) (n int64, err error) {
 	}
 }
 
-// rush copies with a large buffer until nothing came for a while.
+// rush copies with a large buffer until no data arrives for the time silence.
 func (l *large) rush(to io.Writer, from net.Conn) (n int64, err error) {
 	buf := l.get()
 	defer l.pool.Put(buf)
@@ -89,7 +89,7 @@ func (l *large) rush(to io.Writer, from net.Conn) (n int64, err error) {
 	}()
 	for came := true; came; {
 		came = false
-		// One deadline for many reads: setting it costs a lock and a timer.
+		// Set one deadline for many reads, because each call costs a lock and a timer.
 		if err := from.SetReadDeadline(time.Now().Add(silence)); err != nil {
 			return n, err
 		}

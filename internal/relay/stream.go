@@ -11,11 +11,11 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// acceptPause is how long a listener that cannot accept, for want of file
-// descriptors, waits before it tries again.
+// acceptPause is the wait before the next try after accept failed, for example because no file
+// descriptors are left.
 const acceptPause = 50 * time.Millisecond
 
-// serve carries the connections of one listener until it is closed.
+// serve handles the connections of one listener until it is closed.
 func (r *Relay) serve(ln net.Listener, s *socket) {
 	for {
 		c, err := ln.Accept()
@@ -59,7 +59,7 @@ func (s *socket) direction() string {
 	return Egress
 }
 
-// carryOut leads a connection of the cluster to one of the route's targets.
+// carryOut forwards a connection from the cluster to one of the route's targets.
 func (r *Relay) carryOut(c net.Conn, s *socket) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
@@ -78,11 +78,11 @@ func (r *Relay) carryOut(c net.Conn, s *socket) {
 	r.Meter.Bytes(In, in)
 }
 
-// carryIn leads a connection of the tailnet to the route's backend.
+// carryIn forwards a connection from the tailnet to the route's backend.
 func (r *Relay) carryIn(c net.Conn, s *socket) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
-	if s.tls.name != "" { // before anything is dialled: who cannot be spoken to reaches nothing
+	if s.tls.name != "" { // first, so that a client without a TLS handshake reaches no backend
 		plain, err := r.certs.server(ctx, c, s.tls)
 		if err != nil {
 			r.Meter.Connection(Ingress, string(document.TCP), result(err))
@@ -119,8 +119,8 @@ func (r *Relay) carryIn(c net.Conn, s *socket) {
 	r.Meter.Bytes(In, in)
 }
 
-// dial reaches one of the route's targets, another one if the first does not
-// answer and there is time. The caller counts the address off with leave.
+// dial connects to one of the route's targets. If a target does not answer and time is left, it
+// tries another one. The caller must release the returned address with pool.leave.
 func (r *Relay) dial(ctx context.Context, s *socket, protocol document.Protocol) (net.Conn, netip.Addr, error) {
 	nm, err := r.Netmap()
 	if err != nil {
@@ -144,9 +144,9 @@ func (r *Relay) dial(ctx context.Context, s *socket, protocol document.Protocol)
 	}
 }
 
-// dialOne dials an address that the netmap of this moment holds.
+// dialOne dials an address if the current netmap contains it.
 func (r *Relay) dialOne(ctx context.Context, to netip.AddrPort, protocol document.Protocol, tries int) (net.Conn, error) {
-	if end, ok := ctx.Deadline(); ok { // each of several targets has its share of the time
+	if end, ok := ctx.Deadline(); ok { // each try gets an equal share of the remaining time
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(tries))
 		defer cancel()
@@ -164,7 +164,7 @@ func (r *Relay) dialOne(ctx context.Context, to netip.AddrPort, protocol documen
 	return c, err
 }
 
-// result is the word for what became of a connection.
+// result returns the metric label for the outcome of a connection.
 func result(err error) string {
 	switch {
 	case err == nil:
@@ -177,8 +177,8 @@ func result(err error) string {
 	return ResultFailed
 }
 
-// refused says why a connection was not carried: loudly when the target is one
-// that must never be dialled.
+// refused logs why a connection was not forwarded. A forbidden target is a warning; other errors
+// are logged at debug level.
 func (r *Relay) refused(s *socket, err error) {
 	if errors.Is(err, errForbidden) {
 		r.Log.Warn("a target is refused", "service", s.route.name, "err", err)
@@ -187,10 +187,10 @@ func (r *Relay) refused(s *socket, err error) {
 	r.Log.Debug("a connection was not carried", "service", s.route.name, "err", err)
 }
 
-// reset makes the other side see a refusal and not an empty answer.
+// reset closes c with a TCP reset, so that the peer sees an error and not an empty answer.
 func reset(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetLinger(0) // else it is an orderly end, which is still an end
+		_ = t.SetLinger(0) // if this fails, the connection still closes, with a FIN
 	}
 	c.Close()
 }

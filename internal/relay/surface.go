@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Headers by which a health endpoint says whose answer it is.
+// Headers in which a health endpoint returns the addresses of its pod.
 const (
 	podIPv4 = "Pod-IPv4"
 	podIPv6 = "Pod-IPv6"
 )
 
-// Handlers are what a relay answers beside probes and metrics, by pattern; alive
-// says why the node has no address in the tailnet.
+// Handlers returns the HTTP handlers of a relay besides probes and metrics, by pattern. alive
+// returns an error if the node has no address in the tailnet.
 func (r *Relay) Handlers(alive func() error) map[string]http.Handler {
 	answer := func(check func(*http.Request) error) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -29,7 +29,8 @@ func (r *Relay) Handlers(alive func() error) map[string]http.Handler {
 				}
 			}
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			// Who asks through a Service must ask another relay the next time.
+			// A client that uses a Service must be able to reach another relay with its next
+			// request.
 			w.Header().Set("Connection", "close")
 			if err := check(q); err != nil {
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -41,7 +42,7 @@ func (r *Relay) Handlers(alive func() error) map[string]http.Handler {
 	}
 	drain := answer(func(q *http.Request) error { return r.Drain(q.Context()) })
 	slow := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		// The kubelet's grace is the limit, which ends the request.
+		// No write deadline: the kubelet's grace period ends the request.
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
 			http.Error(w, "no time to drain", http.StatusInternalServerError)
 			return
@@ -56,8 +57,8 @@ func (r *Relay) Handlers(alive func() error) map[string]http.Handler {
 	}
 }
 
-// PingHTTP is a Relay's Ping: it asks the endpoint over a connection of its own
-// and follows nobody elsewhere. It reads no more of the answer than its headers.
+// PingHTTP implements Relay.Ping. It sends a request to the endpoint over a new connection and
+// does not follow redirects. Only the headers of the answer are used.
 func PingHTTP(ctx context.Context, endpoint *url.URL) ([]netip.Addr, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint.String(), nil)
 	if err != nil {
@@ -74,7 +75,7 @@ func PingHTTP(ctx context.Context, endpoint *url.URL) ([]netip.Addr, error) {
 	return podAddrs(res.Header), nil
 }
 
-// podAddrs reads the headers by which a pod names itself.
+// podAddrs reads the pod addresses from the headers.
 func podAddrs(h http.Header) (out []netip.Addr) {
 	for _, name := range []string{podIPv4, podIPv6} {
 		if a, err := netip.ParseAddr(h.Get(name)); err == nil {

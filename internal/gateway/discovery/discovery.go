@@ -1,6 +1,6 @@
-// Package discovery decides which services of a tailnet are there, for one
-// TailscaleGateway. It keeps law 7: what was known last stays, whatever the tailnet
-// answers, until it was missing often enough and for long enough.
+// Package discovery computes the services of a tailnet for one TailscaleGateway. It follows law 7:
+// a known service stays, whatever the API returns, until it was missing often enough and for long
+// enough.
 package discovery
 
 import (
@@ -14,30 +14,30 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// A VIP is a service as a tailnet lists it.
+// A VIP is a service in the tailnet's list of services.
 type VIP struct {
 	Name  string   // "svc:web"
 	Tags  []string // "tag:k8s"
 	Ports []string // "tcp:443", or "do-not-validate"
 }
 
-// A Device is a node as a tailnet lists it.
+// A Device is a node in the tailnet's list of devices.
 type Device struct {
 	Tags     []string
-	External bool // shared into this tailnet from another one: never a target
+	External bool // shared into this tailnet from another one; never a target
 }
 
-// A Found is one service that a tailnet has.
+// A Found is one service of a tailnet.
 type Found struct {
 	Service string   // the label: "web"
-	VIP     bool     // a VIP service; else devices that carry the tag "tag:svc-<service>"
-	Tags    []string // what it carries, sorted
-	Ports   []uint16 // TCP, sorted; empty if the tailnet does not say
+	VIP     bool     // true for a VIP service, false for devices with the tag "tag:svc-<service>"
+	Tags    []string // tags of the service, sorted
+	Ports   []uint16 // TCP ports, sorted; empty if the tailnet does not list ports
 }
 
-// Select returns which of the listed services and devices a discovery takes,
-// sorted by name, and a sentence for each that it leaves out although it was
-// asked for. A service that is there both as a VIP and as devices is the VIP.
+// Select returns the services and devices that match the discovery, sorted by name. left contains
+// a message for each match that is left out. A service that exists both as a VIP and as devices is
+// returned as a VIP.
 func Select(d gatewayv1alpha1.ServiceDiscovery, vips []VIP, devices []Device) (found []Found, left []string) {
 	services := map[string]Found{}
 	add := func(name string, f Found) {
@@ -76,8 +76,8 @@ func Select(d gatewayv1alpha1.ServiceDiscovery, vips []VIP, devices []Device) (f
 	return slices.SortedFunc(maps.Values(services), func(a, b Found) int { return cmp.Compare(a.Service, b.Service) }), slices.Compact(left)
 }
 
-// takes says whether the tags of a discovery mean the service tag of a device:
-// they match it, or a tag of the device that names no service.
+// takes reports whether the tags of a discovery select the service tag of a device. They must
+// match the service tag itself, or a tag of the device that does not name a service.
 func takes(patterns []string, service string, device []string) bool {
 	return len(patterns) == 0 || gateway.MatchAny(patterns, service) || slices.ContainsFunc(device, func(tag string) bool {
 		return !strings.HasPrefix(tag, "tag:svc-") && gateway.MatchAny(patterns, tag)
@@ -95,32 +95,31 @@ func tcpPorts(ports []string) (numbers []uint16) {
 	return numbers
 }
 
-// What a list must lack before anything is given up.
+// Conditions before missing services are removed.
 const (
-	missingLists = 2               // lists in a row that lack one service
-	emptyLists   = 3               // lists in a row that lack every service,
+	missingLists = 2               // consecutive lists without one service
+	emptyLists   = 3               // consecutive lists without any service,
 	emptyFor     = 5 * time.Minute // over at least this time
 )
 
-// A Memory is what is known of the services of one tailnet, for one
-// TailscaleGateway. The zero Memory knows nothing. It is never changed, only
-// replaced.
+// A Memory is the known services of one tailnet for one TailscaleGateway. The zero Memory knows no
+// services. Methods return a new Memory and never modify the receiver.
 type Memory struct {
-	Synced time.Time // when the tailnet was last read without an error
-	Stale  bool      // the last reading failed, or is not believed yet
+	Synced time.Time // last successful read of the tailnet
+	Stale  bool      // the last read failed, or its empty list is not accepted yet
 
 	services   map[string]known // by label
-	empty      int              // lists in a row that lacked everything
-	emptySince time.Time        // when the first of them came
+	empty      int              // consecutive empty lists
+	emptySince time.Time        // time of the first of them
 }
 
-// A known is one service that is there.
+// A known is a present service.
 type known struct {
 	Found
-	missing int // lists in a row that lacked it
+	missing int // consecutive lists without it
 }
 
-// Remember returns what stored services say, after a restart.
+// Remember returns a Memory with the stored services, for use after a restart.
 func Remember(stored []Found) Memory {
 	m := Memory{services: map[string]known{}, Stale: true}
 	for _, f := range stored {
@@ -129,10 +128,9 @@ func Remember(stored []Found) Memory {
 	return m
 }
 
-// Next returns what is known after a reading of the tailnet at now: list, or failed.
-// A failure changes nothing but Stale. A service must be missing from two lists in a
-// row before it is removed, and a list that lacks everything must come three times
-// over five minutes.
+// Next returns the Memory after a read of the tailnet at time now. A failed read only sets Stale.
+// A service is removed when two consecutive lists lack it. All services are removed only after
+// three consecutive empty lists over at least five minutes.
 func (m Memory) Next(list []Found, failed bool, now time.Time) Memory {
 	next := m
 	if failed {
@@ -163,7 +161,7 @@ func (m Memory) Next(list []Found, failed bool, now time.Time) Memory {
 	return next
 }
 
-// Present returns the services that are there, sorted by name.
+// Present returns the present services, sorted by name.
 func (m Memory) Present() []Found {
 	var there []Found
 	for _, k := range m.services {
@@ -173,8 +171,8 @@ func (m Memory) Present() []Found {
 	return there
 }
 
-// DefaultPort is the port of a service's route: wished, if the service has it or
-// does not say, else its lowest TCP port.
+// DefaultPort returns the port for the service's route: wished if the service has it or lists no
+// ports, otherwise its lowest TCP port.
 func (f Found) DefaultPort(wished uint16) uint16 {
 	if len(f.Ports) == 0 || slices.Contains(f.Ports, wished) {
 		return wished

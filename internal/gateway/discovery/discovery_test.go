@@ -15,7 +15,7 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// found makes services of their names.
+// found returns services with these names.
 func found(names string) (list []discovery.Found) {
 	for n := range strings.FieldsSeq(names) {
 		list = append(list, discovery.Found{Service: n})
@@ -31,8 +31,8 @@ func names(list []discovery.Found) string {
 	return strings.Join(all, " ")
 }
 
-// GTW-26: by tag, by svc: name, by pattern, with exclusion; what cannot become a
-// name of ours is left out with a sentence.
+// GTW-26: discovery selects by tag, by svc: name and by pattern, with exclusions. A name that
+// cannot become part of a generated name is left out with a message.
 func TestSelect(t *testing.T) {
 	vips := []discovery.VIP{
 		{Name: "svc:web", Ports: []string{"tcp:443", "tcp:80", "udp:53"}, Tags: []string{"tag:k8s"}},
@@ -78,8 +78,8 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// GTW-26: what is believed of a tailnet. Each line is a minute later: what the
-// tailnet lists ("-" is nothing, "!" an error), and what is known then.
+// GTW-26: the known services of a tailnet. Each line is one minute later. It contains the list of
+// the tailnet ("-" is an empty list, "!" an error) and the services that are then known.
 func TestNext(t *testing.T) {
 	for why, lines := range map[string][]string{
 		"an error removes nothing": {
@@ -128,7 +128,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// After a restart everything that is stored is there, and as hard to lose.
+// After a restart, all stored services are known and follow the same rules for removal.
 func TestRemember(t *testing.T) {
 	m := discovery.Remember(found("a b"))
 	if !m.Stale || names(m.Present()) != "a b" {
@@ -141,7 +141,7 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-// No storm of errors and empty lists shorter than five minutes removes anything.
+// Errors and empty lists over less than five minutes never remove a service.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 2))

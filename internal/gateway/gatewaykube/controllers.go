@@ -1,7 +1,7 @@
-// Package gatewaykube is the gateway's hands: it gathers objects of the cluster and
-// answers of Tailscale's API, lets the gateway decide, acts and reports. It keeps
-// law 7: what is known stays in effect while what should be known cannot be had,
-// and each thing that may be left behind is written down before it is made.
+// Package gatewaykube runs the controllers of the gateway. They read Kubernetes objects and
+// Tailscale's API, call package gateway for decisions, apply these and report the status. It
+// follows law 7: known state stays in effect while new information is unavailable. An external
+// object is recorded before it is created.
 package gatewaykube
 
 import (
@@ -47,70 +47,72 @@ import (
 )
 
 const (
-	lookLimit  = 2 * time.Minute // for one look at one tailnet, with all its requests
+	lookLimit  = 2 * time.Minute // for one reconcile of one tailnet, including all API requests
 	longestNap = 10 * time.Minute
-	workers    = 8 // tailnets at a time: one whose API hangs holds up no other
+	workers    = 8 // concurrent tailnets; one tailnet with a hanging API must not block the others
 )
 
-// Controllers keep the objects of the gateway as they should be. Fields without a
-// remark are required.
+// Controllers run all controllers of the gateway. Fields are required unless documented otherwise.
 type Controllers struct {
 	Config    *rest.Config
-	Namespace string // the operator's own
+	Namespace string // the operator's namespace
 
-	CredentialNamespaces []string // whose Secrets may be read besides; none is fine
-	BaseURLs             []string // where a credential may be sent
+	CredentialNamespaces []string // additional namespaces with readable credential Secrets; may be empty
+	BaseURLs             []string // API URLs that may receive credentials
 
-	// ClientIDFile and ClientSecretFile, optional, are a mounted OAuth client, for
-	// tailnets that name no other credential.
+	// ClientIDFile and ClientSecretFile are the files of a mounted OAuth client, for tailnets
+	// without another credential. Optional.
 	ClientIDFile, ClientSecretFile string
 
-	Clients   *tsapi.Clients // filled here, read by whoever needs a tailnet's API
+	Clients   *tsapi.Clients // clients of the tailnets' APIs; the controllers add and remove them
 	UserAgent string
-	PerSecond float64 // requests to each tailnet's API
+	PerSecond float64 // requests per second to each tailnet's API
 	Burst     int
 
-	// What Envoy is, and where relays may be; as of gather.Gatherer.
+	// Settings of Envoy and of the relays' namespaces; see gather.Gatherer.
 	ClusterDomain, Controller, EnvoyNamespace string
 	ProxyNamespaces                           []string
 	Addresses                                 bool
 
-	// GatherOnly leaves everything to others but what Envoy Gateway is answered from.
+	// GatherOnly runs only what is needed to answer Envoy Gateway. Another process must run the
+	// rest.
 	GatherOnly bool
 
-	// Board shows what was decided. Publish and Built, optional, are a Gatherer's.
+	// Board publishes the decisions. Publish and Built are passed to the Gatherer. They are
+	// optional.
 	Board   *gather.Board
 	Publish func(*gateway.Snapshot)
 	Built   func(took time.Duration, err error)
 
-	// Answers, optional, are told what Envoy Gateway was answered, which then is
-	// written down. Restored, optional, hears of each status that was erased by
-	// others and is written again.
+	// Answers receives the answers to Envoy Gateway and records them. Restored is called when a
+	// status that another party erased is written again. Both are optional.
 	Answers  *attachments.Answers
 	Restored func()
 
-	// Relays is what relays run; without an image there are none, and nothing is
-	// published. Keys, optional, hears of each auth key: minted, reissued or deleted.
+	// Relays are the settings of relay pods. Without an image the operator runs no relays and
+	// publishes nothing. Keys is optional; it is called for each auth key with "minted",
+	// "reissued" or "deleted".
 	Relays workload.Settings
 	Keys   func(op string)
 
-	// OperatorID and Release say who this is to other operators; without the first,
-	// it is made of the cluster and the release. ConsumerNamespaces are where
-	// Services may be by which pods reach a tailnet.
+	// OperatorID and Release identify this operator to other operators. An empty OperatorID is
+	// derived from the cluster and the release. ConsumerNamespaces are the namespaces where the
+	// operator may create Services through which pods reach a tailnet.
 	OperatorID, Release string
 	ConsumerNamespaces  []string
 
-	// Certificates, optional, keeps those between Envoy Gateway and the extension
-	// server; without, somebody else does.
+	// Certificates maintains the certificates between Envoy Gateway and the extension server. If
+	// nil, the administrator must provide them.
 	Certificates *extensiontls.Keeper
 
-	// LeaseNamespace holds the Lease that elects one of several. Empty: this one does not ask.
+	// LeaseNamespace is the namespace of the leader election Lease. If empty, there is no leader
+	// election.
 	LeaseNamespace string
 
 	Log *slog.Logger
 	Now func() time.Time
 
-	// Observe, optional, hears of each request to Tailscale's API.
+	// Observe is called for each request to Tailscale's API. Optional.
 	Observe func(tsapi.Op, tsapi.Class, time.Duration)
 
 	synced   atomic.Bool
@@ -118,7 +120,8 @@ type Controllers struct {
 	refusals atomic.Pointer[gather.Refusals]
 }
 
-// LeftOut is in how many namespaces this account may not read what it should.
+// LeftOut returns the number of namespaces that the operator's ServiceAccount cannot read although
+// it should.
 func (c *Controllers) LeftOut() int {
 	if r := c.refusals.Load(); r != nil {
 		return len(r.Namespaces())
@@ -126,12 +129,12 @@ func (c *Controllers) LeftOut() int {
 	return 0
 }
 
-// Synced reports whether the controllers have filled their caches and are at work.
-// Those that wait to be elected are not.
+// Synced reports whether the caches are synced and the controllers run. It is false for a replica
+// that waits for its election.
 func (c *Controllers) Synced() bool { return c.synced.Load() }
 
-// Run works until ctx ends. It returns an error when a setting is missing or when
-// another one took over.
+// Run runs the controllers until ctx ends. It returns an error if a setting is missing or if
+// another replica becomes the leader.
 func (c *Controllers) Run(ctx context.Context) error {
 	if c.Config == nil || c.Namespace == "" || len(c.BaseURLs) == 0 || c.Clients == nil || c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 ||
 		c.Log == nil || c.Now == nil || c.ClusterDomain == "" || c.Controller == "" || c.EnvoyNamespace == "" || c.Board == nil || (c.ClientIDFile == "") != (c.ClientSecretFile == "") {
@@ -256,8 +259,8 @@ func (c *Controllers) run(ctx context.Context) error {
 	return mgr.Start(ctx)
 }
 
-// caches are where kinds are cached. Where two say it of one kind, the later one holds:
-// the manager would take any of the two.
+// caches merges cache options. If a kind occurs more than once, the last options apply. Without
+// the merge, the manager would choose one at random.
 func caches(all ...map[client.Object]cache.ByObject) map[client.Object]cache.ByObject {
 	out, of := map[client.Object]cache.ByObject{}, map[reflect.Type]client.Object{}
 	for _, options := range all {
@@ -271,8 +274,8 @@ func caches(all ...map[client.Object]cache.ByObject) map[client.Object]cache.ByO
 	return out
 }
 
-// readinessChanged picks the changes of a tailnet after which discovery may go
-// another way: not each check of it.
+// readinessChanged selects the changes of a tailnet that can affect discovery. Status updates of
+// the periodic check do not.
 func readinessChanged(e event.UpdateEvent) bool {
 	was, ok := e.ObjectOld.(*v1alpha1.TailscaleTailnet)
 	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleTailnet)
@@ -280,7 +283,7 @@ func readinessChanged(e event.UpdateEvent) bool {
 		meta.IsStatusConditionTrue(was.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionReady)
 }
 
-// addEverywhere adds what every replica does, the leader or not.
+// addEverywhere adds the parts that run on every replica, leader or not.
 func (c *Controllers) addEverywhere(mgr manager.Manager) error {
 	g := &gather.Gatherer{
 		Namespace: c.Namespace, ClusterDomain: c.ClusterDomain, Controller: c.Controller, EnvoyNamespace: c.EnvoyNamespace, ProxyNamespaces: c.ProxyNamespaces,
@@ -297,7 +300,7 @@ func (c *Controllers) addEverywhere(mgr manager.Manager) error {
 	return c.Answers.Add(mgr, c.Board)
 }
 
-// addRelays adds what keeps groups of relays, and what leads to them.
+// addRelays adds the controllers of proxy groups and of services.
 func (c *Controllers) addRelays(ctx context.Context, mgr manager.Manager) error {
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
@@ -314,17 +317,17 @@ func (c *Controllers) addRelays(ctx context.Context, mgr manager.Manager) error 
 	return errors.Join(relays.Add(mgr, c.Board), ways.Add(mgr, c.Board))
 }
 
-// mapper knows the kinds that are spoken of.
+// mapper returns a RESTMapper for the kinds that the controllers use.
 func mapper() meta.RESTMapper {
 	namespaced, clusterWide := gather.Kinds()
-	more, _ := services.Kinds() // its others are among those that are gathered
+	more, _ := services.Kinds() // its cluster-wide kinds are among the gathered kinds
 	namespaced = append(append(namespaced, groups.Kinds()...), more...)
 	return kube.Mapper(append(namespaced, corev1.SchemeGroupVersion.WithKind("Secret"), corev1.SchemeGroupVersion.WithKind("ServiceAccount")),
 		append(clusterWide, authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview")))
 }
 
-// Count counts tailnets and what is discovered in them, from what is cached; it is
-// false while nothing is.
+// Count counts the ready and degraded tailnets and the discovered services in the cache. ok is
+// false until the first decision.
 func (c *Controllers) Count(ctx context.Context) (ready, degraded, services int, ok bool) {
 	known := c.cache.Load()
 	if known == nil || c.Board.Result() == nil {
@@ -352,7 +355,7 @@ func (c *Controllers) Count(ctx context.Context) (ready, degraded, services int,
 	return ready, degraded, services, true
 }
 
-// byTailnet is the index of what uses a tailnet, by its name.
+// byTailnet is the index of the objects that use a tailnet, by its name.
 const byTailnet = "tailnet"
 
 func indexTailnets(ctx context.Context, f client.FieldIndexer) error {
@@ -363,8 +366,8 @@ func indexTailnets(ctx context.Context, f client.FieldIndexer) error {
 	)
 }
 
-// tailnetsOf are the names of the tailnets that an object uses. The name "" stands
-// for the default one.
+// tailnetsOf returns the names of the tailnets that an object uses. The name "" means the default
+// tailnet.
 func tailnetsOf(o client.Object) (names []string) {
 	switch o := o.(type) {
 	case *v1alpha1.TailscaleProxyGroup:

@@ -12,8 +12,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/groups"
 )
 
-// A kind is cached once, and policies also where Envoy is: a cache of the groups'
-// namespaces alone would leave the gateway without a decision, at every other start.
+// Each kind is cached once, and policies also in Envoy's namespace. A cache with only the groups'
+// namespaces would leave the gateway without a decision at every other start.
 func TestCaches(t *testing.T) {
 	in := []string{"own", "relays"}
 	seen := map[reflect.Type]bool{}

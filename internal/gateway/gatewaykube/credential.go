@@ -25,27 +25,29 @@ const (
 	keyClientID     = "client_id"
 	keyClientSecret = "client_secret"
 
-	// ReasonBaseURLNotAllowed says that the operator may not send credentials there.
+	// ReasonBaseURLNotAllowed means that the settings do not allow the operator to send
+	// credentials to this URL.
 	ReasonBaseURLNotAllowed = "APIBaseURLNotAllowed"
 
 	assertionLife  = 10 * time.Minute
 	filesLookEvery = 2 * time.Second
 )
 
-// found is the credential of a tailnet: its version and itself, or what is wrong.
+// found is the result of a search for the credential of a tailnet: the credential and its version,
+// or the reason why there is none.
 type found struct {
 	version    string
 	credential tsapi.Credential
 	trouble    standing.Verdict
-	secret     types.NamespacedName // to watch
+	secret     types.NamespacedName // the Secret to watch
 }
 
 func missing(reason, format string, args ...any) found {
 	return found{trouble: standing.Verdict{Status: string(metav1.ConditionFalse), Reason: reason, Message: fmt.Sprintf(format, args...)}}
 }
 
-// credential finds the credential of a tailnet. An error says that it could not be
-// found out whether there is one.
+// credential finds the credential of a tailnet. An error means that it is unknown whether a
+// credential exists.
 func (r *tailnetReconciler) credential(ctx context.Context, o *v1alpha1.TailscaleTailnet) (found, error) {
 	spec := o.Spec
 	if !r.mayAsk(spec.APIBaseURL) {
@@ -130,7 +132,8 @@ func (r *tailnetReconciler) files() (found, error) {
 	return out, nil
 }
 
-// filesVersion says when the mounted credential was last changed.
+// filesVersion returns a version that changes with the modification times of the mounted
+// credential.
 func (r *tailnetReconciler) filesVersion() (string, error) {
 	a, err := os.Stat(r.ClientIDFile)
 	if err != nil {
@@ -143,8 +146,9 @@ func (r *tailnetReconciler) filesVersion() (string, error) {
 	return fmt.Sprintf("files/%d/%d", a.ModTime().UnixNano(), b.ModTime().UnixNano()), nil
 }
 
-// watchFiles wakes all tailnets when the mounted credential changes. A mounted
-// Secret changes by a link, which cannot be watched by its name.
+// watchFiles triggers a reconcile of all tailnets when the mounted credential changes. It polls,
+// because the kubelet changes a mounted Secret through a symbolic link, which cannot be watched by
+// name.
 func (r *tailnetReconciler) watchFiles(ctx context.Context) {
 	if r.ClientIDFile == "" {
 		return
@@ -174,10 +178,10 @@ func (r *tailnetReconciler) watchFiles(ctx context.Context) {
 	}
 }
 
-// trimmed is a value without one newline at its end, which editors leave.
+// trimmed returns b as a string without one trailing newline, which editors often add.
 func trimmed(b []byte) string { return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r") }
 
-// ownToken is a token of this program's own ServiceAccount.
+// ownToken requests a token for the operator's own ServiceAccount.
 func (r *tailnetReconciler) ownToken(ctx context.Context, audience string) (tsapi.Secret, error) {
 	me := &authenticationv1.SelfSubjectReview{}
 	if err := r.Create(ctx, me, client.DisableReadYourWritesConsistency); err != nil {

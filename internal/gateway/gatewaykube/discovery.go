@@ -30,16 +30,16 @@ import (
 )
 
 const (
-	// discoveryManager owns what discovery says in the status of a gateway, beside
-	// the controller that says the rest.
+	// discoveryManager is the field manager for the discovery results in the status of a
+	// TailscaleGateway. Another controller owns the other fields.
 	discoveryManager = v1alpha1.FieldManager + "-discovery"
 
-	discoveryInterval = time.Minute // of a gateway that says none
-	mostPorts         = 32          // that a TailscaleService holds
+	discoveryInterval = time.Minute // for a TailscaleGateway without an interval
+	mostPorts         = 32          // maximum in a TailscaleService
 )
 
-// A discoverer keeps a TailscaleService for each service that a TailscaleGateway's
-// tailnets have. Those objects are what is known over a restart.
+// A discoverer maintains one TailscaleService for each service in the tailnets of a
+// TailscaleGateway. After a restart, these objects are the known services.
 type discoverer struct {
 	*Controllers
 	client.Client
@@ -54,20 +54,20 @@ type memoryKey struct {
 	tailnet string
 }
 
-// remembered is what is known of one tailnet, for one gateway.
+// remembered is the state of one tailnet for one TailscaleGateway.
 type remembered struct {
 	memory     discovery.Memory
-	counted    time.Time // the time of the last reading that was counted
-	generation int64     // of the gateway, when it was
-	left       []string  // what was left out then
+	counted    time.Time // time of the last read that was counted
+	generation int64     // generation of the TailscaleGateway at that time
+	left       []string  // messages about services that were left out
 }
 
-// attachedTo returns the gateways that a tailnet is attached to.
+// attachedTo returns the TailscaleGateways that a tailnet is attached to.
 func (d *discoverer) attachedTo(ctx context.Context, o client.Object) []reconcile.Request {
 	return d.gateways(ctx, client.MatchingFields{byTailnet: o.GetName()})
 }
 
-// beside returns the gateways of an object's namespace.
+// beside returns the TailscaleGateways in the namespace of an object.
 func (d *discoverer) beside(ctx context.Context, o client.Object) []reconcile.Request {
 	return d.gateways(ctx, client.InNamespace(o.GetNamespace()))
 }
@@ -83,12 +83,12 @@ func (d *discoverer) gateways(ctx context.Context, where client.ListOption) (out
 	return out
 }
 
-// Reconcile brings what is discovered for one gateway to where it should be.
+// Reconcile reconciles the discovered services of one TailscaleGateway.
 func (d *discoverer) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	g := &v1alpha1.TailscaleGateway{}
 	err := d.Get(ctx, req.NamespacedName, g)
 	if apierrors.IsNotFound(err) || err == nil && g.DeletionTimestamp != nil {
-		d.forget(req.NamespacedName, "", nil) // its services are collected with it
+		d.forget(req.NamespacedName, "", nil) // garbage collection deletes its services
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -106,8 +106,8 @@ func (d *discoverer) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: min(max(wake.Sub(d.Now()), time.Millisecond), longestNap)}, nil
 }
 
-// forget forgets what is known for a gateway; with a uid, of another object of its
-// name, and of tailnets that are not among those kept.
+// forget removes the state of a TailscaleGateway. If uid is set, it keeps the state of the object
+// with this uid for the tailnets in keep.
 func (d *discoverer) forget(gateway types.NamespacedName, uid types.UID, keep []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,20 +147,20 @@ func (d *discoverer) look(ctx context.Context, g *v1alpha1.TailscaleGateway) (wa
 	return wake, errors.Join(errs...)
 }
 
-// finds are what is found for one gateway, and the services beside it.
+// finds are the working data for one TailscaleGateway and the services in its namespace.
 type finds struct {
 	*discoverer
 	gateway  *v1alpha1.TailscaleGateway
 	services []v1alpha1.TailscaleService
 }
 
-// own says whether discovery made a service, for this gateway.
+// own reports whether discovery created a service for this TailscaleGateway.
 func (f *finds) own(s *v1alpha1.TailscaleService) bool {
 	return s.Labels[v1alpha1.DiscoveredLabel] == "true" && metav1.IsControlledBy(s, f.gateway)
 }
 
-// clear takes away what was made for tailnets that are no longer asked for: that is
-// the gateway's own wish, so it holds at once.
+// clear deletes the services of tailnets that are no longer in the spec. The user requested this,
+// so it applies immediately.
 func (f *finds) clear(ctx context.Context, keep []string) error {
 	var errs []error
 	for i := range f.services {
@@ -171,7 +171,7 @@ func (f *finds) clear(ctx context.Context, keep []string) error {
 	return errors.Join(errs...)
 }
 
-// tailnet reads one tailnet if it is time, and keeps what is known of it.
+// tailnet reads one tailnet if the interval is over, and updates its known services.
 func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1alpha1.AttachedTailnetStatus, time.Time, error) {
 	name := spec.TailnetRef.Name
 	key := memoryKey{client.ObjectKeyFromObject(f.gateway), f.gateway.UID, name}
@@ -182,9 +182,9 @@ func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1a
 		r.memory = discovery.Remember(f.stored(name))
 	}
 	interval := cmp.Or(spec.ServiceDiscovery.SyncInterval.Duration, discoveryInterval)
-	maxAge := interval - time.Second // the next look is an interval away, by another clock
+	maxAge := interval - time.Second // slightly less than the interval, because the next reconcile uses another clock
 	if ok && r.generation != f.gateway.Generation {
-		maxAge = 0 // another wish, another reading: none counts twice
+		maxAge = 0 // the spec changed: read again, so that no read counts twice
 	}
 	list, left, at, failed := f.read(ctx, spec, r.memory, maxAge)
 	now := f.Now()
@@ -194,7 +194,7 @@ func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1a
 		switch e, _ := errors.AsType[*tsapi.Error](failed); {
 		case e == nil:
 		case e.Class == tsapi.Dropped:
-			wake = now.Add(time.Second) // another client is there already
+			wake = now.Add(time.Second) // another client already exists
 		case e.RetryAfter > 0:
 			wake = earlier(wake, now.Add(e.RetryAfter))
 		}
@@ -228,7 +228,7 @@ func earlier(a, b time.Time) time.Time {
 
 var errNotPermitted = errors.New("there is no such tailnet for this namespace")
 
-// read reads what a tailnet has now. at is when the older of its answers was asked for.
+// read reads the current services of a tailnet. at is the time of the older of the two requests.
 func (f *finds) read(ctx context.Context, spec v1alpha1.AttachedTailnet, known discovery.Memory, maxAge time.Duration) (list []discovery.Found, left []string, at time.Time, err error) {
 	name := spec.TailnetRef.Name
 	var t v1alpha1.TailscaleTailnet
@@ -244,10 +244,10 @@ func (f *finds) read(ctx context.Context, spec v1alpha1.AttachedTailnet, known d
 	}
 	api, version, ok := f.Clients.Get(name)
 	if !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady) {
-		return nil, nil, at, errors.New("the tailnet is not ready") // we are woken when it is
+		return nil, nil, at, errors.New("the tailnet is not ready") // the watch triggers a reconcile when it becomes ready
 	}
 	if !ok || version.UID != string(t.UID) {
-		return nil, nil, at, &tsapi.Error{Op: tsapi.ListDevices, Class: tsapi.Dropped} // its client is being made: we have just begun
+		return nil, nil, at, &tsapi.Error{Op: tsapi.ListDevices, Class: tsapi.Dropped} // the client is being created after a restart
 	}
 	var services tsapi.Services
 	var devices []tsapi.Device
@@ -277,7 +277,7 @@ func (f *finds) read(ctx context.Context, spec v1alpha1.AttachedTailnet, known d
 	list, left = discovery.Select(spec.ServiceDiscovery, vips, nodes)
 	if services.Refused != nil {
 		left = append(left, "services of the tailnet cannot be listed: "+services.Refused.Error())
-		for _, was := range known.Present() { // what cannot be seen is not gone
+		for _, was := range known.Present() { // services that cannot be listed count as present
 			if was.VIP && !slices.ContainsFunc(list, func(f discovery.Found) bool { return f.Service == was.Service }) {
 				list = append(list, was)
 			}
@@ -286,12 +286,13 @@ func (f *finds) read(ctx context.Context, spec v1alpha1.AttachedTailnet, known d
 	return list, left, at, nil
 }
 
-// explicit says whether the API can pick the devices: it knows tags, no patterns.
+// explicit reports whether the API can filter devices by these tags. It supports exact tags but no
+// patterns.
 func explicit(tags []string) bool {
 	return len(tags) > 0 && !slices.ContainsFunc(tags, func(tag string) bool { return strings.Contains(tag, "*") })
 }
 
-// permitted says whether a namespace may use a tailnet.
+// permitted reports whether a namespace may use a tailnet.
 func (d *discoverer) permitted(ctx context.Context, t *v1alpha1.TailscaleTailnet, namespace string) (bool, error) {
 	switch from := t.Spec.AllowedNamespaces; from.From {
 	case v1alpha1.NamespacesAll:
@@ -301,7 +302,7 @@ func (d *discoverer) permitted(ctx context.Context, t *v1alpha1.TailscaleTailnet
 	case v1alpha1.NamespacesSelector:
 		selector, err := metav1.LabelSelectorAsSelector(from.Selector)
 		if err != nil || from.Selector == nil {
-			return false, nil // one that cannot be read means none
+			return false, nil // an invalid selector selects no namespace
 		}
 		var ns corev1.Namespace
 		if err := d.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
@@ -312,7 +313,7 @@ func (d *discoverer) permitted(ctx context.Context, t *v1alpha1.TailscaleTailnet
 	return false, nil
 }
 
-// stored are the services of a tailnet that stand in objects.
+// stored returns the services of a tailnet that exist as objects.
 func (f *finds) stored(tailnet string) (list []discovery.Found) {
 	for i := range f.services {
 		s := &f.services[i]
@@ -331,14 +332,14 @@ func (f *finds) stored(tailnet string) (list []discovery.Found) {
 	return list
 }
 
-// apply makes the objects of a tailnet agree with what is known of it.
+// apply creates, updates and deletes the objects of a tailnet according to its known services.
 func (f *finds) apply(ctx context.Context, spec v1alpha1.AttachedTailnet, known discovery.Memory) (messages []string, err error) {
 	tailnet := spec.TailnetRef.Name
 	var errs []error
 	wanted := map[string]bool{}
 	for _, one := range known.Present() {
 		if f.users(tailnet, one.Service) {
-			continue // somebody's own object of the same target wins
+			continue // an object that a user created for the same target has priority
 		}
 		wanted[one.Service] = true
 		if message, err := f.put(ctx, spec, one); err != nil {
@@ -356,7 +357,7 @@ func (f *finds) apply(ctx context.Context, spec v1alpha1.AttachedTailnet, known 
 	return messages, errors.Join(errs...)
 }
 
-// users says whether somebody has made an object for that service of the tailnet.
+// users reports whether a user created an object for this service of the tailnet.
 func (f *finds) users(tailnet, service string) bool {
 	return slices.ContainsFunc(f.services, func(s v1alpha1.TailscaleService) bool {
 		t := s.Spec.Target
@@ -365,7 +366,7 @@ func (f *finds) users(tailnet, service string) bool {
 	})
 }
 
-// put makes or changes the object of one service. A message says why it cannot be.
+// put creates or updates the object of one service. message is the reason if this is not possible.
 func (f *finds) put(ctx context.Context, spec v1alpha1.AttachedTailnet, one discovery.Found) (message string, err error) {
 	tailnet := spec.TailnetRef.Name
 	var have *v1alpha1.TailscaleService
@@ -374,7 +375,7 @@ func (f *finds) put(ctx context.Context, spec v1alpha1.AttachedTailnet, one disc
 		s := &f.services[i]
 		taken[s.Name] = true
 		if f.own(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && s.Labels[v1alpha1.ServiceLabel] == one.Service {
-			have = s // whose name stays
+			have = s // keep its name
 		}
 	}
 	if have != nil {
@@ -405,8 +406,8 @@ func (f *finds) put(ctx context.Context, spec v1alpha1.AttachedTailnet, one disc
 	return fmt.Sprintf("svc:%s is left out: somebody else has TailscaleServices of the names that it would get", one.Service), nil
 }
 
-// fill writes what discovery says of a service into its object, with all that the
-// API server would fill in, so that equal is equal.
+// fill sets the discovered data in the object. It also sets the API server's default values, so
+// that the comparison with the stored object works.
 func (f *finds) fill(s *v1alpha1.TailscaleService, spec v1alpha1.AttachedTailnet, one discovery.Found) {
 	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.ManagedLabel, "true")
 	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.DiscoveredLabel, "true")
@@ -438,7 +439,7 @@ func (f *finds) fill(s *v1alpha1.TailscaleService, spec v1alpha1.AttachedTailnet
 	}
 }
 
-// report writes what is said of each tailnet, and nothing else of the status.
+// report writes only the discovery results of each tailnet to the status.
 func (d *discoverer) report(ctx context.Context, g *v1alpha1.TailscaleGateway, said []v1alpha1.AttachedTailnetStatus) error {
 	slices.SortFunc(said, func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
 	was := slices.SortedFunc(slices.Values(g.Status.Tailnets), func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })

@@ -21,7 +21,7 @@ import (
 
 const servicePolicy = `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:svc-api": ["autogroup:admin"], "tag:svc-db": ["autogroup:admin"], "tag:web": ["tag:k8s-operator"]}}`
 
-// putServices makes VIP services in a tailnet, as somebody else does.
+// putServices creates VIP services in a tailnet, as another party does.
 func putServices(p *place, api *fakeapi.API, names ...string) *tsapi.Client {
 	p.t.Helper()
 	own := api.Client([]string{"services"}, "tag:k8s-operator")
@@ -57,7 +57,7 @@ func attach(tailnet string, d v1alpha1.ServiceDiscovery) v1alpha1.AttachedTailne
 	return v1alpha1.AttachedTailnet{TailnetRef: v1alpha1.TailnetReference{Name: tailnet}, ServiceDiscovery: d}
 }
 
-// found are the services that discovery made, as name=target:ports.
+// found returns the services that discovery created, as name=target:ports.
 func (p *place) found() string {
 	p.t.Helper()
 	var list v1alpha1.TailscaleServiceList
@@ -87,7 +87,7 @@ func (p *place) untilFound(want string) {
 	}
 }
 
-// attachedStatus is what a gateway says of a tailnet.
+// attachedStatus returns the status of a tailnet in a TailscaleGateway.
 func (p *place) attachedStatus(name, tailnet string) (s v1alpha1.AttachedTailnetStatus) {
 	p.t.Helper()
 	g := &v1alpha1.TailscaleGateway{}
@@ -100,8 +100,8 @@ func (p *place) attachedStatus(name, tailnet string) (s v1alpha1.AttachedTailnet
 	return s
 }
 
-// later lets a time go by on the operator's clock, and wakes discovery: somebody
-// makes an object beside the gateway.
+// later moves the operator's clock forward and triggers discovery by creating an object in the
+// namespace of the TailscaleGateway.
 func (p *place) later(d time.Duration) {
 	p.t.Helper()
 	p.ahead.Add(int64(d))
@@ -110,7 +110,7 @@ func (p *place) later(d time.Duration) {
 	p.must(p.admin.Create(p.t.Context(), s))
 }
 
-// read waits for a new reading of a tailnet, a minute later.
+// read waits for a new read of a tailnet, one minute later.
 func (p *place) read(name, tailnet string) {
 	p.t.Helper()
 	was := p.attachedStatus(name, tailnet).LastSyncTime
@@ -121,8 +121,8 @@ func (p *place) read(name, tailnet string) {
 	})
 }
 
-// GTW-26, GW-06: services are found by svc: name and by tag; a blip and an empty
-// list remove nothing, and what is really gone goes by the rule.
+// GTW-26, GW-06: discovery finds services by svc: name and by tag. A short failure and an empty
+// list remove nothing, and missing services are removed only according to the rule.
 func TestDiscovery(t *testing.T) {
 	n := tailnettest.StartWith(t, tailnettest.Options{Policy: servicePolicy})
 	if err := n.Ready(t.Context(), n.Node("api-1", "", "tag:svc-api", "tag:web")); err != nil {
@@ -138,7 +138,7 @@ func TestDiscovery(t *testing.T) {
 	p.tailnet("corp", api, "s")
 	g := p.gateway("eg", attach("corp", v1alpha1.ServiceDiscovery{Patterns: []string{"svc:*"}, ExcludePatterns: []string{"svc:sec*"}}))
 	all := "eg-api=tag:svc-api:80 eg-db=svc:db:443,8080,80 eg-web=svc:web:443,8080,80"
-	all = strings.ReplaceAll(all, "443,8080,80", "443,8080") // 80 is not theirs
+	all = strings.ReplaceAll(all, "443,8080,80", "443,8080") // 80 is not one of their ports
 	p.untilFound(all)
 	p.until("it says so", func() bool { s := p.attachedStatus("eg", "corp"); return s.DiscoveredServices == 3 && !s.Stale })
 	s := &v1alpha1.TailscaleService{}
@@ -148,13 +148,13 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// Quiet looks write nothing, and ask nothing.
+	// Reconciles without changes write nothing and call no API.
 	p.rest()
 	asked, writes := len(api.Requests()), len(p.wire.written())
 	for range 3 {
 		p.later(0)
 	}
-	p.must(p.admin.Delete(t.Context(), s)) // by hand: it comes back, which shows that all was looked at
+	p.must(p.admin.Delete(t.Context(), s)) // deleted manually: its recreation proves that the reconcile is complete
 	p.untilFound(all)
 	if n := len(api.Requests()) - asked; n != 0 {
 		t.Errorf("%d requests to Tailscale", n)
@@ -163,7 +163,7 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("writes, of which one makes the object anew: %q", w)
 	}
 
-	// The API is away.
+	// The API is unavailable.
 	remove := api.Fault(fakeapi.Fault{Status: 503})
 	p.later(61 * time.Second)
 	p.until("it is stale", func() bool { s := p.attachedStatus("eg", "corp"); return s.Stale && strings.Contains(s.Message, "503") })
@@ -171,7 +171,7 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("the API is away: %s", got)
 	}
 	remove()
-	p.ahead.Add(int64(2 * time.Minute)) // over an open circuit
+	p.ahead.Add(int64(2 * time.Minute)) // until the circuit closes
 	p.read("eg", "corp")
 	p.until("it is no longer stale", func() bool { return !p.attachedStatus("eg", "corp").Stale })
 
@@ -188,8 +188,8 @@ func TestDiscovery(t *testing.T) {
 	}
 	p.read("eg", "corp")
 
-	// One service is gone: the second list takes it away; so does a new operator, which
-	// knows from the objects what there was.
+	// One service is missing: the second list removes it. A new operator continues with the same
+	// state, which it reads from the objects.
 	p.must(other.DeleteService(t.Context(), "svc:db"))
 	p.read("eg", "corp")
 	if got := p.found(); got != all {
@@ -204,18 +204,18 @@ func TestDiscovery(t *testing.T) {
 	p.read("eg", "corp")
 	p.untilFound("eg-api=tag:svc-api:80 eg-web=svc:web:443,8080")
 
-	// Another wish holds at once where something is added.
+	// A changed spec applies immediately where it adds services.
 	p.must(other.PutService(t.Context(), tsapi.Service{Name: "svc:new", Ports: []string{"do-not-validate"}, Tags: []string{"tag:web"}}))
 	p.read("eg", "corp")
 	p.untilFound("eg-api=tag:svc-api:80 eg-new=svc:new:80 eg-web=svc:web:443,8080")
 
-	// The gateway goes, and all that was found for it.
+	// The TailscaleGateway is deleted, and its discovered services with it.
 	p.must(p.admin.Delete(t.Context(), g))
 	p.untilFound("")
 }
 
-// GTW-26: explicit tags are looked for by the API; a user's own object wins; two
-// tailnets with a service of one name keep the first one's name.
+// GTW-26: the API filters by explicit tags, and a user's own object has priority. If two tailnets
+// have a service of the same name, the first tailnet keeps the short name.
 func TestDiscoveryNames(t *testing.T) {
 	nets := []*tailnettest.Net{tailnettest.StartWith(t, tailnettest.Options{Policy: servicePolicy}), tailnettest.StartWith(t, tailnettest.Options{Policy: servicePolicy})}
 	if err := nets[0].Ready(t.Context(), nets[0].Node("db-1", "", "tag:svc-db")); err != nil {
@@ -240,7 +240,7 @@ func TestDiscoveryNames(t *testing.T) {
 	p.untilFound("eg-web=svc:web:443,8080")
 	first := attach("corp", v1alpha1.ServiceDiscovery{Patterns: []string{"svc:*"}, Tags: []string{"tag:svc-db"}, SyncInterval: metav1.Duration{Duration: time.Minute}})
 	first.ProxyGroup.MaxGroups = 50
-	p.until("another tailnet stands first", func() bool { // while the operator writes the status
+	p.until("another tailnet stands first", func() bool { // retried because the operator writes the status at the same time
 		p.must(p.admin.Get(t.Context(), client.ObjectKeyFromObject(g), g))
 		g.Spec.Tailnets = append([]v1alpha1.AttachedTailnet{first}, g.Spec.Tailnets...)
 		err := p.admin.Update(t.Context(), g)
@@ -266,7 +266,8 @@ func TestDiscoveryNames(t *testing.T) {
 		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: "eg-web"}, new(v1alpha1.TailscaleService)))
 	})
 
-	// GW-02: a tailnet that is not for this namespace, and one that is not there, read the same.
+	// GW-02: a tailnet that this namespace may not use and a missing tailnet have the same
+	// message.
 	foreign := p.cluster.Namespace(t)
 	var said []string
 	for _, name := range []string{"dev", "nowhere"} {

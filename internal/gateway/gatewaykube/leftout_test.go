@@ -18,8 +18,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// leftOutRights are those of the gateway's account: of the whole cluster, and, by a
-// RoleBinding, of a namespace.
+// leftOutRights are the rights of the gateway's ServiceAccount: for the whole cluster, and, by a
+// RoleBinding, for one namespace.
 const leftOutRights = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: left-out-wide}
@@ -49,9 +49,9 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: left-out
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: left-out}]
 `
 
-// GW-03, law 7: a namespace of groups without a RoleBinding keeps nobody else from
-// beginning. It is said once, on its groups too, and taken in when the rights come;
-// when they go, the others go on.
+// GW-03, law 7: a group namespace without a RoleBinding does not block the others. It is reported
+// once, also on its groups, and included when the rights are granted. When they are revoked, the
+// others continue.
 func TestLeftOut(t *testing.T) {
 	cluster := kubetest.Start(t)
 	barred := cluster.Namespace(t)
@@ -117,8 +117,8 @@ func TestLeftOut(t *testing.T) {
 		}
 	}
 
-	// The rights go while the operator runs. It finds out by itself, although nothing
-	// changes and its watches go on, and all say so.
+	// The rights are revoked while the operator runs. The operator detects this although no object
+	// changes and its watches continue, and all affected objects report it.
 	p.must(p.admin.DeleteAllOf(t.Context(), binding(), client.InNamespace(barred)))
 	p.until("the rights are gone", func() bool {
 		r := rest.CopyConfig(c.Config)
@@ -137,7 +137,8 @@ func TestLeftOut(t *testing.T) {
 	}
 	says(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
 	says(p.ns, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
-	// What was being looked at when the rights went may have been refused; other tests' namespaces end meanwhile.
+	// A request during the revocation may have been refused, and namespaces of other tests may end
+	// meanwhile.
 	all := p.log.String()
 	for line := range strings.Lines(all[strings.LastIndex(all, "a namespace is left out"):]) {
 		if strings.Contains(line, "Reconciler error") && (strings.Contains(line, p.ns) || strings.Contains(line, barred)) {
@@ -151,8 +152,8 @@ func TestLeftOut(t *testing.T) {
 	p.until("it is taken in again", func() bool { return c.LeftOut() == 0 })
 }
 
-// leftOutService is a service in the operator's own namespace that a group elsewhere
-// carries, on a tailnet that nobody can reach.
+// leftOutService creates a service in the operator's namespace that a group in another namespace
+// carries, on an unreachable tailnet.
 func (p *place) leftOutService(elsewhere string) *v1alpha1.TailscaleService {
 	p.t.Helper()
 	tailnet := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}, Spec: v1alpha1.TailscaleTailnetSpec{

@@ -38,11 +38,11 @@ import (
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
+	ctrllog.SetLogger(logr.Discard()) // for libraries without a logger of their own
 	os.Exit(m.Run())
 }
 
-// deadline bounds every wait for a real condition on a loaded machine.
+// deadline is the limit of every wait on a loaded machine.
 const deadline = 2 * time.Minute
 
 const testPolicy = `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:web": ["tag:k8s-operator"], "tag:foreign": ["autogroup:admin"]}}`
@@ -51,15 +51,15 @@ var fiveMinutes = metav1.Duration{Duration: 5 * time.Minute}
 
 var allScopes = []string{"devices:core", "auth_keys", "services"}
 
-// A place is a namespace on the cluster that all tests share, and the operator
-// there. Tailnets are the whole cluster's, so one place is at work at a time.
+// A place is a namespace on the shared test cluster with a running operator. Tailnets are
+// cluster-wide, so only one place runs at a time.
 type place struct {
 	t       *testing.T
 	cluster *kubetest.Cluster
 	admin   client.Client
 	ns      string
-	wire    *wire        // the operator's way to the API server
-	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
+	wire    *wire        // the operator's connection to the API server
+	ahead   atomic.Int64 // offset of the operator's clock, in nanoseconds
 	clients *tsapi.Clients
 	change  func(*Controllers)
 	log     *kubetest.Log
@@ -89,7 +89,7 @@ func newPlace(t *testing.T, change func(*Controllers)) *place {
 	return p
 }
 
-// clear takes all tailnets away, by force: the next test finds none.
+// clear deletes all tailnets by force, so that the next test starts without any.
 func (p *place) clear(ctx context.Context) {
 	var all v1alpha1.TailscaleTailnetList
 	if err := p.admin.List(ctx, &all); err != nil {
@@ -106,7 +106,7 @@ func (p *place) clear(ctx context.Context) {
 	}
 }
 
-// start runs an operator as if there had been none.
+// start starts a new operator process.
 func (p *place) start() {
 	p.t.Helper()
 	p.wire = new(wire)
@@ -121,7 +121,7 @@ func (p *place) start() {
 	p.until("the operator is at work", c.Synced)
 }
 
-// crash ends the operator so that it writes nothing more.
+// crash stops the operator so that it writes nothing more.
 func (p *place) crash() {
 	p.wire.dead.Store(true)
 	p.stop()
@@ -143,7 +143,7 @@ func (p *place) until(what string, ok func() bool) {
 	}
 }
 
-// allow lets the operator ask these APIs; for newPlace.
+// allow is an option of newPlace that allows the operator to use these APIs.
 func allow(apis ...*fakeapi.API) func(*Controllers) {
 	return func(c *Controllers) {
 		for _, a := range apis {
@@ -168,7 +168,7 @@ func (p *place) secret(name string, c fakeapi.OAuthClient) *corev1.Secret {
 	return s
 }
 
-// tailnet makes a tailnet whose credential is the Secret of that name.
+// tailnet creates a tailnet whose credential is the Secret with this name.
 func (p *place) tailnet(name string, api *fakeapi.API, secret string) *v1alpha1.TailscaleTailnet {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{APIBaseURL: api.URL(), OAuthSecretName: secret,
@@ -184,7 +184,7 @@ func (p *place) get(name string) *v1alpha1.TailscaleTailnet {
 	return o
 }
 
-// condition waits for a condition to have a status and a reason.
+// condition waits until a condition has a status and a reason.
 func (p *place) condition(name, kind, status, reason string) *v1alpha1.TailscaleTailnet {
 	p.t.Helper()
 	var o *v1alpha1.TailscaleTailnet
@@ -219,7 +219,7 @@ func conditionOf(o *v1alpha1.TailscaleTailnet, kind string) string {
 	return string(c.Status) + "/" + c.Reason
 }
 
-// poke lets the operator look again, and waits until it has read the Secret anew.
+// poke triggers a reconcile and waits until the operator has read the Secret again.
 func (p *place) poke(name string) {
 	p.t.Helper()
 	looks := p.wire.secrets.Load()
@@ -228,7 +228,7 @@ func (p *place) poke(name string) {
 	p.until("it looks again", func() bool { return p.wire.secrets.Load() > looks })
 }
 
-// events are the reasons of the events about a tailnet.
+// events returns the reasons of the events about a tailnet.
 func (p *place) events(name string) (reasons []string) {
 	p.t.Helper()
 	var all eventsv1.EventList
@@ -265,7 +265,7 @@ const (
 	getToken     = "POST /oauth/token"
 )
 
-// validKeys asks the API which keys still open.
+// validKeys returns the keys that are still valid according to the API.
 func validKeys(t *testing.T, api *fakeapi.API) []string {
 	t.Helper()
 	own := api.Client([]string{"auth_keys"})
@@ -285,23 +285,22 @@ func validKeys(t *testing.T, api *fakeapi.API) []string {
 	return ids
 }
 
-// A wire is an operator's way to the API server: it counts, and it can be cut.
+// A wire is the operator's connection to the API server. It counts requests and can be cut.
 type wire struct {
 	dead    atomic.Bool
 	mu      sync.Mutex
-	writes  []string     // that are no events: method and path
+	writes  []string     // method and path, without events
 	secrets atomic.Int64 // reads of a Secret
 	cut     atomic.Pointer[cut]
 }
 
-// A cut ends the wire at the first write that holds a text: before it, or after.
+// A cut ends the connection at the first write that contains a text, before or after the write.
 type cut struct {
 	text  string
 	after bool
 }
 
-// rest waits until the operator has said all it has to say: for a second it writes
-// nothing.
+// rest waits until the operator writes nothing for one second.
 func (p *place) rest() {
 	p.t.Helper()
 	last, since := -1, time.Now()
@@ -313,7 +312,7 @@ func (p *place) rest() {
 	})
 }
 
-// written are the writes so far.
+// written returns the writes so far.
 func (w *wire) written() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,12 +17,12 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// secretWatches watch the Secrets of tailnets one by one, by name: a right to list
-// Secrets, or to see those of others, is never needed.
+// secretWatches watch the Secrets of tailnets individually by name. The operator therefore needs
+// no right to list Secrets or to read other Secrets.
 type secretWatches struct {
 	secrets corev1client.SecretsGetter
 	log     *slog.Logger
-	changed chan event.GenericEvent // a tailnet's Secret
+	changed chan event.GenericEvent // sends a tailnet when its Secret changes
 	life    context.Context
 	running sync.WaitGroup
 
@@ -41,8 +41,8 @@ func newSecretWatches(life context.Context, secrets corev1client.SecretsGetter, 
 
 func (s *secretWatches) wait() { s.running.Wait() }
 
-// follow watches the Secret for the tailnet, and no other one for it. The zero name
-// watches none.
+// follow watches the given Secret for the tailnet and stops the previous watch for it. The zero
+// name only stops it.
 func (s *secretWatches) follow(tailnet string, secret types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *secretWatches) watch(ctx context.Context, tailnet string, secret types.
 	const first, last = time.Second, 30 * time.Second
 	pause, seen := first, ""
 	for {
-		// Without a resourceVersion the watch begins with the Secret as it is.
+		// Without a resourceVersion the watch starts with the current Secret.
 		w, err := s.secrets.Secrets(secret.Namespace).Watch(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", secret.Name).String(), TimeoutSeconds: new(int64(600))})
 		if err == nil {
@@ -90,7 +90,7 @@ func (s *secretWatches) watch(ctx context.Context, tailnet string, secret types.
 			return
 		}
 		pause = min(2*pause, last)
-		s.notify(ctx, tailnet) // it may have gone while nobody watched
+		s.notify(ctx, tailnet) // the Secret may have been deleted between two watches
 	}
 }
 

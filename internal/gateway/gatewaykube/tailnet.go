@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	mostDeeds = 12               // in one look; a proof with all its ways round has fewer
-	tidyTime  = 10 * time.Second // for a deletion, whatever the look's context says
+	mostDeeds = 12               // per reconcile; a complete proof needs fewer
+	tidyTime  = 10 * time.Second // for a deletion, even if the context of the reconcile has ended
 )
 
-// A tailnetReconciler keeps the clients of tailnets, and says how they do.
+// A tailnetReconciler maintains the API clients of tailnets and reports their health.
 type tailnetReconciler struct {
 	*Controllers
 	client.Client
@@ -54,7 +54,7 @@ func (r *tailnetReconciler) used(ctx context.Context, o client.Object) (out []re
 	return out
 }
 
-// Reconcile brings one tailnet to where it should be: gather, decide, act, report.
+// Reconcile reconciles one tailnet: gather facts, decide, act, report.
 func (r *tailnetReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	o := &v1alpha1.TailscaleTailnet{}
 	if err := r.Get(ctx, req.NamespacedName, o); err != nil {
@@ -68,7 +68,7 @@ func (r *tailnetReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	wake, err := look.run(ctx)
 	switch {
 	case kube.Stale(err):
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // the cache will tell in a moment
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale cache: try again in a moment
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("tailnet %s: %w", req.Name, err)
 	case wake.IsZero():
@@ -82,14 +82,14 @@ func (r *tailnetReconciler) forget(name string) {
 	r.watches.follow(name, types.NamespacedName{})
 }
 
-// A tailnetLook is one look at one tailnet.
+// A tailnetLook is one reconcile of one tailnet.
 type tailnetLook struct {
 	*tailnetReconciler
-	object *v1alpha1.TailscaleTailnet // as it was last written
-	before *v1alpha1.TailscaleTailnet // as it was found
+	object *v1alpha1.TailscaleTailnet // as last written
+	before *v1alpha1.TailscaleTailnet // as read at the start
 	facts  standing.Facts
-	client *tsapi.Client // nil: there is no credential
-	lists  *tsapi.Lists  // of this look's check
+	client *tsapi.Client // nil if there is no credential
+	lists  *tsapi.Lists  // of the check in this reconcile
 }
 
 func (l *tailnetLook) run(ctx context.Context) (wake time.Time, err error) {
@@ -109,7 +109,7 @@ func (l *tailnetLook) run(ctx context.Context) (wake time.Time, err error) {
 		return time.Time{}, nil
 	}
 	if kube.Stale(err) {
-		return time.Time{}, err // what is to be reported was seen in what is no longer so
+		return time.Time{}, err // the facts are outdated, so they are not reported
 	}
 	if deed != standing.Rest && wake.IsZero() {
 		wake = l.Now()
@@ -141,7 +141,7 @@ func (l *tailnetLook) gather(ctx context.Context) error {
 	return err
 }
 
-// users are the objects that use the tailnet, as kind namespace/name.
+// users returns the objects that use the tailnet, as "kind namespace/name".
 func (r *tailnetReconciler) users(ctx context.Context, o *v1alpha1.TailscaleTailnet) (users []string, err error) {
 	names := []string{o.Name}
 	if o.Annotations[v1alpha1.DefaultAnnotation] == "true" {
@@ -169,8 +169,8 @@ func (r *tailnetReconciler) users(ctx context.Context, o *v1alpha1.TailscaleTail
 	return users, nil
 }
 
-// act carries a deed out and puts what came of it into the facts. An error is
-// Kubernetes' own; what Tailscale refuses is a fact.
+// act executes an action and stores the result in the facts. It returns only Kubernetes errors;
+// failures of Tailscale's API become facts.
 func (l *tailnetLook) act(ctx context.Context, deed standing.Deed) error {
 	switch deed {
 	case standing.Hold:
@@ -212,21 +212,21 @@ func (l *tailnetLook) release(ctx context.Context) error {
 	return nil
 }
 
-// prove makes a key and deletes it at once. Each step is written down before the
-// next, so that whoever comes after a crash knows what to look for.
+// prove creates a key and deletes it immediately. It records each step before the next one, so
+// that a process that continues after a crash can find the key.
 func (l *tailnetLook) prove(ctx context.Context) error {
 	nonce := make([]byte, 4)
-	rand.Read(nonce) // which does not fail
+	rand.Read(nonce) // never fails
 	p := &l.facts.Proof
 	*p = standing.Proof{Phase: standing.Begun, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
 	if err := l.writeProof(ctx, client.MergeFromWithOptimisticLock{}); err != nil {
-		return err // nothing was begun: another look is ahead of us
+		return err // nothing was created: the object has changed
 	}
 	key, err := l.client.CreateKey(ctx, tsapi.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: standing.KeyLife, Description: l.description()})
 	if err != nil {
 		l.failed(err)
 		if f := l.facts.Failure; f.Class != standing.Unavailable {
-			p.Phase, p.Nonce, p.At = standing.Pending, "", l.Now() // it is certain that there is none
+			p.Phase, p.Nonce, p.At = standing.Pending, "", l.Now() // these failures mean that no key was created
 		}
 		return nil
 	}
@@ -239,12 +239,14 @@ func (l *tailnetLook) prove(ctx context.Context) error {
 	return written
 }
 
-// description finds the key again. It may have 50 letters, digits and hyphens.
+// description returns the description by which the key can be found again. Tailscale allows 50
+// letters, digits and hyphens.
 func (l *tailnetLook) description() string {
 	return "tailplane-validate-" + fmt.Sprintf("%.8s", l.object.UID) + "-" + l.facts.Proof.Nonce
 }
 
-// deleteKey has its own time: a look that is broken off leaves no key.
+// deleteKey deletes a key. It does not stop with ctx, so that a canceled reconcile leaves no key
+// behind.
 func (l *tailnetLook) deleteKey(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
 	defer cancel()
@@ -256,8 +258,8 @@ func (l *tailnetLook) deleteKey(ctx context.Context, id string) bool {
 	return true
 }
 
-// tidy deletes what an earlier proof left. If that proof was of this credential for
-// this spec, it was good: there was a key.
+// tidy deletes the key that an earlier proof left behind. If a key existed and that proof was for
+// the current credential and spec, the proof succeeded.
 func (l *tailnetLook) tidy(ctx context.Context) error {
 	p := &l.facts.Proof
 	found := p.KeyID
@@ -279,7 +281,7 @@ func (l *tailnetLook) tidy(ctx context.Context) error {
 	return nil
 }
 
-// findKey returns the key that carries the proof's nonce; "": there is none.
+// findKey returns the ID of the key with the proof's nonce, or "" if there is none.
 func (l *tailnetLook) findKey(ctx context.Context) (string, error) {
 	ids, err := l.client.Keys(ctx)
 	if err != nil {
@@ -300,7 +302,7 @@ func (l *tailnetLook) findKey(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// check reads the lists, which others may have read a moment ago.
+// check reads the lists of devices and services, or uses a recent result of another reader.
 func (l *tailnetLook) check(ctx context.Context) error {
 	maxAge := l.facts.Interval / 2
 	if l.facts.Was[v1alpha1.ConditionReady].Status != "True" {
@@ -324,14 +326,14 @@ func (l *tailnetLook) check(ctx context.Context) error {
 	return nil
 }
 
-// failed puts an error of the API into the facts.
+// failed stores an API error in the facts.
 func (l *tailnetLook) failed(err error) {
 	out := &standing.Failure{Class: standing.Unavailable, Message: err.Error(), Wait: time.Second}
 	if f, ok := errors.AsType[*tsapi.Error](err); ok {
 		out.Class, out.AtToken, out.Scope, out.Wait = standing.Class(f.Class), f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
 		out.MakeKey = f.Op == tsapi.CreateKey
 		if f.Class == tsapi.Dropped {
-			out.Class = standing.Unavailable // a newer look has made another client
+			out.Class = standing.Unavailable // a newer reconcile has replaced the client
 		}
 	}
 	l.facts.Failure = out

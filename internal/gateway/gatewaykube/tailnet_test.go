@@ -27,8 +27,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// GTW-05, GW-11: valid credentials, one proof, and then nothing but two reads for
-// each interval; ten looks in between write nothing and ask nothing.
+// GTW-05, GW-11: a valid credential causes one proof and then only two reads per interval. Ten
+// reconciles in between write nothing and call no API.
 func TestValid(t *testing.T) {
 	n := tailnettest.StartWith(t, tailnettest.Options{Policy: testPolicy, Suffix: "tail8eff9.ts.net"})
 	if err := n.Ready(t.Context(), n.Node("web-1", "", "tag:web")); err != nil {
@@ -82,7 +82,7 @@ func TestValid(t *testing.T) {
 	if m, d := count(api, makeKey), count(api, deleteKey); m != 1 || d != 1 || len(validKeys(t, api)) != 0 {
 		t.Errorf("%d keys made, %d deleted, %v left", m, d, validKeys(t, api))
 	}
-	// A new operator goes on where the old one was.
+	// A new operator continues where the old one stopped.
 	p.stop()
 	asked = len(api.Requests())
 	p.start()
@@ -96,7 +96,7 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// GTW-06, GW-06: what each failure makes of a new tailnet, and that it recovers.
+// GTW-06, GW-06: the effect of each failure on a new tailnet, and its recovery.
 func TestFailures(t *testing.T) {
 	api := newAPI(t)
 	p := newPlace(t, allow(api))
@@ -139,7 +139,8 @@ func TestFailures(t *testing.T) {
 		o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{SyncInterval: fiveMinutes, APIBaseURL: api.URL(), OAuthSecretName: x.secret, OAuthSecretNamespace: x.namespace}}
 		p.must(p.admin.Create(t.Context(), o))
 		p.condition(name, "Ready", "False", x.why2)
-		// A failure of the lists comes after the proof: it is reported when the circuit or the lists are heard of.
+		// A failure of the lists comes after the proof; it is reported when the circuit or the
+		// lists have failed.
 		p.until(name+" says why", func() bool { return p.get(name).Status.ObservedGeneration > 0 })
 		o = p.get(name)
 		if got := conditionOf(o, "Authenticated"); got != x.authenticated {
@@ -172,7 +173,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// GTW-06: what was good stays good while the API is away, and says so.
+// GTW-06: a healthy tailnet stays ready while the API is unavailable, and reports it.
 func TestTransientKeepsReady(t *testing.T) {
 	api := newAPI(t)
 	p := newPlace(t, allow(api))
@@ -193,7 +194,7 @@ func TestTransientKeepsReady(t *testing.T) {
 	if n := count(api, makeKey); n != 1 {
 		t.Errorf("%d keys made", n)
 	}
-	// A credential that is refused is another matter.
+	// A refused credential has another effect.
 	api.Fault(tsapi.Fault{Status: 401})
 	p.ahead.Add(int64(6 * time.Minute))
 	p.poke("corp")
@@ -201,7 +202,7 @@ func TestTransientKeepsReady(t *testing.T) {
 	p.condition("corp", "Authenticated", "False", "InvalidCredentials")
 }
 
-// GTW-12: a device of another tailnet tells nothing about this one.
+// GTW-12: a device of another tailnet says nothing about the domain of this one.
 func TestSharedDevice(t *testing.T) {
 	n := tailnettest.StartWith(t, tailnettest.Options{Policy: testPolicy, Suffix: "elsewhere.ts.net"})
 	node := n.Node("guest", "", "tag:web")
@@ -225,13 +226,13 @@ func TestSharedDevice(t *testing.T) {
 	}
 }
 
-// GTW-07: killed at each step of a proof: the next operator leaves no key behind.
+// GTW-07: after a crash at each step of a proof, the next operator leaves no key behind.
 func TestCrash(t *testing.T) {
 	for _, x := range []struct {
 		why   string
 		cut   cut
 		fault tsapi.Fault
-		made  int // requests for a key at most, of which one takes effect
+		made  int // maximum number of requests for a key, of which one succeeds
 	}{
 		{"after it was begun, before a key is asked for", cut{`"InProgress"`, true}, tsapi.Fault{Route: makeKey, Status: 503}, 2},
 		{"after the key was made, before its id is written", cut{`"keyID"`, false}, tsapi.Fault{Route: deleteKey, Status: 503}, 1},
@@ -266,7 +267,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// GTW-08: a rotated Secret and another spec are proved once each, by a new client.
+// GTW-08: a rotated Secret and a changed spec are proved once each, with a new client.
 func TestRotation(t *testing.T) {
 	api := newAPI(t)
 	p := newPlace(t, allow(api))
@@ -287,7 +288,7 @@ func TestRotation(t *testing.T) {
 		t.Error("the client is the old one")
 	}
 	p.condition("corp", "Ready", "True", "Ready")
-	p.until("the spec is another one", func() bool { // while the operator writes the status
+	p.until("the spec is another one", func() bool { // retried because the operator writes the status at the same time
 		o := p.get("corp")
 		o.Spec.Tags = []string{"tag:web"}
 		err := p.admin.Update(t.Context(), o)
@@ -312,7 +313,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%q made a key", r.Client)
 		}
 	}
-	// The Secret goes, and comes back.
+	// The Secret is deleted and created again.
 	p.must(p.admin.Delete(t.Context(), s))
 	p.condition("corp", "Authenticated", "False", "SecretNotFound")
 	if _, _, ok := p.clients.Get("corp"); ok {
@@ -325,7 +326,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// GTW-10, GW-11: two tailnets with different secrets and base URLs never cross.
+// GTW-10, GW-11: the credentials and base URLs of two tailnets are never mixed up.
 func TestTwoTailnets(t *testing.T) {
 	apis := []*tsapi.API{newAPI(t), newAPI(t)}
 	p := newPlace(t, allow(apis...))
@@ -367,8 +368,8 @@ func TestFiles(t *testing.T) {
 	p.condition("corp", "Ready", "True", "Ready")
 }
 
-// GTW-11: the operator's own ServiceAccount vouches for it; the API asks the
-// cluster whether that is true.
+// GTW-11: the operator authenticates with its own ServiceAccount token, which the API verifies
+// with the cluster.
 func TestWorkloadIdentity(t *testing.T) {
 	api := newAPI(t)
 	kubeconfig := ""
@@ -422,7 +423,7 @@ func TestWorkloadIdentity(t *testing.T) {
 	}
 }
 
-// issuerOf is the issuer of the cluster's tokens, as the cluster tells everybody.
+// issuerOf returns the issuer of the cluster's tokens from its public configuration.
 func issuerOf(ctx context.Context, k *kubernetes.Clientset) (string, error) {
 	b, err := k.RESTClient().Get().AbsPath("/.well-known/openid-configuration").DoRaw(ctx)
 	if err != nil {
@@ -436,8 +437,8 @@ func issuerOf(ctx context.Context, k *kubernetes.Clientset) (string, error) {
 	return issuer, nil
 }
 
-// GW-02: a credential is sent to listed APIs only, and a Secret of another
-// namespace is not even looked for, so that nobody learns whether it is there.
+// GW-02: the operator sends a credential only to listed APIs. It never reads a Secret of another
+// namespace, so a user cannot find out whether it exists.
 func TestElsewhere(t *testing.T) {
 	listed, other := newAPI(t), newAPI(t)
 	p := newPlace(t, allow(listed))
@@ -465,7 +466,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// GTW-04: deletion waits for the users, names them, and then goes through.
+// GTW-04: the deletion waits for the users and names them, and then completes.
 func TestDeletion(t *testing.T) {
 	api := newAPI(t)
 	p := newPlace(t, allow(api))
@@ -487,7 +488,8 @@ func TestDeletion(t *testing.T) {
 	})
 	p.until("its client is dropped", func() bool { _, _, ok := p.clients.Get("corp"); return !ok })
 
-	// One whose credential is bad has nothing outside, and goes at once, with the API down.
+	// A tailnet with an invalid credential has no external objects, so it is deleted immediately
+	// even if the API is down.
 	api.Fault(tsapi.Fault{Status: 503})
 	p.tailnet("dev", api, "missing")
 	p.condition("dev", "Authenticated", "False", "SecretNotFound")

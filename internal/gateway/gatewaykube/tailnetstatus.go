@@ -18,9 +18,9 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/standing"
 )
 
-const mostScopes = 64 // that the API type holds
+const mostScopes = 64 // maximum length of the list in the API type
 
-// factsOf are the facts that stand in the object itself.
+// factsOf returns the facts that the object itself contains.
 func factsOf(o *v1alpha1.TailscaleTailnet) standing.Facts {
 	f := standing.Facts{
 		Deleting: o.DeletionTimestamp != nil, Held: controllerutil.ContainsFinalizer(o, v1alpha1.Finalizer),
@@ -44,8 +44,7 @@ func instant(t *metav1.Time) time.Time {
 	return t.Time
 }
 
-// stored is a time as the API server will give it back: in whole seconds, and never
-// earlier than it is.
+// stored converts a time to the precision of the API server: whole seconds, rounded up.
 func stored(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil
@@ -53,7 +52,7 @@ func stored(t time.Time) *metav1.Time {
 	return new(metav1.NewTime(t.Add(time.Second - time.Nanosecond).Truncate(time.Second)))
 }
 
-// writeProof writes how far the proof is, and nothing else.
+// writeProof writes only the progress of the proof to the status.
 func (l *tailnetLook) writeProof(ctx context.Context, lock client.MergeFromOption) error {
 	was := l.object.DeepCopy()
 	l.object.Status.Validation = validation(l.facts.Proof)
@@ -74,8 +73,8 @@ func validation(p standing.Proof) *v1alpha1.TailnetValidation {
 	return &v1alpha1.TailnetValidation{Phase: v1alpha1.ValidationPhase(p.Phase), SecretVersion: p.Credential, Generation: p.Generation, Nonce: p.Nonce, KeyID: p.KeyID, Time: stored(p.At)}
 }
 
-// report writes the status, if it is another one, and tells of what changed. It is
-// the one place that does, whatever came before.
+// report writes the status if it changed, and emits events for the changes. It is called at the
+// end of every reconcile, and no other function writes the complete status.
 func (l *tailnetLook) report(ctx context.Context, wake time.Time) error {
 	was := l.object.DeepCopy()
 	s := &l.object.Status
@@ -124,7 +123,7 @@ func (l *tailnetLook) reportAPI(s *v1alpha1.TailscaleTailnetStatus) {
 	}
 }
 
-// short cuts a message to what the status holds.
+// short limits a message to the maximum length in the status.
 func short(s string) string {
 	const most = 500
 	if r := []rune(s); len(r) > most {
@@ -133,7 +132,7 @@ func short(s string) string {
 	return s
 }
 
-// tell makes events of transitions.
+// tell emits events for condition changes.
 func (l *tailnetLook) tell(is map[string]standing.Verdict) {
 	o, before := l.object, l.before
 	was := factsOf(before).Was

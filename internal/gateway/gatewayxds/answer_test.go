@@ -15,8 +15,9 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// Section 8.5, rule 2, and rows 2 and 6 of what must not be: a call that panics, fails or takes too long on the newest
-// snapshot is answered from the last good one, then with what was asked, and never with an error.
+// Section 8.5, rule 2, and rows 2 and 6 of the list of forbidden outcomes: if a call panics, fails
+// or takes too long on the newest snapshot, the server answers from the last good one. If that
+// fails too, it returns the request unchanged. It never returns an error.
 func TestLastKnownGood(t *testing.T) {
 	type message = *extension.PostRouteModifyResponse
 	good, bad := &gateway.Snapshot{}, &gateway.Snapshot{}
@@ -68,12 +69,13 @@ func TestLastKnownGood(t *testing.T) {
 					t.Errorf("%s: call %d was %s, want %s", why, i, c.Result, want[i])
 				}
 			}
-			time.Sleep(2 * time.Hour) // the deaf one ends
+			time.Sleep(2 * time.Hour) // the goroutine that ignores its context ends
 		})
 	}
 }
 
-// Section 8.5, rule 2: the caller's own deadline counts where it is nearer, less what the answer takes on its way.
+// Section 8.5, rule 2: if the caller's deadline is earlier, it counts, minus the time for the way
+// of the answer.
 func TestCallersDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newServer(t, &gateway.Snapshot{})
@@ -92,13 +94,14 @@ func TestCallersDeadline(t *testing.T) {
 	})
 }
 
-// Section 8.4: a Translation that is asked for a later revision waits for it a moment, is answered all the same, and counts.
+// Section 8.4: a Translation that requests a later revision waits a moment for it, is answered in
+// any case, and is counted.
 func TestLaterRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, calls := newServer(t, snapshotOf(gateway.Gateway{Revision: "0000000000000001"}))
 		var reports []Report
 		s.Report = func(r Report) { reports = append(reports, r) }
-		in := translationOf("0000000000000002-7", example()) // what follows the hash is counted up by the operator
+		in := translationOf("0000000000000002-7", example()) // the operator increments the suffix after the hash
 
 		began := time.Now()
 		translate(t, s, in)
@@ -129,7 +132,8 @@ func TestLaterRevision(t *testing.T) {
 	})
 }
 
-// An answer that is too large for Envoy Gateway to take is none; what was asked, which it could send, comes back.
+// If an answer is too large for Envoy Gateway, the server returns the request unchanged, which
+// Envoy Gateway could send.
 func TestTooLarge(t *testing.T) {
 	s, calls := newServer(t, whole())
 	in := translationOf("", example())
@@ -142,7 +146,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// Snapshots may be published while calls are answered (for the race detector), and no call sees two of them.
+// Snapshots may be published while calls are answered (for the race detector), and no call sees
+// two of them.
 func TestPublishWhileAnswering(t *testing.T) {
 	a, b := snapshotOf(gateway.Gateway{}), whole()
 	s, _ := newServer(t, a)

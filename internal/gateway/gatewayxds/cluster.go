@@ -25,21 +25,21 @@ import (
 )
 
 const (
-	systemRoots  = "/etc/ssl/certs/ca-certificates.crt" // in Envoy's image
+	systemRoots  = "/etc/ssl/certs/ca-certificates.crt" // path in Envoy's image
 	httpProtocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-	plainMatch   = "health" // what tells health checks, which are never over TLS, from requests
+	plainMatch   = "health" // match key that selects plaintext for health checks
 )
 
-// marshal puts maps in order, so that equal messages are equal bytes.
+// marshal writes maps in sorted order, so that equal messages have equal bytes.
 var marshal = proto.MarshalOptions{Deterministic: true}
 
-// packed is a message as a field of any type holds it.
+// packed wraps a message in an Any.
 func packed(m proto.Message) (*anypb.Any, error) {
 	a := new(anypb.Any)
 	return a, anypb.MarshalFrom(a, m, marshal)
 }
 
-// renderCluster makes a cluster of our own: one port of a group of relays.
+// renderCluster creates a cluster for one port of a group of relays.
 func renderCluster(c gateway.Cluster) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{Name: c.Name, AltStatName: c.StatName, LbPolicy: clusterv3.Cluster_LEAST_REQUEST}
 	if err := point(out, c); err != nil {
@@ -48,8 +48,8 @@ func renderCluster(c gateway.Cluster) (*clusterv3.Cluster, error) {
 	return out, out.ValidateAll()
 }
 
-// retarget makes the cluster that Envoy Gateway has for a rule lead to the relays. What the rule's own policies say about
-// it, such as limits and load balancing, stays.
+// retarget points Envoy Gateway's cluster of a rule at the relays. It keeps what policies for the
+// rule configure, such as limits and load balancing.
 func retarget(was *clusterv3.Cluster, c gateway.Cluster) (*clusterv3.Cluster, error) {
 	out := proto.CloneOf(was)
 	out.EdsClusterConfig = nil
@@ -59,7 +59,8 @@ func retarget(was *clusterv3.Cluster, c gateway.Cluster) (*clusterv3.Cluster, er
 	return out, out.ValidateAll()
 }
 
-// point sets where a cluster leads and how that is spoken to, and for the rest what is not set yet.
+// point sets the endpoints and the protocol of a cluster. It sets defaults for other fields only
+// if they are unset.
 func point(out *clusterv3.Cluster, c gateway.Cluster) error {
 	out.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: out.Name, Endpoints: []*endpointv3.LocalityLbEndpoints{{}}}
 	group := out.LoadAssignment.Endpoints[0]
@@ -69,7 +70,7 @@ func point(out *clusterv3.Cluster, c gateway.Cluster) error {
 			group.LbEndpoints = append(group.LbEndpoints, endpoint(e.Addr().String(), e.Port(), c.HealthPort))
 		}
 	} else {
-		// Every address of the name is an endpoint of its own, as with STRICT_DNS.
+		// Every address of the name becomes a separate endpoint, as with STRICT_DNS.
 		dns, err := packed(&dnsv3.DnsCluster{DnsRefreshRate: durationpb.New(5 * time.Second), RespectDnsTtl: true, DnsLookupFamily: commondnsv3.DnsLookupFamily_V4_PREFERRED})
 		if err != nil {
 			return err
@@ -84,7 +85,8 @@ func point(out *clusterv3.Cluster, c gateway.Cluster) error {
 		out.PerConnectionBufferLimitBytes = wrapperspb.UInt32(32 << 10)
 	}
 	if out.CommonLbConfig == nil {
-		// A relay that is not healthy does not carry this service: 503 is the true answer, and no guess at all of them.
+		// An unhealthy relay does not carry this service. If all relays are unhealthy, 503 is
+		// correct, so turn off panic mode.
 		out.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{}}
 	}
 	if out.OutlierDetection == nil {
@@ -102,10 +104,12 @@ func point(out *clusterv3.Cluster, c gateway.Cluster) error {
 		}
 	}
 	if len(out.HealthChecks) == 0 {
-		// Relays answer to no name that somebody else may own; Envoy's own choice would be the cluster's.
+		// Envoy would send the cluster name as Host. Send the name of the relays' Service instead,
+		// which no other party can own.
 		host, _, _ := strings.Cut(c.Host, ".svc.")
 		out.HealthChecks = []*corev3.HealthCheck{{
-			// As often before the first request: a relay that was not ready when Envoy looked first would else be left out for a minute.
+			// Without NoTrafficInterval, Envoy would wait a minute to check again a relay that was
+			// not ready at the first check.
 			Interval: durationpb.New(5 * time.Second), NoTrafficInterval: durationpb.New(5 * time.Second), Timeout: durationpb.New(2 * time.Second),
 			UnhealthyThreshold: wrapperspb.UInt32(2), HealthyThreshold: wrapperspb.UInt32(1), TransportSocketMatchCriteria: match,
 			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Host: host + ".svc", Path: c.HealthPath, CodecClientType: typev3.CodecClientType_HTTP1}},
@@ -138,12 +142,13 @@ func endpoint(host string, port, health uint16) *endpointv3.LbEndpoint {
 	}}}
 }
 
-// overTLS makes requests go over TLS, and health checks, which the relay answers itself, not.
+// overTLS sends requests over TLS. Health checks stay in plaintext because the relay itself
+// answers them.
 func overTLS(out *clusterv3.Cluster, c gateway.Cluster, health *structpb.Struct) error {
 	name := &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_DNS}
 	upstream := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{}}
 	if _, err := netip.ParseAddr(c.TLS.ServerName); err == nil {
-		name.SanType = tlsv3.SubjectAltNameMatcher_IP_ADDRESS // an address is no SNI
+		name.SanType = tlsv3.SubjectAltNameMatcher_IP_ADDRESS // SNI cannot be an IP address
 	} else {
 		upstream.Sni = c.TLS.ServerName
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// Row 5 of what must not be: a name is resolved by Envoy and never stands in a STATIC cluster, an address never is looked up,
-// and IPv6 addresses are addresses.
+// Row 5 of the list of forbidden outcomes: Envoy resolves a name and never has it in a STATIC
+// cluster, it never resolves an address, and IPv6 addresses are valid endpoints.
 func TestClusterDiscovery(t *testing.T) {
 	named, err := renderCluster(cluster("web"))
 	if err != nil {
@@ -57,7 +57,7 @@ func TestClusterDiscovery(t *testing.T) {
 	}
 }
 
-// TLS is verified against the name, and health checks stay without it.
+// Envoy verifies the TLS certificate against the name, and health checks do not use TLS.
 func TestClusterTLS(t *testing.T) {
 	for _, tc := range []struct{ name, sni, roots string }{{"web.tail8eff9.ts.net", "web.tail8eff9.ts.net", ""}, {"100.64.0.9", "", "-----BEGIN CERTIFICATE-----"}} {
 		c := cluster("web")
@@ -83,7 +83,7 @@ func TestClusterTLS(t *testing.T) {
 	}
 }
 
-// Envoy Gateway's cluster of a rule keeps its name and what policies of the rule say of it.
+// Envoy Gateway's cluster of a rule keeps its name and the settings from policies of the rule.
 func TestRetarget(t *testing.T) {
 	was := &clusterv3.Cluster{Name: ruleKey("sole").ClusterName(), ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig: &clusterv3.Cluster_EdsClusterConfig{ServiceName: "x"}, PerConnectionBufferLimitBytes: wrapperspb.UInt32(7),
@@ -101,17 +101,18 @@ func TestRetarget(t *testing.T) {
 	}
 }
 
-// Section 8.5, rule 3: a cluster of ours that somebody else has the name of, or that Envoy would not take, is left out, with
-// what leads to it, and nothing else is.
+// Section 8.5, rule 3: the server leaves out a cluster of Tailplane whose name another cluster has
+// or that Envoy would reject, and the routes that use it. It leaves out nothing else.
 func TestConflictsAndInvalidClusters(t *testing.T) {
 	n := whole()
 	g := n.Gateways[eg]
 	at := slices.IndexFunc(g.Clusters, func(c gateway.Cluster) bool { return c.Name == "tailscale-cluster-tls" })
-	g.Clusters[at].HealthPath = "" // Envoy wants one
+	g.Clusters[at].HealthPath = "" // Envoy requires a path
 	s, _ := newServer(t, n)
 	var report Report
 	s.Report = func(r Report) { report = r }
-	// The hook for virtual hosts, which sees no clusters, was asked before and has put the routes there.
+	// The hook for virtual hosts does not see clusters. It was called before and has added the
+	// routes.
 	vh, err := s.PostVirtualHostModify(t.Context(), &extension.PostVirtualHostModifyRequest{VirtualHost: example()})
 	if err != nil || !slices.Contains(names(vh.GetVirtualHost().GetRoutes()), "tailscale-svc-web") {
 		t.Fatalf("virtual host: %v, %v", vh, err)
@@ -134,7 +135,7 @@ func TestConflictsAndInvalidClusters(t *testing.T) {
 	}
 }
 
-// httpListener is a listener as Envoy Gateway makes it.
+// httpListener returns a listener as Envoy Gateway creates it.
 func httpListener(t *testing.T, name string, filters ...*listenerv3.ListenerFilter) *listenerv3.Listener {
 	t.Helper()
 	config, err := packed(&hcmv3.HttpConnectionManager{StatPrefix: "http", RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{RouteConfigName: name}}})
@@ -146,8 +147,9 @@ func httpListener(t *testing.T, name string, filters ...*listenerv3.ListenerFilt
 	}}}
 }
 
-// The hook for listeners drops what clients say in our name, and admits whom the Gateway's access says; it acts where a policy
-// of ours is in the call's context, and not on Envoy Gateway's own listeners.
+// The hook for listeners removes Tailplane's headers from client requests, and admits only the
+// networks in the Gateway's access rules. It changes a listener only if the call's context
+// contains a policy of Tailplane. It never changes Envoy Gateway's own listeners.
 func TestListeners(t *testing.T) {
 	n := whole()
 	about := map[gateway.Name]string{eg: ""}

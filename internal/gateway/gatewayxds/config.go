@@ -9,7 +9,7 @@ import (
 	"text/template"
 )
 
-// Provider is where Envoy Gateway reads its resources.
+// Provider is the source of Envoy Gateway's resources.
 type Provider string
 
 const (
@@ -17,25 +17,28 @@ const (
 	File       Provider = "file"
 )
 
-// ConfigOptions say what Envoy Gateway is configured for. Fields without a remark are required.
+// ConfigOptions are the inputs of Envoy Gateway's configuration. Fields are required unless
+// documented otherwise.
 type ConfigOptions struct {
 	Provider Provider
-	Server   Address // where Envoy Gateway finds the extension server
-	// Plain leaves TLS out for a TCP address. It is so on a Unix socket, and with the file provider, which has no Secrets.
+	Server   Address // address of the extension server for Envoy Gateway
+	// Plain turns off TLS for a TCP address. A Unix socket and the file provider, which has no
+	// Secrets, never use TLS.
 	Plain bool
-	// Lean leaves out the calls for each virtual host, for very many hosts: Translation then adds the routes alone.
+	// Lean turns off the calls for each virtual host, for installations with very many hosts.
+	// Translation alone then adds the routes.
 	Lean       bool
-	MaxMessage int    // bytes, as of Server
+	MaxMessage int    // bytes; same value as Server.MaxMessage
 	Namespace  string // of the Secrets with the certificates; unused without TLS
-	Resources  string // the folder of the file provider's resources
-	Home       string // the folder of the file provider's own files
+	Resources  string // the file provider's directory of resources
+	Home       string // the file provider's own directory
 }
 
 //go:embed envoy-gateway.yaml.tmpl
 var configText string
 
-// Config returns Envoy Gateway's configuration: what stands in the ConfigMap envoy-gateway-config under envoy-gateway.yaml,
-// or in the file that `envoy-gateway server` is started with.
+// Config returns Envoy Gateway's configuration. It is the value of envoy-gateway.yaml in the
+// ConfigMap envoy-gateway-config, or the file for `envoy-gateway server`.
 func Config(o ConfigOptions) ([]byte, error) {
 	d := struct {
 		ConfigOptions

@@ -7,8 +7,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// GTW-30: the configuration is one document of YAML, asks for what the server does and for no secret, and says how the server
-// is reached. That Envoy Gateway takes it is proved in test/gateway, by Envoy Gateway.
+// GTW-30: the configuration is one YAML document. It turns on exactly the hooks of the server,
+// contains no secret, and contains the server's address. A test in test/gateway proves with Envoy
+// Gateway itself that it accepts the configuration.
 func TestConfig(t *testing.T) {
 	file := ConfigOptions{Provider: File, MaxMessage: 64 << 20, Resources: "/etc/re\"sources", Home: "/home/eg", Server: Address{"unix", "/run/x.sock"}}
 	cluster := ConfigOptions{Provider: Kubernetes, MaxMessage: 64 << 20, Namespace: "ts", Server: Address{"tcp", "x.ts.svc:5005"}}

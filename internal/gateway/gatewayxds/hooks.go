@@ -10,8 +10,9 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// PostRouteModify is asked about routes with a backend of ours or with a policy on their HTTPRoute. It is told no Gateway, so
-// a rule that two Gateways wish differently waits for the hooks that know theirs.
+// PostRouteModify handles routes with a TailscaleService backend or with a policy on their
+// HTTPRoute. The call does not name a Gateway. Rules that differ between Gateways are therefore
+// applied by the hooks that know the Gateway.
 func (s *Server) PostRouteModify(ctx context.Context, in *extension.PostRouteModifyRequest) (*extension.PostRouteModifyResponse, error) {
 	echo := &extension.PostRouteModifyResponse{Route: in.GetRoute()}
 	return answer(ctx, s, call[*extension.PostRouteModifyResponse]{hook: RouteHook, ask: in, echo: echo,
@@ -32,7 +33,7 @@ func (s *Server) PostRouteModify(ctx context.Context, in *extension.PostRouteMod
 		}}), nil
 }
 
-// PostVirtualHostModify is asked about every virtual host.
+// PostVirtualHostModify handles every virtual host.
 func (s *Server) PostVirtualHostModify(ctx context.Context, in *extension.PostVirtualHostModifyRequest) (*extension.PostVirtualHostModifyResponse, error) {
 	echo := &extension.PostVirtualHostModifyResponse{VirtualHost: in.GetVirtualHost()}
 	name, section, ok := gatewayOf(in.GetVirtualHost())
@@ -42,7 +43,8 @@ func (s *Server) PostVirtualHostModify(ctx context.Context, in *extension.PostVi
 			if !ok || g == nil {
 				return echo, false, nil
 			}
-			// Whether the clusters can be had shows in Translation, which has them all.
+			// This call does not see all clusters. Translation does, and removes routes to
+			// clusters that cannot be used.
 			h := renderHost(in.GetVirtualHost(), g, section, func(c string) bool { _, ok := g.Cluster(c); return ok })
 			s.seen(name)
 			if !h.changed {
@@ -52,7 +54,7 @@ func (s *Server) PostVirtualHostModify(ctx context.Context, in *extension.PostVi
 		}}), nil
 }
 
-// PostHTTPListenerModify is asked about every listener, Envoy Gateway's own too.
+// PostHTTPListenerModify handles every listener, including Envoy Gateway's internal one.
 func (s *Server) PostHTTPListenerModify(ctx context.Context, in *extension.PostHTTPListenerModifyRequest) (*extension.PostHTTPListenerModifyResponse, error) {
 	echo := &extension.PostHTTPListenerModifyResponse{Listener: in.GetListener()}
 	names := asked(in.GetPostListenerContext().GetExtensionResources())
@@ -66,8 +68,8 @@ func (s *Server) PostHTTPListenerModify(ctx context.Context, in *extension.PostH
 		}}), nil
 }
 
-// PostClusterModify is asked about the clusters of routes with a backend of ours, and about those of other backends of such
-// routes too.
+// PostClusterModify handles the clusters of routes with a TailscaleService backend. Envoy Gateway
+// also sends the clusters of the other backends of these routes.
 func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostClusterModifyRequest) (*extension.PostClusterModifyResponse, error) {
 	echo := &extension.PostClusterModifyResponse{Cluster: in.GetCluster()}
 	return answer(ctx, s, call[*extension.PostClusterModifyResponse]{hook: ClusterHook, ask: in, echo: echo,
@@ -85,7 +87,7 @@ func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostCluste
 		}}), nil
 }
 
-// PostEndpointsModify changes nothing: there is nothing of ours in endpoints, and Envoy Gateway is configured not to ask.
+// PostEndpointsModify changes nothing. Envoy Gateway is configured not to call it.
 func (s *Server) PostEndpointsModify(ctx context.Context, in *extension.PostEndpointsModifyRequest) (*extension.PostEndpointsModifyResponse, error) {
 	echo := &extension.PostEndpointsModifyResponse{LoadAssignment: in.GetLoadAssignment()}
 	return answer(ctx, s, call[*extension.PostEndpointsModifyResponse]{hook: EndpointsHook, ask: in, echo: echo,
@@ -94,12 +96,13 @@ func (s *Server) PostEndpointsModify(ctx context.Context, in *extension.PostEndp
 		}}), nil
 }
 
-// PostTranslateModify is asked last, once for a Gateway, about everything. What the other hooks have not done is done here.
+// PostTranslateModify is the last call, once for each Gateway, and receives all resources. It
+// makes the changes that the other hooks did not make.
 func (s *Server) PostTranslateModify(ctx context.Context, in *extension.PostTranslateModifyRequest) (*extension.PostTranslateModifyResponse, error) {
 	echo := &extension.PostTranslateModifyResponse{Clusters: in.GetClusters(), Secrets: in.GetSecrets(), Listeners: in.GetListeners(), Routes: in.GetRoutes()}
 	revisions := asked(in.GetPostTranslateContext().GetExtensionResources())
 	late := s.wait(ctx, revisions)
-	var reports atomic.Pointer[[]Report] // a try that was given up may still write it
+	var reports atomic.Pointer[[]Report] // an abandoned try may still write it
 	out := answer(ctx, s, call[*extension.PostTranslateModifyResponse]{hook: TranslationHook, gateway: one(revisions), ask: in, echo: echo, stale: late,
 		work: func(ctx context.Context, n *gateway.Snapshot) (*extension.PostTranslateModifyResponse, bool, error) {
 			t := translation{snapshot: n, in: echo, limit: s.MaxMessage / 10 * 9}
@@ -121,10 +124,12 @@ func (s *Server) PostTranslateModify(ctx context.Context, in *extension.PostTran
 	return out, nil
 }
 
-// patience is how long a Translation waits for the snapshot that Envoy Gateway asks for. Its other calls go by meanwhile.
+// patience is the time that a Translation waits for the requested snapshot. Other calls are served
+// meanwhile.
 const patience = 250 * time.Millisecond
 
-// wait waits until the snapshot has the revisions that are asked for, and says whether it has not come.
+// wait waits until the snapshot has the requested revisions. It returns true if they did not
+// arrive in time.
 func (s *Server) wait(ctx context.Context, revisions map[gateway.Name]string) (late bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -150,7 +155,7 @@ func (s *Server) wait(ctx context.Context, revisions map[gateway.Name]string) (l
 	}
 }
 
-// one returns the Gateway that a translation is for, and the zero Name where there are several.
+// one returns the Gateway of a translation, or the zero Name if there are several.
 func one(revisions map[gateway.Name]string) (name gateway.Name) {
 	if len(revisions) != 1 {
 		return gateway.Name{}

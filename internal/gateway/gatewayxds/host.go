@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// prefixes of the names of routes that we add.
+// Name prefixes of the added routes.
 const (
 	servicePrefix = "tailscale-svc-"
 	rulePrefix    = "tailscale-rule-"
@@ -25,15 +25,16 @@ func ours(r *routev3.Route) bool {
 	return strings.HasPrefix(r.GetName(), servicePrefix) || strings.HasPrefix(r.GetName(), rulePrefix)
 }
 
-// A host is a virtual host as it becomes, and what came up on the way.
+// A host is a rendered virtual host.
 type host struct {
 	*routev3.VirtualHost
 	changed   bool
-	ambiguous bool // a route was not added, because nobody says which filters guard it
+	ambiguous bool // a route was not added because its filters are ambiguous
 }
 
-// renderHost adds to a virtual host what its Gateway wishes there. usable says which clusters can be sent to; what leads to
-// another is left out, and what was added before stays as it is.
+// renderHost adds the routes and rules of the Gateway to a virtual host. usable reports whether a
+// cluster can be used; routes to other clusters are left out. Routes that an earlier call added
+// stay unchanged.
 func renderHost(vh *routev3.VirtualHost, g *gateway.Gateway, section string, usable func(string) bool) host {
 	there := map[string]bool{}
 	for _, r := range vh.GetRoutes() {
@@ -60,7 +61,7 @@ func renderHost(vh *routev3.VirtualHost, g *gateway.Gateway, section string, usa
 		routes = append(append(routes, more...), now)
 	}
 	filters, at := guards{routes: vh.GetRoutes(), known: map[gateway.Name]guard{}}, 0
-	for _, service := range g.Routes { // longer prefixes first, so that places only go down
+	for _, service := range g.Routes { // longer prefixes come first, so the insert position only moves down
 		if there[service.Name] || service.Section != "" && service.Section != section || !usable(service.Cluster) ||
 			!slices.ContainsFunc(vh.GetDomains(), service.Covers) {
 			continue
@@ -85,8 +86,9 @@ func renderHost(vh *routev3.VirtualHost, g *gateway.Gateway, section string, usa
 	return out
 }
 
-// renderRule returns a route as its rule wishes it, and the routes that are cut out of it and stand before it. cuts counts
-// the routes that each path rule was cut from; there are the names of those that have been cut already.
+// renderRule returns the route with its rule applied, and the routes that are cut from it and
+// belong before it. cuts counts the routes that were cut for each path rule. there contains the
+// names of routes that already exist.
 func renderRule(r *routev3.Route, rule gateway.Rule, cuts map[string]int, there map[string]bool, usable func(string) bool) (*routev3.Route, []*routev3.Route) {
 	rule = possible(rule, usable)
 	now := applyRule(r, rule)
@@ -101,7 +103,7 @@ func renderRule(r *routev3.Route, rule gateway.Rule, cuts map[string]int, there 
 	for _, p := range rule.Paths {
 		switch p.Path.Relation(path) {
 		case gateway.Covers:
-			return now, more // what follows is never reached
+			return now, more // routes for the following paths would never match
 		case gateway.Within:
 			name := p.Name + "_" + strconv.Itoa(cuts[p.Name])
 			cuts[p.Name]++
@@ -116,7 +118,8 @@ func renderRule(r *routev3.Route, rule gateway.Rule, cuts map[string]int, there 
 	return now, more
 }
 
-// possible puts a refusal in the place of what leads to no cluster: nobody else gets requests that were meant for it.
+// possible replaces clusters that are not usable by refused. Requests for them must not go to
+// another backend.
 func possible(rule gateway.Rule, usable func(string) bool) gateway.Rule {
 	turn := func(all []gateway.WeightedCluster) (kept []gateway.WeightedCluster, lost uint32) {
 		for _, w := range all {
@@ -143,15 +146,15 @@ func possible(rule gateway.Rule, usable func(string) bool) gateway.Rule {
 	return rule
 }
 
-// renderService makes the route of a service.
+// renderService creates the route of a service.
 func renderService(s gateway.Route, filters map[string]*anypb.Any) *routev3.Route {
 	a := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Cluster},
-		UpgradeConfigs:   []*routev3.RouteAction_UpgradeConfig{{UpgradeType: "websocket"}}, // as on Envoy Gateway's routes
+		UpgradeConfigs:   []*routev3.RouteAction_UpgradeConfig{{UpgradeType: "websocket"}}, // same as on Envoy Gateway's routes
 	}
 	retry(a)
 	if s.Strip {
-		// Not a prefix rewrite, which makes "//x" of "/svc/web//x" and of "/svc/web/x".
+		// A prefix rewrite would produce "//x" from "/svc/web//x" and from "/svc/web/x".
 		a.RegexRewrite = rewrite("^"+regexp.QuoteMeta(s.Prefix)+"/*", "/")
 	}
 	if s.HostRewrite != "" {
@@ -165,8 +168,9 @@ func renderService(s gateway.Route, filters map[string]*anypb.Any) *routev3.Rout
 	}
 }
 
-// place returns where a route for a prefix belongs: before the first, from a place on, that is for a shorter one. Exact paths
-// and regular expressions stand before prefixes, as the Gateway API wishes and Envoy Gateway has it.
+// place returns the insert position for a route with this prefix: before the first route from
+// index from with a shorter prefix. Exact paths and regular expressions come before prefixes, as
+// the Gateway API requires and as Envoy Gateway sorts them.
 func place(routes []*routev3.Route, from int, prefix string) int {
 	for i, r := range routes[from:] {
 		if p := pathOf(r.GetMatch()); (p.Kind == gateway.PathPrefix || p.Kind == gateway.PathString) && len(p.Text) < len(prefix) {
@@ -176,11 +180,12 @@ func place(routes []*routev3.Route, from int, prefix string) int {
 	return len(routes)
 }
 
-// guards are the filters that routes of ours switch on in one virtual host. Most of Envoy Gateway's filters (JWT, OIDC,
-// authorization and so on) do nothing until a route switches them on, so a route without them would be a way around a policy.
+// guards are the per-route filter configurations of one virtual host. Most filters of Envoy
+// Gateway, such as JWT, OIDC and authorization, are inactive until a route activates them. An
+// added route without them would bypass a policy.
 type guards struct {
 	routes []*routev3.Route
-	known  map[gateway.Name]guard // by the HTTPRoute that is named; the zero Name is where all routes agree
+	known  map[gateway.Name]guard // by the HTTPRoute in InheritFrom; the zero Name means all routes
 }
 
 type guard struct {
@@ -188,7 +193,8 @@ type guard struct {
 	ok      bool
 }
 
-// find returns the filters of the virtual host's routes if all agree, else those of the named HTTPRoute's.
+// find returns the filter configuration of the virtual host's routes if all agree. Otherwise it
+// returns the configuration of the HTTPRoute from.
 func (g *guards) find(from gateway.Name) (map[string]*anypb.Any, bool) {
 	for _, of := range []gateway.Name{{}, from} {
 		found, known := g.known[of]
@@ -203,7 +209,8 @@ func (g *guards) find(from gateway.Name) (map[string]*anypb.Any, bool) {
 	return nil, false
 }
 
-// agreed returns the filters of all routes of an HTTPRoute, or of all, if they are the same.
+// agreed returns the filter configuration of the routes of an HTTPRoute, or of all routes, if they
+// are equal.
 func (g *guards) agreed(of gateway.Name) (found guard) {
 	for _, r := range g.routes {
 		if ours(r) {
@@ -221,7 +228,7 @@ func (g *guards) agreed(of gateway.Name) (found guard) {
 	return found
 }
 
-// shallow returns a message whose fields are those of m: setting one in it leaves m as it is.
+// shallow returns a shallow copy of m. Setting a field of the copy does not change m.
 func shallow[M proto.Message](m M) M {
 	from := m.ProtoReflect()
 	to := from.New()

@@ -25,7 +25,8 @@ func names(routes []*routev3.Route) (all []string) {
 
 func all(string) bool { return true }
 
-// Row 4 of what must not be, and 7.2: our routes stand before those for shorter prefixes and after all others.
+// Row 4 of the list of forbidden outcomes, and 7.2: an added route comes before routes with
+// shorter prefixes and after all others.
 func TestPlace(t *testing.T) {
 	exact := theirs("exact", "/")
 	exact.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: "/svc/web"}}
@@ -46,7 +47,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Row 22: /svc/web is not /svc/webmail, and Strip leaves one slash.
+// Row 22: /svc/web does not match /svc/webmail, and Strip leaves one slash.
 func TestServiceRoute(t *testing.T) {
 	s := service("we.b")
 	s.Strip = true
@@ -62,8 +63,8 @@ func TestServiceRoute(t *testing.T) {
 	}
 }
 
-// GTW-34: a route of ours switches on what the host's routes do; where they differ, what the named HTTPRoute does; else there
-// is none.
+// GTW-34: an added route activates the same filters as the routes of the host. If these differ, it
+// uses the filters of the named HTTPRoute. Without one, no route is added.
 func TestGTW34_Guards(t *testing.T) {
 	for _, tc := range []struct {
 		why    string
@@ -107,7 +108,7 @@ func TestGTW34_Guards(t *testing.T) {
 	}
 }
 
-// shares says where a route leads, such as "a=80 b=20".
+// shares returns the destinations of a route, such as "a=80 b=20".
 func shares(r *routev3.Route) string {
 	if c := r.GetRoute().GetCluster(); c != "" {
 		return c
@@ -119,7 +120,8 @@ func shares(r *routev3.Route) string {
 	return strings.Join(parts, " ")
 }
 
-// GTW-28, and row 5: weights are those of the route, what is refused goes nowhere else, and a second time changes nothing.
+// GTW-28, and row 5: weights are those of the route, refused shares go to no other backend, and a
+// second application changes nothing.
 func TestGTW28_Rules(t *testing.T) {
 	const own, web, api = "httproute/shop/r/rule/0", "tailscale-cluster-web", "tailscale-cluster-api"
 	path := func(kind gateway.PathKind, text, cluster string) gateway.PathRule {
@@ -178,7 +180,8 @@ func TestGTW28_Rules(t *testing.T) {
 	}
 }
 
-// A route that is cut out keeps everything but path and destination; what a prefix rewrite replaced is replaced still.
+// A route that is cut out keeps everything except its path and destination. A prefix rewrite still
+// replaces the same prefix.
 func TestCut(t *testing.T) {
 	r := guarded(theirs("r", "/shop"), "x")
 	r.GetRoute().PrefixRewrite = "/v2"

@@ -15,8 +15,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// lawful says whether an answer of Translation keeps the law: everything that is not ours is there, in its order and as it
-// was, but for the rules that a policy or a backend of ours is about; and what is ours is valid and leads somewhere.
+// lawful checks an answer of Translation. All resources of other owners must be present, in order
+// and unchanged, except for the rules with a policy or backend of Tailplane. All added resources
+// must be valid and lead to a cluster.
 func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTranslateModifyResponse) error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -120,7 +121,7 @@ func notOurs(all []*routev3.Route) (rest []*routev3.Route) {
 	return rest
 }
 
-// translate answers a Translation and says what is wrong with the answer, whatever was asked.
+// translate calls Translation and fails the test if the answer is not lawful.
 func translate(t testing.TB, s *Server, in *extension.PostTranslateModifyRequest) *extension.PostTranslateModifyResponse {
 	t.Helper()
 	before := proto.CloneOf(in)
@@ -146,8 +147,8 @@ func bytesOf(t testing.TB, m proto.Message) []byte {
 	return b.Materialize()
 }
 
-// GTW-29: the same question and the same snapshot give the same bytes, and whether the hooks for virtual hosts and routes are
-// called before Translation or not makes no difference to what comes out in the end.
+// GTW-29: the same request and the same snapshot give the same bytes. The final result does not
+// depend on whether the hooks for virtual hosts and routes are called before Translation.
 func TestGTW29_SameBytesByEveryWay(t *testing.T) {
 	ask := func(lean bool) []byte {
 		s, calls := newServer(t, whole())
@@ -155,7 +156,7 @@ func TestGTW29_SameBytesByEveryWay(t *testing.T) {
 		for _, r := range vh.Routes {
 			guarded(r, "corp")
 		}
-		for i, r := range vh.Routes { // Envoy Gateway's order: routes, virtual hosts, translation
+		for i, r := range vh.Routes { // the order of Envoy Gateway: routes, virtual hosts, translation
 			if lean {
 				break
 			}
@@ -192,8 +193,8 @@ func TestGTW29_SameBytesByEveryWay(t *testing.T) {
 	}
 }
 
-// GTW-29: the law holds for questions that are damaged anywhere. The fuzz target below looks for longer, but to compile it takes
-// minutes, as all of Envoy's types are instrumented.
+// GTW-29: the law holds for requests that are damaged at any place. The fuzz test below searches
+// longer, but its compilation takes minutes, because all of Envoy's types are instrumented.
 func TestGTW29_EchoOfDamagedQuestions(t *testing.T) {
 	s, _ := newServer(t, whole())
 	seed, err := proto.Marshal(translationOf("", example(), virtualHost("*", theirs("plain", "/svc/web"), theirs("plain", "/"))))
@@ -217,8 +218,8 @@ func TestGTW29_EchoOfDamagedQuestions(t *testing.T) {
 	}
 }
 
-// GTW-29: whatever Envoy Gateway asks, everything that is not ours comes back equal; never empty, never an error, always valid,
-// always the same bytes.
+// GTW-29: for any request of Envoy Gateway, all resources of other owners come back unchanged. The
+// answer is never empty and never an error, always valid, and always has the same bytes.
 func FuzzEcho(f *testing.F) {
 	seed := translationOf("00000000000000aa", example(), virtualHost("*", theirs("plain", "/svc/web"), theirs("plain", "/")))
 	seed.Secrets = []*tlsv3.Secret{{Name: "s"}}

@@ -27,13 +27,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ClientName is the DNS name that Envoy Gateway's client certificate must carry.
+// ClientName is the DNS name that Envoy Gateway's client certificate must contain.
 const ClientName = "envoy-gateway"
 
-// An Address is where the server listens: a TCP address, or the path of a Unix socket.
+// An Address is the listen address of the server: a TCP address or the path of a Unix socket.
 type Address struct{ Network, At string }
 
-// ParseAddress reads ":5005", "127.0.0.1:5005", "unix:///run/extension.sock" or "unix:/run/extension.sock".
+// ParseAddress parses ":5005", "127.0.0.1:5005", "unix:///run/extension.sock" or
+// "unix:/run/extension.sock".
 func ParseAddress(s string) (Address, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
 		path = strings.TrimPrefix(path, "//")
@@ -48,7 +49,8 @@ func ParseAddress(s string) (Address, error) {
 	return Address{"tcp", s}, nil
 }
 
-// Private says that nobody but this machine's users reaches the address: only there may the server speak without TLS.
+// Private reports whether only users of this machine can connect: a Unix socket or a loopback
+// address. The server may run without TLS only on a private address.
 func (a Address) Private() bool {
 	if a.Network == "unix" {
 		return true
@@ -58,7 +60,8 @@ func (a Address) Private() bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// Listen opens the address. A Unix socket is for its owner and group, and one that a dead process left is replaced.
+// Listen opens the address. Only the owner and the group can connect to a Unix socket. Listen
+// replaces a stale socket file.
 func (a Address) Listen(ctx context.Context) (net.Listener, error) {
 	var c net.ListenConfig
 	if a.Network != "unix" {
@@ -86,9 +89,10 @@ func (a Address) Listen(ctx context.Context) (net.Listener, error) {
 	return ln, nil
 }
 
-// Run waits for the first snapshot, and only then opens the socket: Envoy Gateway waits for a server that is not there, and
-// would publish a configuration without our routes if it were answered too early. It returns when ctx has ended and calls
-// that were on their way have been answered. config is nil on a private address only.
+// Run waits for the first snapshot and then serves at the address until ctx ends and the running
+// calls are complete. It opens the socket late on purpose. Envoy Gateway waits for a missing
+// server, but after an early empty answer it would publish a configuration without Tailplane's
+// routes. config may be nil only on a private address.
 func (s *Server) Run(ctx context.Context, at Address, config *tls.Config) error {
 	if err := s.check(); err != nil {
 		return err
@@ -124,22 +128,23 @@ func (s *Server) Run(ctx context.Context, at Address, config *tls.Config) error 
 	s.Log.Info("the extension server is open", "address", ln.Addr().String(), "tls", config != nil)
 	defer context.AfterFunc(ctx, func() {
 		states.Shutdown()
-		defer time.AfterFunc(2*s.Deadline, g.Stop).Stop() // a call takes no longer than its deadline
+		defer time.AfterFunc(2*s.Deadline, g.Stop).Stop() // calls in progress end at their deadline
 		g.GracefulStop()
 	})()
 	err = g.Serve(ln)
 	if ctx.Err() != nil {
-		g.GracefulStop() // returns when the other has: Serve ends before the last calls do
+		g.GracefulStop() // wait for the other GracefulStop: Serve returns before the last calls end
 		return nil
 	}
 	return fmt.Errorf("extension server: %w", err)
 }
 
-// window is how many bytes Envoy Gateway sends before it waits for us to take them. With gRPC's own 64 KiB a Translation of
-// 1,000 routes would wait many times.
+// window is the HTTP/2 flow-control window in bytes. With gRPC's default of 64 KiB, Envoy Gateway
+// would stop many times while it sends a Translation of 1,000 routes.
 const window = 8 << 20
 
-// deterministic is gRPC's codec for protocol buffers, with maps in order: one input gives one answer, byte for byte.
+// deterministic is a gRPC codec for protocol buffers that sorts maps. Equal answers have equal
+// bytes.
 type deterministic struct{}
 
 func (deterministic) Name() string { return "proto" }
@@ -166,8 +171,8 @@ func (deterministic) Unmarshal(data mem.BufferSlice, v any) error {
 
 var _ encoding.CodecV2 = deterministic{}
 
-// Certificates are the files tls.crt, tls.key and ca.crt of a folder, read again when they change. What cannot be read
-// leaves the last good ones in force.
+// Certificates provide the files tls.crt, tls.key and ca.crt of a directory. They are read again
+// when they change. If they cannot be read, the last good ones stay in use.
 type Certificates struct {
 	Dir string
 
@@ -176,7 +181,8 @@ type Certificates struct {
 	config *tls.Config
 }
 
-// Config returns a TLS configuration that asks every client for a certificate of the folder's authority with ClientName.
+// Config returns a TLS configuration that requires a client certificate for ClientName, signed by
+// the CA in ca.crt.
 func (c *Certificates) Config() (*tls.Config, error) {
 	if _, err := c.current(); err != nil {
 		return nil, err

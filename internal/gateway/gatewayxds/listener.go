@@ -24,13 +24,15 @@ import (
 const (
 	internalListener = "envoy-gateway-proxy-ready-"
 	proxyName        = "envoy.filters.listener.proxy_protocol"
-	// Names of our own: a filter of the same type that a user has does not stand for ours.
+	// These names are specific to Tailplane, so that a user's filter of the same type does not
+	// replace the one below.
 	headersName = "tailscale.gateway.headers"
 	accessName  = "tailscale.gateway.access"
 )
 
-// renderListener returns the listener as its Gateway wishes it, and the listener itself if nothing is to be done: it is no
-// HTTP listener, or none of the Gateways that policies in the call's context are about has it.
+// renderListener returns a changed copy of l, or l itself if nothing changes. Nothing changes if l
+// is not an HTTP listener or belongs to none of the Gateways in names. names are the Gateways of
+// the policies in the call's context.
 func renderListener(l *listenerv3.Listener, n *gateway.Snapshot, names map[gateway.Name]string) (*listenerv3.Listener, error) {
 	if strings.HasPrefix(l.GetName(), internalListener) {
 		return l, nil
@@ -40,7 +42,7 @@ func renderListener(l *listenerv3.Listener, n *gateway.Snapshot, names map[gatew
 	if out.DefaultFilterChain != nil {
 		chains = append(slices.Clone(chains), out.DefaultFilterChain)
 	}
-	http, proxied, bare := false, false, false // bare: some of it takes connections without a PROXY header
+	http, proxied, bare := false, false, false // bare: a part of the listener accepts connections without a PROXY header
 	for _, c := range chains {
 		g, section, ok, err := guardChain(c, l.GetName(), n, names)
 		if err != nil {
@@ -73,7 +75,7 @@ func renderListener(l *listenerv3.Listener, n *gateway.Snapshot, names map[gatew
 		if err != nil {
 			return nil, err
 		}
-		// First: what others look for, such as TLS, stands behind the header.
+		// The filter must be first, because TLS and other protocols begin after the PROXY header.
 		out.ListenerFilters = slices.Insert(out.ListenerFilters, 0, &listenerv3.ListenerFilter{
 			Name: proxyName, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: config},
 		})
@@ -81,8 +83,8 @@ func renderListener(l *listenerv3.Listener, n *gateway.Snapshot, names map[gatew
 	return out, nil
 }
 
-// guardChain makes the HTTP connection managers of a filter chain drop what a client says of itself in our name. ok says that
-// the chain is one of a Gateway of ours.
+// guardChain makes the HTTP connection managers of a filter chain remove the headers that only
+// Tailplane may set. ok is false if the chain belongs to none of the Gateways in names.
 func guardChain(c *listenerv3.FilterChain, listener string, n *gateway.Snapshot, names map[gateway.Name]string) (g *gateway.Gateway, section string, ok bool, err error) {
 	for _, f := range c.GetFilters() {
 		m := new(hcmv3.HttpConnectionManager)
@@ -113,8 +115,9 @@ func guardChain(c *listenerv3.FilterChain, listener string, n *gateway.Snapshot,
 	return g, section, ok, nil
 }
 
-// listenerOf returns which of the Gateways the connection manager serves, and by which of its listeners: Envoy Gateway names
-// its routes "<namespace>/<gateway>/<listener>". With shared names of listeners only the Gateway can be told, if it is one.
+// listenerOf returns the Gateway and the listener that a connection manager serves. Envoy Gateway
+// names its routes "<namespace>/<gateway>/<listener>". If listener names are shared, only the
+// Gateway can be found, and only if there is exactly one.
 func listenerOf(m *hcmv3.HttpConnectionManager, listener string, n *gateway.Snapshot, names map[gateway.Name]string) (*gateway.Gateway, string) {
 	for _, name := range []string{m.GetRds().GetRouteConfigName(), listener} {
 		parts := strings.Split(name, "/")
@@ -145,8 +148,9 @@ func dropHeaders() (*corev3.TypedExtensionConfig, error) {
 	return &corev3.TypedExtensionConfig{Name: headersName, TypedConfig: config}, err
 }
 
-// restrict admits connections from these networks, as the PROXY header tells them where there is one, and no others. It is a
-// filter of connections, not of requests: those may carry a forwarded address that Envoy was told to believe.
+// restrict creates a network filter that admits only connections from these networks. It uses the
+// address in the PROXY header if there is one. It filters connections because a request may
+// contain a forwarded address that Envoy is configured to trust.
 func restrict(allow []netip.Prefix) (*listenerv3.Filter, error) {
 	var principals []*rbacconfigv3.Principal
 	for _, p := range allow {
@@ -154,7 +158,7 @@ func restrict(allow []netip.Prefix) (*listenerv3.Filter, error) {
 			AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits())),
 		}}})
 	}
-	rules := &rbacconfigv3.RBAC{Action: rbacconfigv3.RBAC_ALLOW} // without a policy that matches: denied
+	rules := &rbacconfigv3.RBAC{Action: rbacconfigv3.RBAC_ALLOW} // denies all connections that match no policy
 	if len(principals) > 0 {
 		rules.Policies = map[string]*rbacconfigv3.Policy{"tailnet": {
 			Permissions: []*rbacconfigv3.Permission{{Rule: &rbacconfigv3.Permission_Any{Any: true}}}, Principals: principals,

@@ -12,14 +12,14 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// An origin is the object of Kubernetes that Envoy Gateway made something of.
+// An origin is the Kubernetes object from which Envoy Gateway created a resource.
 type origin struct {
 	kind    string
 	name    gateway.Name
-	section string // listener or rule, by name
+	section string // name of the listener or rule
 }
 
-// originOf reads the note that Envoy Gateway leaves on what it makes.
+// originOf reads the origin from Envoy Gateway's metadata. ok is false if there is none.
 func originOf(m *corev3.Metadata) (origin, bool) {
 	resources := m.GetFilterMetadata()["envoy-gateway"].GetFields()["resources"].GetListValue().GetValues()
 	if len(resources) == 0 {
@@ -31,14 +31,16 @@ func originOf(m *corev3.Metadata) (origin, bool) {
 	return o, o.name.Name != ""
 }
 
-// gatewayOf returns the Gateway and the listener of a virtual host. Envoy Gateway 1.9.1 leaves the kind empty there.
+// gatewayOf returns the Gateway and the listener of a virtual host. Envoy Gateway 1.9.1 leaves the
+// kind empty there.
 func gatewayOf(vh *routev3.VirtualHost) (gateway.Name, string, bool) {
 	o, ok := originOf(vh.GetMetadata())
 	return o.name, o.section, ok && (o.kind == "Gateway" || o.kind == "")
 }
 
-// ruleOf reads the rule out of the name that Envoy Gateway gives a route,
-// "httproute/<namespace>/<name>/rule/<index>/match/<n>/<host>", or a rule's cluster, which ends after the index.
+// ruleOf parses the name that Envoy Gateway gives a route,
+// "httproute/<namespace>/<name>/rule/<index>/match/<n>/<host>", or the name of a rule's cluster,
+// which ends after the index.
 func ruleOf(name string) (gateway.RuleKey, bool) {
 	parts := strings.SplitN(name, "/", 6)
 	if len(parts) < 5 || parts[3] != "rule" {
@@ -61,8 +63,8 @@ func ruleOf(name string) (gateway.RuleKey, bool) {
 	return key, true
 }
 
-// asked returns what Envoy Gateway's policies in a call's context say: of each Gateway that one is about, the revision that
-// is asked for, "" if none tells.
+// asked reads the policies in a call's context. It returns the requested revision for each Gateway
+// that is the target of a policy, or "" if no policy has a revision.
 func asked(resources []*extension.ExtensionResource) map[gateway.Name]string {
 	revisions := map[gateway.Name]string{}
 	for _, r := range resources {
@@ -78,7 +80,7 @@ func asked(resources []*extension.ExtensionResource) map[gateway.Name]string {
 			continue
 		}
 		name := gateway.Name{Namespace: policy.Metadata.Namespace, Name: policy.Spec.TargetRef.Name}
-		revision, _, _ := strings.Cut(policy.Spec.Revision, "-") // what follows is counted up to be asked again
+		revision, _, _ := strings.Cut(policy.Spec.Revision, "-") // a counter after "-" forces another translation
 		if revisions[name] == "" {
 			revisions[name] = revision
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// What no relay has taken goes to another one, unless the route's owner wishes
-// otherwise, or backends that are not ours have a share.
+// Envoy retries a request that no relay has received on another relay, unless the owner of the
+// route configured retries or other backends have a share.
 func TestRetry(t *testing.T) {
 	route := func(p *routev3.RetryPolicy) *routev3.Route {
 		return &routev3.Route{Name: "r", Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}, Action: &routev3.Route_Route{Route: &routev3.RouteAction{

@@ -16,13 +16,15 @@ import (
 
 const (
 	metadataKey = "gateway.tailscale.com"
-	// refused is no cluster: the share of requests that is given to it is answered with an error, as Envoy Gateway does it.
+	// refused is the name of a cluster that does not exist. Envoy answers requests to it with an
+	// error. Envoy Gateway uses the same name.
 	refused = "invalid-backend-cluster"
-	// otherHosts is a message without fields: not to one that was tried.
+	// otherHosts is the type of a message without fields. The predicate excludes hosts that were
+	// already tried.
 	otherHosts = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 )
 
-// pathOf returns which paths a route is for.
+// pathOf returns the set of paths that a route matches.
 func pathOf(m *routev3.RouteMatch) gateway.Path {
 	switch p := m.GetPathSpecifier().(type) {
 	case *routev3.RouteMatch_Path:
@@ -38,7 +40,7 @@ func pathOf(m *routev3.RouteMatch) gateway.Path {
 	return gateway.Path{Kind: gateway.PathUnknown}
 }
 
-// setPath makes a match one for p.
+// setPath makes m match the paths in p.
 func setPath(m *routev3.RouteMatch, p gateway.Path) {
 	switch {
 	case p.Kind == gateway.PathExact:
@@ -52,8 +54,9 @@ func setPath(m *routev3.RouteMatch, p gateway.Path) {
 	}
 }
 
-// forwards says whether a route sends requests on, or would if its rule had a backend. What its owner answers or redirects
-// is left alone; Envoy Gateway's own answer for a rule without backends is status 500 and no word.
+// forwards reports whether a route forwards requests, or would if its rule had a backend. Routes
+// that the owner answers directly or redirects are not changed. Envoy Gateway's own answer for a
+// rule without backends is status 500 without a body.
 func forwards(r *routev3.Route) bool {
 	switch a := r.GetAction().(type) {
 	case *routev3.Route_Route:
@@ -64,8 +67,8 @@ func forwards(r *routev3.Route) bool {
 	return false
 }
 
-// applyRule returns the route as the rule wishes it, and the route itself if it wishes nothing. Applied again it changes
-// nothing more.
+// applyRule returns a changed copy of r, or r itself if the rule changes nothing. It is
+// idempotent.
 func applyRule(r *routev3.Route, rule gateway.Rule) *routev3.Route {
 	if !forwards(r) {
 		return r
@@ -94,7 +97,7 @@ func applyRule(r *routev3.Route, rule gateway.Rule) *routev3.Route {
 	return out
 }
 
-// stamp notes which policies are in effect.
+// stamp records the policies in effect in the metadata of a route.
 func stamp(r *routev3.Route, policies []gateway.PolicyStamp) {
 	if len(policies) == 0 {
 		return
@@ -114,7 +117,7 @@ func stamp(r *routev3.Route, policies []gateway.PolicyStamp) {
 	r.Metadata.FilterMetadata[metadataKey] = &structpb.Struct{Fields: map[string]*structpb.Value{"policies": structpb.NewListValue(list)}}
 }
 
-// action returns the route's action that sends requests on, which it gets if it has none.
+// action returns the forwarding action of a route. It adds one if the route has none.
 func action(r *routev3.Route) *routev3.RouteAction {
 	if a := r.GetRoute(); a != nil {
 		return a
@@ -130,8 +133,9 @@ func weight(cluster string, w uint32) *routev3.WeightedCluster_ClusterWeight {
 	return &routev3.WeightedCluster_ClusterWeight{Name: cluster, Weight: wrapperspb.UInt32(w)}
 }
 
-// own returns what Envoy Gateway sends to backends that are not ours. One cluster for all of them has the sum of their
-// weights; where it made a cluster of each, each has its own.
+// own returns the weights of the backends that are not TailscaleServices. If Envoy Gateway made
+// one cluster for all of them, it gets the sum of their weights. If it made one cluster each,
+// their weights are kept.
 func own(r *routev3.Route, rule gateway.Rule) weights {
 	if rule.OwnWeight == 0 {
 		return nil
@@ -161,8 +165,9 @@ func own(r *routev3.Route, rule gateway.Rule) weights {
 	return all
 }
 
-// retry makes what no relay has taken go to another one, so that a relay that is gone ends no more than it carries. Only what
-// was not sent is sent again, and what the route's owner wishes stays.
+// retry makes Envoy retry requests on another relay if they were not sent to the first one. A
+// relay that disappears thus breaks only the requests that it carries. A retry policy of the
+// route's owner is kept.
 func retry(a *routev3.RouteAction) {
 	if a.RetryPolicy != nil {
 		return
@@ -175,7 +180,7 @@ func retry(a *routev3.RouteAction) {
 	}
 }
 
-// share divides a route's requests.
+// share distributes the requests of a route over the given clusters.
 func share(r *routev3.Route, ours []gateway.WeightedCluster, others weights) {
 	all := others
 	for _, w := range ours {
@@ -197,7 +202,7 @@ func share(r *routev3.Route, ours []gateway.WeightedCluster, others weights) {
 	a.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: &routev3.WeightedCluster{Clusters: all}}
 }
 
-// cut makes the route of a path rule out of the route that it is cut from: only path and destination change.
+// cut creates the route of a path rule from the route r. Only the path and the destination differ.
 func cut(r *routev3.Route, p gateway.PathRule, name string, policies []gateway.PolicyStamp) (*routev3.Route, error) {
 	out := proto.CloneOf(r)
 	out.Name = name
@@ -205,7 +210,8 @@ func cut(r *routev3.Route, p gateway.PathRule, name string, policies []gateway.P
 	setPath(out.Match, p.Path)
 	a := action(out)
 	if prefix := a.GetPrefixRewrite(); prefix != "" {
-		// Envoy replaces what the match was, which is longer now: say what is to be replaced.
+		// Envoy's prefix rewrite replaces the matched path, which is longer now. Use a regular
+		// expression that replaces the path of r.
 		a.PrefixRewrite = ""
 		a.RegexRewrite = rewrite("^"+regexp.QuoteMeta(pathOf(r.Match).Text), prefix)
 	}

@@ -1,5 +1,6 @@
-// Package gatewayxds answers Envoy Gateway's extension hooks: it renders a gateway.Snapshot into Envoy's routes, clusters and
-// listeners. It keeps the law of the last known good: no call is answered with an error, or with less than it asked about.
+// Package gatewayxds implements Envoy Gateway's extension hooks. It renders a gateway.Snapshot
+// into Envoy routes, clusters and listeners. If a snapshot cannot be rendered, it uses the last
+// good one. No call returns an error or removes resources from the request.
 package gatewayxds
 
 import (
@@ -18,20 +19,20 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// Result says how a call was answered.
+// Result is the outcome of a call.
 type Result string
 
 const (
-	Changed   Result = "changed"   // something of ours is in the answer
-	Unchanged Result = "unchanged" // what was asked about came back as it was
-	Fallback  Result = "fallback"  // the newest snapshot could not be rendered: the last good one was, or nothing
-	Stale     Result = "stale"     // Envoy Gateway asked for a later revision than there is
+	Changed   Result = "changed"   // the answer contains changes
+	Unchanged Result = "unchanged" // the answer equals the request
+	Fallback  Result = "fallback"  // rendering the newest snapshot failed; the last good snapshot or the unchanged request was returned
+	Stale     Result = "stale"     // Envoy Gateway requested a newer revision than the server has
 )
 
-// Results are all of them, for those who count.
+// Results returns all values of Result, for metrics.
 func Results() []Result { return []Result{Changed, Unchanged, Fallback, Stale} }
 
-// Hook is one of the six calls, by the name that Envoy Gateway's configuration has for it.
+// Hook is one of the six calls, named as in Envoy Gateway's configuration.
 type Hook string
 
 const (
@@ -43,12 +44,12 @@ const (
 	TranslationHook Hook = "Translation"
 )
 
-// Hooks are all of them.
+// Hooks returns all values of Hook.
 func Hooks() []Hook {
 	return []Hook{RouteHook, VirtualHostHook, ListenerHook, ClusterHook, EndpointsHook, TranslationHook}
 }
 
-// A Call is what is measured of one.
+// A Call is the measurement of one call.
 type Call struct {
 	Hook    Hook
 	Result  Result
@@ -56,15 +57,15 @@ type Call struct {
 	In, Out int // bytes
 }
 
-// Server is the extension server. Fields without a remark are required.
+// Server is the extension server. Fields are required unless documented otherwise.
 type Server struct {
-	Deadline   time.Duration // of one call, at most; a caller's own deadline may be nearer
-	MaxMessage int           // bytes of a message either way; Envoy Gateway's maxMessageSize must agree
+	Deadline   time.Duration // maximum time of one call; the caller's deadline may be earlier
+	MaxMessage int           // maximum message size in bytes in both directions; must equal Envoy Gateway's maxMessageSize
 	Log        *slog.Logger
 	Measure    func(Call)
-	Report     func(Report) // optional: is told what each Translation came to; must not block
+	Report     func(Report) // optional: called with the result of each Translation; must not block
 
-	Reflection bool // lets tools such as grpcurl ask what there is to call
+	Reflection bool // turns on gRPC reflection for tools such as grpcurl
 
 	extension.UnimplementedEnvoyGatewayExtensionServer
 
@@ -72,11 +73,11 @@ type Server struct {
 	once    sync.Once
 	first   chan struct{} // closed by the first snapshot
 	current atomic.Pointer[published]
-	hosts   sync.Map // Names of Gateways whose virtual hosts were asked about since their last Translation
-	good    sync.Map // of each gateway's Name, the last *gateway.Snapshot whose rendering was sound
+	hosts   sync.Map // Names of Gateways whose virtual hosts were requested since their last Translation
+	good    sync.Map // Gateway Name -> the last *gateway.Snapshot that rendered without error
 }
 
-// published is a snapshot, and the news that there is a later one.
+// published is a snapshot with a channel that is closed when a newer one replaces it.
 type published struct {
 	snapshot *gateway.Snapshot
 	replaced chan struct{}
@@ -94,16 +95,17 @@ func (s *Server) check() error {
 	return nil
 }
 
-// Ready is closed when the first snapshot is there.
+// Ready returns a channel that is closed when the first snapshot is published.
 func (s *Server) Ready() <-chan struct{} {
 	s.once.Do(func() { s.first = make(chan struct{}) })
 	return s.first
 }
 
-// Open says whether the server listens.
+// Open reports whether the server listens.
 func (s *Server) Open() bool { return s.open.Load() }
 
-// Publish makes a snapshot the one that calls are answered from. It must not be changed afterwards. One goroutine publishes.
+// Publish makes n the snapshot for subsequent calls. The caller must not modify n afterwards and
+// must not call Publish concurrently.
 func (s *Server) Publish(n *gateway.Snapshot) {
 	ready := s.Ready()
 	was := s.current.Swap(&published{n, make(chan struct{})})
@@ -118,21 +120,21 @@ func (s *Server) Publish(n *gateway.Snapshot) {
 	}
 }
 
-// errUnsound marks an answer that was made and did not pass the checks.
+// errUnsound marks an answer that did not pass the checks.
 var errUnsound = errors.New("unsound")
 
-// A call is one hook's work, which answers any snapshot.
+// A call is the work of one hook. It can run on any snapshot.
 type call[M proto.Message] struct {
 	hook    Hook
-	gateway gateway.Name // zero where the call does not tell: the last good is then that of every gateway
+	gateway gateway.Name // zero if the call names no Gateway; such calls share one last good snapshot
 	ask     proto.Message
-	echo    M                                                                       // the answer that changes nothing
-	work    func(context.Context, *gateway.Snapshot) (m M, changed bool, err error) // must not change ask or echo
+	echo    M                                                                       // the answer without changes
+	work    func(context.Context, *gateway.Snapshot) (m M, changed bool, err error) // must not modify ask or echo
 	stale   bool
 }
 
-// answer does the work on the newest snapshot; if that fails, on the last one that gave something sound; if that fails too,
-// nothing is changed.
+// answer runs the work on the newest snapshot. If that fails, it uses the last good snapshot. If
+// that fails too, it returns the answer without changes.
 func answer[M proto.Message](ctx context.Context, s *Server, c call[M]) M {
 	began := time.Now()
 	limit := s.Deadline
@@ -146,7 +148,7 @@ func answer[M proto.Message](ctx context.Context, s *Server, c call[M]) M {
 	return m
 }
 
-// decide gives the first try no more than its share of the time, so that there is some left for the second.
+// decide limits the first try to share, so that time is left for a second try.
 func decide[M proto.Message](ctx context.Context, s *Server, c call[M], share time.Duration) (M, Result) {
 	now := s.current.Load()
 	if now == nil {
@@ -176,7 +178,8 @@ func decide[M proto.Message](ctx context.Context, s *Server, c call[M], share ti
 	return c.echo, Fallback
 }
 
-// try does the work beside the caller, who then waits no longer than ctx whatever the work does.
+// try runs the work in its own goroutine and waits at most until ctx ends, even if the work does
+// not return.
 func try[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapshot) (M, bool, error) {
 	type outcome struct {
 		m       M
@@ -203,10 +206,10 @@ func try[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapshot) (
 	}
 }
 
-// seen notes that the hook for virtual hosts was called for a Gateway.
+// seen records a call of the hook for virtual hosts for a Gateway.
 func (s *Server) seen(name gateway.Name) { s.hosts.Store(name, true) }
 
-// asked says whether it was since the last time that this was called.
+// asked reports whether the hook for virtual hosts was called since the previous call of asked.
 func (s *Server) asked(name gateway.Name) bool {
 	_, was := s.hosts.LoadAndDelete(name)
 	return was

@@ -15,23 +15,23 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// A Report says what a Translation came to for one Gateway.
+// A Report is the result of a Translation for one Gateway.
 type Report struct {
 	Gateway      gateway.Name
-	Asked        string   // the revision that Envoy Gateway asked for
-	Answered     string   // the revision that it got
-	VirtualHosts bool     // the hook for virtual hosts was called since the Translation before
-	Received     int      // route configurations that Envoy Gateway showed
-	Routes       int      // routes of ours in the answer
-	Ambiguous    []string // domains where nobody says which filters would guard a route of ours, so that there is none; sorted
-	Conflicted   []string // clusters that somebody else has under our names, so that ours are left out; sorted
+	Asked        string   // the revision that Envoy Gateway requested
+	Answered     string   // the revision that it received
+	VirtualHosts bool     // the hook for virtual hosts was called since the previous Translation
+	Received     int      // number of route configurations in the request
+	Routes       int      // number of Tailplane's routes in the answer
+	Ambiguous    []string // sorted domains without an injected route: their routes have different filters and no InheritFrom applies
+	Conflicted   []string // sorted names of Tailplane's clusters that were left out, because another cluster has the name
 }
 
-// clusters are those that the routes of one answer may lead to.
+// clusters are the clusters that the routes of one answer can use.
 type clusters struct {
-	taken    map[string]bool               // names that others have
-	made     map[string]*clusterv3.Cluster // ours, by name
-	of       map[string]gateway.Name       // whose they are, where Gateways are merged
+	taken    map[string]bool               // names of the clusters in the request
+	made     map[string]*clusterv3.Cluster // added clusters, by name
+	of       map[string]gateway.Name       // the Gateway of each added cluster; Gateways may be merged
 	invalid  map[string]bool
 	snapshot *gateway.Snapshot
 }
@@ -44,7 +44,8 @@ func newClusters(n *gateway.Snapshot, there []*clusterv3.Cluster) *clusters {
 	return c
 }
 
-// usable says whether a route of the Gateway can lead to the cluster: it is the Gateway's, sound, and nobody else's.
+// usable reports whether a route of the Gateway can use the cluster. The Gateway must have the
+// cluster, the cluster must be valid, and no other cluster may have its name.
 func (c *clusters) usable(g *gateway.Gateway, name string) bool {
 	if c.taken[name] || c.invalid[name] {
 		return false
@@ -53,7 +54,8 @@ func (c *clusters) usable(g *gateway.Gateway, name string) bool {
 		if c.of[name] == g.Name {
 			return true
 		}
-		// Two merged Gateways have a cluster of this name. One will do if they mean the same by it.
+		// Two merged Gateways have a cluster with this name. They can share it if both clusters
+		// are equal.
 		mine, ok := g.Cluster(name)
 		theirs, _ := c.snapshot.Gateways[c.of[name]].Cluster(name)
 		return ok && same(mine, theirs)
@@ -77,18 +79,18 @@ func same(a, b gateway.Cluster) bool {
 	return errX == nil && errY == nil && proto.Equal(x, y)
 }
 
-// A translation renders one Translation.
+// A translation renders the answer to one Translation call.
 type translation struct {
 	snapshot *gateway.Snapshot
-	in       *extension.PostTranslateModifyResponse // never changed
-	limit    int                                    // bytes of the answer
+	in       *extension.PostTranslateModifyResponse // never modified
+	limit    int                                    // maximum size of the answer in bytes
 
 	clusters  *clusters
 	ambiguous map[gateway.Name]map[string]bool
 	routes    map[gateway.Name]int
 }
 
-// render returns the answer: what came in, in its order, with what is ours added.
+// render returns the request's resources in their order, with Tailplane's resources added.
 func (t *translation) render(ctx context.Context) (*extension.PostTranslateModifyResponse, error) {
 	t.clusters = newClusters(t.snapshot, t.in.Clusters)
 	t.ambiguous, t.routes = map[gateway.Name]map[string]bool{}, map[gateway.Name]int{}
@@ -115,7 +117,8 @@ func (t *translation) render(ctx context.Context) (*extension.PostTranslateModif
 	return out, t.check(out)
 }
 
-// config renders the virtual hosts of a route configuration, and notes the clusters of ours that its routes lead to.
+// config renders the virtual hosts of a route configuration. It adds the clusters of Tailplane
+// that its routes use to named.
 func (t *translation) config(rc *routev3.RouteConfiguration, named map[string]bool) *routev3.RouteConfiguration {
 	hosts := slices.Clone(rc.GetVirtualHosts())
 	changed := false
@@ -157,8 +160,8 @@ func (t *translation) config(rc *routev3.RouteConfiguration, named map[string]bo
 	return out
 }
 
-// withoutLost takes out the routes of ours whose cluster there is not: the hook for virtual hosts, which does not see
-// clusters, may have put them there, or may have been asked of an earlier snapshot.
+// withoutLost removes Tailplane's routes whose cluster does not exist. The hook for virtual hosts
+// may have added them, because it does not see clusters or used an earlier snapshot.
 func (t *translation) withoutLost(h host, g *gateway.Gateway) host {
 	lost := func(r *routev3.Route) bool {
 		return ours(r) && slices.ContainsFunc(destinations(r), func(c string) bool { return c != refused && !t.clusters.usable(g, c) })
@@ -171,7 +174,7 @@ func (t *translation) withoutLost(h host, g *gateway.Gateway) host {
 	return host{out, true, h.ambiguous}
 }
 
-// destinations are the clusters that a route leads to.
+// destinations returns the names of the clusters that a route forwards to.
 func destinations(r *routev3.Route) (names []string) {
 	if c := r.GetRoute().GetCluster(); c != "" {
 		names = append(names, c)
@@ -182,7 +185,7 @@ func destinations(r *routev3.Route) (names []string) {
 	return names
 }
 
-// check looks at the whole answer. What is sound in each part was looked at when it was made.
+// check validates the answer as a whole. Its parts were validated when they were created.
 func (t *translation) check(out *extension.PostTranslateModifyResponse) error {
 	if len(out.Clusters) < len(t.in.Clusters) || len(out.Routes) != len(t.in.Routes) {
 		return fmt.Errorf("%w: there is less than before", errUnsound)
@@ -221,7 +224,7 @@ func (t *translation) check(out *extension.PostTranslateModifyResponse) error {
 	return nil
 }
 
-// reports tells about the Gateways that were asked about.
+// reports returns one Report for each requested Gateway.
 func (t *translation) reports(revisions map[gateway.Name]string) (all []Report) {
 	for _, name := range slices.SortedFunc(maps.Keys(revisions), gateway.Name.Compare) {
 		g := t.snapshot.Gateways[name]

@@ -62,8 +62,9 @@ func dial(t *testing.T, at Address, transport credentials.TransportCredentials) 
 	return cc
 }
 
-// GTW-29, and rows 1 and 8 of what must not be: Envoy Gateway's own client reaches all six calls and the health service, and
-// each gives back what it got, with what is ours.
+// GTW-29, and rows 1 and 8 of the list of forbidden outcomes: Envoy Gateway's own client can make
+// all six calls and call the health service. Each answer contains the resources of the request and
+// the additions of Tailplane.
 func TestGTW29_WireOfAllSixCalls(t *testing.T) {
 	s, calls := newServer(t, nil)
 	at := Address{"unix", filepath.Join(t.TempDir(), "x.sock")}
@@ -130,7 +131,8 @@ func TestGTW29_WireOfAllSixCalls(t *testing.T) {
 	}
 }
 
-// GTW-36: a message of more than gRPC's usual 4 MB is taken and answered; five thousand routes are.
+// GTW-36: the server accepts and answers messages above gRPC's default limit of 4 MB; five
+// thousand routes pass.
 func TestGTW36_LargeMessages(t *testing.T) {
 	s, _ := newServer(t, whole())
 	at := Address{"unix", filepath.Join(t.TempDir(), "x.sock")}
@@ -159,7 +161,7 @@ func TestGTW36_LargeMessages(t *testing.T) {
 	}
 }
 
-// An authority of certificates for one test.
+// An authority is a CA for one test.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -183,7 +185,7 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{c, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
-// issue writes tls.crt, tls.key and ca.crt for a name to a folder.
+// issue writes tls.crt, tls.key and ca.crt for a name to a directory.
 func (a *authority) issue(t *testing.T, dir, name string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -209,7 +211,8 @@ func (a *authority) issue(t *testing.T, dir, name string) {
 	}
 }
 
-// GTW-33, GTW-36: over TCP only Envoy Gateway, by its certificate, is answered; renewed certificates are taken.
+// GTW-33, GTW-36: over TCP the server accepts only Envoy Gateway's certificate, and it loads
+// renewed certificates.
 func TestGTW36_OnlyEnvoyGatewayIsAnswered(t *testing.T) {
 	mine, other := newAuthority(t), newAuthority(t)
 	dir := t.TempDir()
@@ -218,7 +221,7 @@ func TestGTW36_OnlyEnvoyGatewayIsAnswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // for a free port
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // to find a free port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +276,7 @@ func TestGTW36_OnlyEnvoyGatewayIsAnswered(t *testing.T) {
 	}
 }
 
-// GTW-36: without TLS the server speaks on this machine only.
+// GTW-36: without TLS the server listens only on addresses of this machine.
 func TestPlainOnlyInPrivate(t *testing.T) {
 	for _, tc := range []struct {
 		address string
@@ -298,7 +301,7 @@ func TestPlainOnlyInPrivate(t *testing.T) {
 	}
 }
 
-// A socket that a dead process left is replaced, and anything else in its place is not.
+// A stale socket is replaced. Any other file at its path is not.
 func TestSocket(t *testing.T) {
 	a := Address{"unix", filepath.Join(t.TempDir(), "x.sock")}
 	dead, err := a.Listen(t.Context())

@@ -22,7 +22,7 @@ import (
 
 var eg = gateway.Name{Namespace: "infra", Name: "eg"}
 
-// snapshotOf is a snapshot with one Gateway.
+// snapshotOf returns a snapshot with one Gateway.
 func snapshotOf(g gateway.Gateway) *gateway.Snapshot {
 	g.Name = eg
 	if g.Revision == "" {
@@ -44,7 +44,7 @@ func ruleKey(route string) gateway.RuleKey {
 	return gateway.RuleKey{Kind: "HTTPRoute", Route: gateway.Name{Namespace: "shop", Name: route}}
 }
 
-// whole is a snapshot with everything that a snapshot can have.
+// whole returns a snapshot that uses every field.
 func whole() *gateway.Snapshot {
 	tls := cluster("tls")
 	tls.TLS, tls.Protocol = &gateway.TLS{ServerName: "tls.tail8eff9.ts.net", Roots: "-----BEGIN CERTIFICATE-----"}, gateway.HTTP2
@@ -70,7 +70,7 @@ func whole() *gateway.Snapshot {
 	})
 }
 
-// newServer is a server that does not listen, and what was measured.
+// newServer returns a server that does not listen, and its measured calls.
 func newServer(t testing.TB, n *gateway.Snapshot) (*Server, func() []Call) {
 	t.Helper()
 	var mu sync.Mutex
@@ -90,7 +90,7 @@ func newServer(t testing.TB, n *gateway.Snapshot) (*Server, func() []Call) {
 	}
 }
 
-// note is what Envoy Gateway notes on what it makes.
+// note returns the metadata that Envoy Gateway adds to its resources.
 func note(kind, namespace, name, section string) *corev3.Metadata {
 	s, err := structpb.NewStruct(map[string]any{"resources": []any{map[string]any{"kind": kind, "namespace": namespace, "name": name, "sectionName": section}}})
 	if err != nil {
@@ -99,7 +99,7 @@ func note(kind, namespace, name, section string) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy-gateway": s}}
 }
 
-// theirs is a route of Envoy Gateway's, for a prefix ("/" is all).
+// theirs returns a route of Envoy Gateway for a prefix; "/" means all paths.
 func theirs(route, prefix string) *routev3.Route {
 	r := &routev3.Route{Name: fmt.Sprintf("httproute/shop/%s/rule/0/match/0/example_com", route), Metadata: note("HTTPRoute", "shop", route, ""),
 		Match:  &routev3.RouteMatch{},
@@ -108,7 +108,7 @@ func theirs(route, prefix string) *routev3.Route {
 	return r
 }
 
-// guarded switches a filter on.
+// guarded activates a filter on a route.
 func guarded(r *routev3.Route, requirement string) *routev3.Route {
 	a, err := packed(&jwtv3.PerRouteConfig{RequirementSpecifier: &jwtv3.PerRouteConfig_RequirementName{RequirementName: requirement}})
 	if err != nil {
@@ -122,7 +122,8 @@ func virtualHost(domain string, routes ...*routev3.Route) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "infra/eg/http/" + domain, Domains: []string{domain}, Metadata: note("", "infra", "eg", "http"), Routes: routes}
 }
 
-// translationOf asks about virtual hosts of one listener, with the clusters that Envoy Gateway has for their rules.
+// translationOf returns a Translation request with the virtual hosts of one listener and the
+// clusters that Envoy Gateway creates for their rules.
 func translationOf(revision string, hosts ...*routev3.VirtualHost) *extension.PostTranslateModifyRequest {
 	in := &extension.PostTranslateModifyRequest{PostTranslateContext: &extension.PostTranslateExtensionContext{ExtensionResources: []*extension.ExtensionResource{revisionOf(revision)}},
 		Routes: []*routev3.RouteConfiguration{{Name: "infra/eg/http", VirtualHosts: hosts}}}
@@ -133,7 +134,7 @@ func translationOf(revision string, hosts ...*routev3.VirtualHost) *extension.Po
 	return in
 }
 
-// revisionOf is the operator's own policy of the Gateway, as Envoy Gateway hands it on.
+// revisionOf returns the operator's policy of the Gateway as Envoy Gateway sends it.
 func revisionOf(revision string) *extension.ExtensionResource {
 	b, err := json.Marshal(map[string]any{"apiVersion": "gateway.tailscale.com/v1alpha1", "kind": "TailscaleRoutePolicy", "metadata": map[string]any{"namespace": "infra", "name": "x"},
 		"spec": map[string]any{"revision": revision, "targetRef": map[string]any{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "eg"}}})
@@ -143,7 +144,7 @@ func revisionOf(revision string) *extension.ExtensionResource {
 	return &extension.ExtensionResource{UnstructuredBytes: b}
 }
 
-// example is a virtual host that every part of whole has something to do with.
+// example returns a virtual host to which every part of whole applies.
 func example() *routev3.VirtualHost {
 	return virtualHost("example.com", theirs("paths", "/api/health/deep"), theirs("mixed", "/shop"), theirs("sole", "/sole"), theirs("paths", "/"))
 }

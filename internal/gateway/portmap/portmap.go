@@ -1,7 +1,6 @@
-// Package portmap gives the services that a group of relays carries their ports on
-// the relays. It keeps law 9: the table is stored, an allocation never moves, and a
-// port that was given back rests, so that a client that still knows its old service
-// never reaches another one.
+// Package portmap allocates the ports of services on a group of relays. It follows law 9: the
+// table is stored, and an allocation never moves. A released port is not reused for some time, so
+// that a client with an old port number does not reach another service.
 package portmap
 
 import (
@@ -15,43 +14,43 @@ import (
 	"time"
 )
 
-// The range of ports that services get on the relays, and how long a port that
-// was given back rests before another service gets it.
+// The range of ports for services on the relays, and the time before a released port can get
+// another service.
 const (
 	First = 10000
 	Last  = 10999
 	Rest  = 10 * time.Minute
 )
 
-// A Key is what a port of a group of relays leads to.
+// A Key is the destination of a port on a group of relays.
 type Key struct {
 	Service    string `json:"service"`    // "<namespace>.<name>"
 	Protocol   string `json:"protocol"`   // "TCP" or "UDP"
 	TargetPort uint16 `json:"targetPort"` // in the tailnet
 }
 
-// Compare orders by service, protocol and port.
+// Compare compares by service, protocol and port.
 func (k Key) Compare(o Key) int {
 	return cmp.Or(cmp.Compare(k.Service, o.Service), cmp.Compare(k.Protocol, o.Protocol), cmp.Compare(k.TargetPort, o.TargetPort))
 }
 
-// An Port is one port of a group of relays. With Until it is at rest:
-// nothing listens there, and until then only the same Key may have it again.
+// A Port is one port on a group of relays. If Until is set, the port is released: the relays do
+// not listen on it, and before Until only the same Key can get it again.
 type Port struct {
 	Key
 	MatchPort uint16    `json:"matchPort"`
 	Until     time.Time `json:"until,omitzero"`
 }
 
-// A Table is the ports of one group, sorted by MatchPort. The zero table is
-// that of a new group. It is never changed, only replaced, and whoever stores it
-// must do so on condition that nobody else did.
+// A Table is the ports of one group, sorted by MatchPort. The zero Table is that of a new group.
+// Methods return a new Table and never modify the receiver. Callers must store it with optimistic
+// locking.
 type Table struct {
 	Ports []Port `json:"ports"`
 }
 
-// Parse reads what Encode wrote. It refuses whatever Allocate could not
-// have made: to begin anew would move ports that are in use.
+// Parse parses the output of Encode. It rejects tables that Allocate cannot have produced.
+// Starting with an empty table instead would move ports that are in use.
 func Parse(text []byte) (Table, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -79,16 +78,16 @@ func Parse(text []byte) (Table, error) {
 	return t, nil
 }
 
-// Encode is the table as it is stored: JSON, equal for equal tables.
+// Encode returns the stored form of the table as JSON. Equal tables have equal encodings.
 func (t Table) Encode() []byte {
 	text, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // plain values only, but for a year above 9999
+		panic(err) // plain values only; fails just for a year above 9999
 	}
 	return text
 }
 
-// Lookup returns the port of a key, and false if it has none in use.
+// Lookup returns the port of a key. ok is false if the key has no active port.
 func (t Table) Lookup(k Key) (uint16, bool) {
 	for _, p := range t.Ports {
 		if p.Key == k && p.Until.IsZero() {
@@ -98,11 +97,10 @@ func (t Table) Lookup(k Key) (uint16, bool) {
 	return 0, false
 }
 
-// Allocate gives every wanted key a port and takes those back that nobody wants.
-// A key that has a port keeps it. Keys are served in their order, each the lowest
-// free port; those for which none is left are refused, and wake is when a port
-// next ends its rest, so that it is worth while to ask again. wake is zero if
-// none is refused. Neither t nor wanted is changed.
+// Allocate assigns a port to every key in wanted and releases the ports of other keys. A key that
+// has a port keeps it. New keys are processed in sorted order, and each gets the lowest free port.
+// Keys without a free port are returned in refused; wake is then the time when the next released
+// port becomes free. wake is zero if no key is refused. Allocate modifies neither t nor wanted.
 func (t Table) Allocate(wanted []Key, now time.Time) (next Table, refused []Key, wake time.Time) {
 	need := make(map[Key]bool, len(wanted))
 	for _, k := range wanted {

@@ -23,8 +23,8 @@ func keys(n int) (list []portmap.Key) {
 	return list
 }
 
-// GTW-18: 1,000 mappings get a port, the next one is refused and changes nothing
-// for the others; a restart keeps the table.
+// GTW-18: 1,000 mappings get a port. The next one is refused without any change for the others. A
+// restart keeps the table.
 func TestAThousandAndOne(t *testing.T) {
 	full, refused, wake := portmap.Table{}.Allocate(keys(1000), start)
 	if len(refused) != 0 || !wake.IsZero() || len(full.Ports) != 1000 {
@@ -36,7 +36,7 @@ func TestAThousandAndOne(t *testing.T) {
 	if p, _ := full.Lookup(key(999)); p != portmap.Last {
 		t.Errorf("the last gets %d", p)
 	}
-	// The new one sorts before all others, and still moves none.
+	// The new key sorts before all others and still moves none.
 	more := append(keys(1000), portmap.Key{Service: "a.a", Protocol: "TCP", TargetPort: 1})
 	over, refused, wake := full.Allocate(more, start)
 	if len(refused) != 1 || refused[0].Service != "a.a" || !wake.IsZero() || !slices.Equal(over.Ports, full.Ports) {
@@ -48,8 +48,8 @@ func TestAThousandAndOne(t *testing.T) {
 	}
 }
 
-// GTW-18: a port that was given back is nobody else's for 10 minutes, also over a
-// restart, and the next one to want a port is told when to ask again.
+// GTW-18: no other key gets a released port for 10 minutes, also after a restart. The refused
+// caller receives the time of its next try.
 func TestRest(t *testing.T) {
 	full, _, _ := portmap.Table{}.Allocate(keys(1000), start)
 	fewer := slices.DeleteFunc(keys(1000), func(k portmap.Key) bool { return k == key(500) })
@@ -72,15 +72,15 @@ func TestRest(t *testing.T) {
 	if p, ok := rested.Lookup(key(1001)); len(refused) != 0 || !ok || p != portmap.First+500 {
 		t.Errorf("after 10 minutes: %d, refused %v", p, refused)
 	}
-	// Its own service may have it back at once.
+	// The same key can get its port back immediately.
 	back, refused, _ := stored.Allocate(keys(1000), start.Add(time.Minute))
 	if p, ok := back.Lookup(key(500)); len(refused) != 0 || !ok || p != portmap.First+500 {
 		t.Errorf("back to its own: %d, refused %v", p, refused)
 	}
 }
 
-// Whatever comes and goes: a port is never moved, never shared, and never another's
-// within its rest; the order of wishes does not matter.
+// For any sequence of requests, a port is never moved and never shared. Another key never gets it
+// before its Until time. The order of the requests does not matter.
 func TestAllocateProperties(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -117,7 +117,7 @@ func TestAllocateProperties(t *testing.T) {
 					t.Fatalf("%d was %v's %v ago, and is %v's", p, l.key, now.Sub(l.at), k)
 				}
 			}
-			for _, p := range table.Ports { // used until now
+			for _, p := range table.Ports { // in use until now
 				if p.Until.IsZero() {
 					last[p.MatchPort] = struct {
 						key portmap.Key

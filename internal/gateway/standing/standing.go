@@ -1,9 +1,8 @@
-// Package standing decides how the operator stands with a tailnet: whether its
-// credential is good, when to prove and when to check it, and what of a proof is to
-// be cleaned up. It keeps law 7: what may pass by itself changes nothing but a
-// warning, and a key is written down before it is made.
+// Package standing computes the health of a tailnet connection. It decides whether the credential
+// is valid, when to prove and check it, and which leftovers of a proof to delete. It follows law
+// 7: a transient failure only causes a warning, and a key is recorded before it is created.
 //
-// It is pure: no clock, no I/O.
+// The package is pure: no clock, no I/O.
 package standing
 
 import (
@@ -13,13 +12,13 @@ import (
 	"time"
 )
 
-// KeyLife is how long a validation key lives if nobody deletes it.
+// KeyLife is the lifetime of a validation key that is not deleted.
 const KeyLife = 300 * time.Second
 
-// refusedAgain is when what was refused is tried again, if nothing changes before.
+// refusedAgain is the time before a refused credential is tried again if nothing changes.
 const refusedAgain = 5 * time.Minute
 
-// Conditions and reasons of a tailnet, as the API type has them.
+// Condition types and reasons of a tailnet, as in the API type.
 const (
 	authenticated = "Authenticated"
 	validated     = "Validated"
@@ -31,32 +30,32 @@ const (
 	metadataFound = "Tailnet metadata discovered successfully"
 )
 
-// Phase is how far the proof of a credential is.
+// Phase is the progress of the proof of a credential.
 //
 //	Pending -> InProgress -> CleanupPending -> Done
 //	   ^           |               |
-//	   `-----------+---------------' what was left behind is deleted, or dead
+//	   `-----------+---------------' a leftover key was deleted or has expired
 type Phase string
 
-// The phases. The zero value is as good as Pending.
+// The phases. The zero value means Pending.
 const (
 	Pending Phase = "Pending"
-	Begun   Phase = "InProgress"     // a key with the nonce may have been made
-	ToTidy  Phase = "CleanupPending" // the key with the id was made
+	Begun   Phase = "InProgress"     // a key with the nonce may exist
+	ToTidy  Phase = "CleanupPending" // the key with KeyID was created
 	Done    Phase = "Done"
 )
 
-// A Proof is what was tried with which credential for which spec.
+// A Proof is the state of a proof for one credential and one generation of the spec.
 type Proof struct {
 	Phase      Phase
-	Credential string // its version
+	Credential string // version of the credential
 	Generation int64
 	Nonce      string
 	KeyID      string
 	At         time.Time
 }
 
-// left reports whether there may be a key of it that still opens.
+// left reports whether a key of this proof may still be valid.
 func (p Proof) left(now time.Time) bool {
 	return (p.Phase == Begun || p.Phase == ToTidy) && now.Before(p.At.Add(KeyLife))
 }
@@ -64,7 +63,7 @@ func (p Proof) left(now time.Time) bool {
 // A Verdict is a condition without its times.
 type Verdict struct{ Status, Reason, Message string }
 
-// Class says what a failed request means; its values are those of the clients.
+// Class classifies a failed request. The values equal those of the tsapi client.
 type Class string
 
 // The classes of failures.
@@ -79,64 +78,64 @@ const (
 	CircuitOpen Class = "CircuitOpen"
 )
 
-// An Failure is why Tailscale's API did not do what a deed asked for.
+// A Failure describes why a request to Tailscale's API failed.
 type Failure struct {
 	Class   Class
 	AtToken bool
-	MakeKey bool   // it was the key that could not be made
-	Scope   string // that the request needs
+	MakeKey bool   // the failed request was the creation of a key
+	Scope   string // scope that the request requires
 	Message string
 	Wait    time.Duration // before the next try
 }
 
-// Facts are all that is known of a tailnet.
+// Facts are everything known about a tailnet.
 type Facts struct {
 	Deleting   bool
-	Held       bool // by our finalizer
-	SkipRemote bool // an administrator lets it go without cleaning up
+	Held       bool // the finalizer is set
+	SkipRemote bool // an administrator allows removal without cleanup at Tailscale
 	Users      []string
 	Generation int64
 	Interval   time.Duration // between checks
 
-	// Credential is the version of the one there is. If it is empty, Trouble is
-	// the reason and says what is missing.
+	// Credential is the version of the credential. If it is empty, Trouble contains the reason.
 	Credential string
 	Trouble    Verdict
 
-	// As the status says.
+	// From the status.
 	Proof Proof
-	Next  time.Time // of the next check
+	Next  time.Time // time of the next check
 	Was   map[string]Verdict
 
-	// What was found out in this look.
+	// Results of this reconcile.
 	Failure  *Failure
 	Answer   *Answer
-	LeftOver bool // a key could not be deleted before it died
+	LeftOver bool // a key expired before it could be deleted
 }
 
-// Answer is what a check found.
+// Answer is the result of a check.
 type Answer struct {
-	Devices         int // with those that are shared in
+	Devices         int // including devices that are shared into the tailnet
 	Services        int
-	Names           []string // of the tailnet's own devices, with their domain
-	ServicesRefused string   // why the credential may not list services; "": it may
+	Names           []string // names of the tailnet's own devices with their domain
+	ServicesRefused string   // reason if the credential may not list services, otherwise empty
 }
 
-// A Deed is what is to be done next.
+// A Deed is the next action.
 type Deed string
 
-// The deeds. Each but Rest is followed by another decision.
+// The actions. After each action except Rest, Next must be called again.
 const (
-	Rest    Deed = "rest"    // report, and look again at Wake
-	Hold    Deed = "hold"    // put the finalizer on
-	Prove   Deed = "prove"   // make a key and delete it, step by step
-	Tidy    Deed = "tidy"    // delete the key that a proof left
-	Forget  Deed = "forget"  // the key that a proof left is dead
-	Check   Deed = "check"   // read the lists
-	Release Deed = "release" // take the finalizer off
+	Rest    Deed = "rest"    // report, and reconcile again at the returned time
+	Hold    Deed = "hold"    // add the finalizer
+	Prove   Deed = "prove"   // create a key and delete it, step by step
+	Tidy    Deed = "tidy"    // delete the key that a proof left behind
+	Forget  Deed = "forget"  // the key that a proof left behind has expired
+	Check   Deed = "check"   // read the lists of devices and services
+	Release Deed = "release" // remove the finalizer
 )
 
-// Next decides what to do with a tailnet, and when to look again if nothing.
+// Next returns the next action for a tailnet. For Rest it also returns the time of the next
+// reconcile; zero means on change.
 func Next(f Facts, now time.Time) (Deed, time.Time) {
 	left := f.Proof.left(now)
 	if f.Deleting {
@@ -146,7 +145,7 @@ func Next(f Facts, now time.Time) (Deed, time.Time) {
 		case !left || f.SkipRemote:
 			return Release, time.Time{}
 		case f.Credential == "":
-			return Rest, f.Proof.At.Add(KeyLife) // nobody can delete it; it dies
+			return Rest, f.Proof.At.Add(KeyLife) // without a credential the key cannot be deleted; wait until it expires
 		case f.Failure != nil:
 			return Rest, earlier(f.Proof.At.Add(KeyLife), now.Add(f.pause()))
 		}
@@ -158,7 +157,7 @@ func Next(f Facts, now time.Time) (Deed, time.Time) {
 	case !f.Held && (len(f.Users) > 0 || f.Credential != "" && !proved):
 		return Hold, time.Time{}
 	case f.Credential == "":
-		return Rest, time.Time{} // whoever watches the credential wakes us
+		return Rest, time.Time{} // the watch of the credential triggers the next reconcile
 	case f.Failure != nil:
 		return Rest, now.Add(f.pause())
 	case left:
@@ -174,7 +173,7 @@ func Next(f Facts, now time.Time) (Deed, time.Time) {
 	case f.Next.IsZero(), !now.Before(f.Next), f.Was[ready].Status != yes && f.Was[validated].Status != no:
 		return Check, time.Time{}
 	}
-	// A shorter interval holds at once.
+	// A shorter interval applies immediately.
 	return Rest, earlier(f.Next, now.Add(max(f.Interval, refusedAgain)))
 }
 
@@ -185,7 +184,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// pause is how long a failure lets us wait.
+// pause returns the time to wait after a failure.
 func (f Facts) pause() time.Duration {
 	switch f.Failure.Class {
 	case RateLimited, Unavailable, CircuitOpen:
@@ -194,8 +193,8 @@ func (f Facts) pause() time.Duration {
 	return refusedAgain
 }
 
-// Passing reports whether a failure may be gone in a moment: it says nothing about
-// the credential.
+// Passing reports whether a failure may be transient. A transient failure does not mean that the
+// credential is invalid.
 func (f *Failure) Passing() bool {
 	switch f.Class {
 	case Refused, NoToken, Forbidden, NotFound:
@@ -206,7 +205,7 @@ func (f *Failure) Passing() bool {
 	return true
 }
 
-// Verdicts are the conditions of a tailnet after a look at it.
+// Verdicts returns the conditions of a tailnet after a reconcile.
 func Verdicts(f Facts) map[string]Verdict {
 	keep := func(kind string, otherwise Verdict) Verdict {
 		if v, ok := f.Was[kind]; ok {
@@ -221,7 +220,7 @@ func Verdicts(f Facts) map[string]Verdict {
 		ready: keep(ready, Verdict{no, "Pending", pending.Message}), degraded: keep(degraded, asExpected),
 	}
 	if out[authenticated].Reason == "Pending" {
-		out[authenticated] = Verdict{unknown, "APIUnavailable", pending.Message} // the only reason that Unknown has
+		out[authenticated] = Verdict{unknown, "APIUnavailable", pending.Message} // the only reason defined for Unknown
 	}
 	issued := Verdict{yes, "TokenIssued", "The API issued an access token."}
 	failed := func(message string) Verdict { return Verdict{no, "Failed", message} }
@@ -237,7 +236,7 @@ func Verdicts(f Facts) map[string]Verdict {
 		}
 		out[degraded] = Verdict{yes, reason, fail.Message}
 		if f.Was[ready].Status == yes {
-			break // last known good
+			break // keep the last known good state
 		}
 		out[ready] = Verdict{no, "Pending", fail.Message}
 		out[validated] = Verdict{unknown, "APIUnavailable", fail.Message}
@@ -289,7 +288,7 @@ func Verdicts(f Facts) map[string]Verdict {
 	return out
 }
 
-// some names the first of a list.
+// some joins the first names of a list.
 func some(names []string) string {
 	const most = 5
 	names = slices.Sorted(slices.Values(names))
@@ -299,8 +298,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Domain is what the names of a tailnet's own devices agree on most: the MagicDNS
-// domain, which is what follows the first dot. "": there is none.
+// Domain returns the MagicDNS domain of a tailnet: the most frequent domain in the names of its
+// devices, after the first dot. It returns "" if there is none.
 func Domain(names []string) string {
 	votes := map[string]int{}
 	for _, name := range names {
@@ -329,9 +328,9 @@ func isDomain(s string) bool {
 	return true
 }
 
-// Organization guesses from a domain whether a tailnet is a person's or an
-// organization's. Every tailnet starts with a domain of the first kind, so it is a
-// hint for people, and nothing depends on it.
+// Organization guesses from the domain whether a tailnet belongs to a person or to an
+// organization. Every tailnet starts with a domain of the first kind. The result is only a hint
+// for people, and no decision depends on it.
 func Organization(domain string) string {
 	if hex, ok := strings.CutSuffix(domain, ".ts.net"); ok {
 		if hex, ok = strings.CutPrefix(hex, "tail"); ok && hex != "" && strings.Trim(hex, "0123456789abcdef") == "" {

@@ -10,7 +10,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// good are the facts of a tailnet that is proved, checked and left alone.
+// good returns the facts of a tailnet that is proved and checked and needs no action.
 func good() Facts {
 	return Facts{Held: true, Generation: 1, Interval: 5 * time.Minute, Credential: "c1", Next: noon.Add(time.Minute),
 		Proof: Proof{Phase: Done, Credential: "c1", Generation: 1, At: noon.Add(-time.Hour)},
@@ -23,7 +23,7 @@ func TestNext(t *testing.T) {
 		why    string
 		change func(*Facts)
 		want   Deed
-		wake   time.Duration // from noon; 0: somebody else wakes
+		wake   time.Duration // from noon; 0 means on change
 	}{
 		{"at rest", func(*Facts) {}, Rest, time.Minute},
 		{"time for a check", func(f *Facts) { f.Next = noon }, Check, 0},
@@ -79,13 +79,13 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// GTW-06: the conditions of each outcome, of a new tailnet and of one that was good.
+// GTW-06: the conditions of each outcome, for a new tailnet and for one that was healthy.
 func TestVerdicts(t *testing.T) {
 	for _, x := range []struct {
 		why    string
 		change func(*Facts)
 		fresh  string // Authenticated, Validated, Ready, Degraded
-		known  string // the same of one that was good; "": the same
+		known  string // the same for one that was healthy; "" means equal
 	}{
 		{"nothing yet", func(*Facts) {}, "Unknown/APIUnavailable Unknown/Pending False/Pending False/AsExpected", "True/TokenIssued True/Ready True/Ready False/AsExpected"},
 		{"no Secret", func(f *Facts) { f.Credential, f.Trouble = "", Verdict{no, "SecretNotFound", "gone"} }, "False/SecretNotFound Unknown/Pending False/Failed False/AsExpected", ""},
@@ -120,7 +120,7 @@ func TestVerdicts(t *testing.T) {
 			if s := strings.Join(got, " "); s != want {
 				t.Errorf("%s, %s: %s, want %s", x.why, name, s, want)
 			}
-			// The columns' contract: three words and no other.
+			// The contract of the columns: only these three words.
 			if r := v[ready]; !slices.Contains([]string{"Ready", "Pending", "Failed"}, r.Reason) || (r.Status == yes) != (r.Reason == "Ready") {
 				t.Errorf("%s, %s: Ready is %+v", x.why, name, r)
 			}
@@ -131,15 +131,14 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// GTW-07, GTW-08: whatever fails and whenever it is killed, a proof is not begun
-// while a key of an earlier one may be alive, and once all is well there is one
-// proof for each credential and spec.
+// GTW-07, GTW-08: with any failure and any crash, no proof begins while a key of an earlier one
+// may be valid. After all failures end, there is one proof for each credential and spec.
 func TestWalk(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		now := noon
 		f := Facts{Generation: 1, Credential: "c1", Interval: 5 * time.Minute, Was: map[string]Verdict{}}
-		alive := map[string]time.Time{} // keys, until when
+		alive := map[string]time.Time{} // expiry of the keys
 		id, proofs := 0, 0
 		storm := true
 		look := func() {
@@ -257,7 +256,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// GTW-12: which domain a tailnet has.
+// GTW-12: the domain of a tailnet.
 func TestDomain(t *testing.T) {
 	for _, x := range []struct{ names, want string }{
 		{"", ""},

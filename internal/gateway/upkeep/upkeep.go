@@ -1,9 +1,9 @@
-// Package upkeep decides what a group of relays needs next: which replica a key,
-// and which key, Secret, device or pod must go, in which order. It keeps law 9:
-// what may be left behind at Tailscale is written down before it is made, and
-// whatever waits has a wake time that follows from what is stored.
+// Package upkeep decides the next lifecycle action of a group of relays. An action creates an auth
+// key for a replica, or deletes a key, Secret, device or pod, in a safe order. It follows law 9:
+// an object at Tailscale is recorded before it is created, and every wait has a wake time that
+// follows from stored data.
 //
-// It is pure: no clock, no I/O.
+// The package is pure: no clock, no I/O.
 package upkeep
 
 import (
@@ -15,100 +15,100 @@ import (
 )
 
 const (
-	// KeyLife is how long an auth key lets a relay in.
+	// KeyLife is the lifetime of an auth key.
 	KeyLife = time.Hour
 
-	// ReissuePause is between two keys for one replica, whatever it says.
+	// ReissuePause is the minimum time between two keys for one replica.
 	ReissuePause = 30 * time.Second
 
-	// Grace is how long a group that was made for others stays after its last user.
+	// Grace is how long a group that the operator created remains after its last user is gone.
 	Grace = 10 * time.Minute
 
-	// doubtPause is until a device is asked for again that a relay says it has lost,
-	// and that is there.
+	// doubtPause is the time before a device is queried again that a relay reports as lost
+	// although it exists.
 	doubtPause = time.Minute
 )
 
-// A Key is the auth key of a replica, as its config Secret tells.
+// A Key is the state of the auth key of a replica, as recorded in its config Secret.
 //
-//	none --> Begun --> AtHand --> used (ID and Until stay: when the next may be made)
+//	none --> Begun --> AtHand --> used (ID and Until remain and limit the next key)
 type Key struct {
-	Begun  bool   // one may have been made whose id nobody knows
-	ID     string // of the last one
-	AtHand bool   // it lies in the Secret
+	Begun  bool   // a key with unknown ID may exist
+	ID     string // ID of the last key
+	AtHand bool   // the key is in the Secret
 	Until  time.Time
 }
 
-// open says whether there may be a key that still lets somebody in.
+// open reports whether a valid key may exist.
 func (k Key) open(now time.Time) bool { return (k.Begun || k.AtHand) && now.Before(k.Until) }
 
-// A Replica is all that is known of one ordinal.
+// A Replica is everything known about one ordinal.
 type Replica struct {
-	Pod   string // its UID; "": there is none
-	Ready bool   // the pod is
+	Pod   string // UID of the pod; "" if there is none
+	Ready bool   // the pod is ready
 
-	State, Config bool // its Secrets are there
+	State, Config bool // the Secrets exist
 
-	// As the state Secret says.
-	Node    string // the stable id of its device
-	RanIn   string // the UID of the pod that wrote there last
+	// From the state Secret.
+	Node    string // stable ID of the device
+	RanIn   string // UID of the pod that wrote the Secret last
 	Joined  bool   // the device's keys are stored too
-	Reissue string // the relay wants a key: the id of the one that failed, or another word
+	Reissue string // the relay needs a new key: ID of the failed key, or another value
 
 	Key Key
 
-	// Gone and Doubted are what the API said in this look about Node: that there is
-	// no such device, or that there is.
+	// Gone and Doubted are the API's answers about Node in this reconcile: the device does not
+	// exist, or it exists.
 	Gone, Doubted bool
 }
 
-// A Device is a device that is written down in the status.
+// A Device is a device recorded in the status.
 type Device struct {
 	Ordinal int
 	Node    string
 }
 
-// Facts are all that is known of a group.
+// Facts are everything known about a group.
 type Facts struct {
-	Deleting, Held bool // Held: by our finalizer
-	SkipRemote     bool // an administrator lets it go without cleaning up at Tailscale
+	Deleting, Held bool // Held: the finalizer is set
+	SkipRemote     bool // an administrator allows removal without cleanup at Tailscale
 	Accepted       bool
 
-	Replicas    int  // that are wished
-	Set         bool // the StatefulSet is there
+	Replicas    int  // desired number
+	Set         bool // the StatefulSet exists
 	SetEnding   bool
-	SetReplicas int // that it is to have
+	SetReplicas int // replicas in the spec of the StatefulSet
 
-	Ordinals map[int]Replica // of which there is anything, or is to be
+	Ordinals map[int]Replica // ordinals that have or need any object
 	Recorded []Device
 
 	API   bool      // there is a client for the tailnet
-	After time.Time // the API is not asked before
+	After time.Time // do not call the API before this time
 }
 
-// A Deed is what is to be done next.
+// A Deed is the next action.
 type Deed string
 
-// The deeds. Each but Rest is followed by another decision.
+// The actions. After each action except Rest, Next must be called again.
 const (
 	Rest        Deed = "rest"
-	Hold        Deed = "hold"         // put the finalizer on
+	Hold        Deed = "hold"         // add the finalizer
 	Record      Deed = "record"       // write all devices into the status
-	EndSet      Deed = "end set"      // delete the StatefulSet, its pods first
+	EndSet      Deed = "end set"      // delete the StatefulSet after its pods
 	Restart     Deed = "restart"      // delete the pods of Ordinals
-	Clean       Deed = "clean"        // take used keys out of the config Secrets
-	Tidy        Deed = "tidy"         // find keys that were begun, and delete them
-	Ask         Deed = "ask"          // ask the API for the devices of Ordinals
-	Mint        Deed = "mint"         // make keys, all of them together
-	DropKeys    Deed = "drop keys"    // delete keys that nobody is to use any more
-	DropSecrets Deed = "drop secrets" // both of each ordinal
+	Clean       Deed = "clean"        // remove used keys from the config Secrets
+	Tidy        Deed = "tidy"         // find keys that may have been created, and delete them
+	Ask         Deed = "ask"          // query the API for the devices of Ordinals
+	Mint        Deed = "mint"         // create keys in one batch
+	DropKeys    Deed = "drop keys"    // delete keys that are no longer needed
+	DropSecrets Deed = "drop secrets" // delete both Secrets of each ordinal
 	DropDevices Deed = "drop devices"
-	Release     Deed = "release" // take the finalizer off
+	Release     Deed = "release" // remove the finalizer
 )
 
-// A Step is a deed, and what it is about. With Rest, Wake is when to look again
-// (zero: when something changes) and Blocked says that something at Tailscale is to
-// be deleted, which cannot be asked for now.
+// A Step is an action and its objects. For Rest, Wake is the time of the next reconcile (zero: on
+// change). Blocked means that an object at Tailscale must be deleted but the API cannot be called
+// now.
 type Step struct {
 	Deed     Deed
 	Ordinals []int
@@ -117,7 +117,7 @@ type Step struct {
 	Blocked  bool
 }
 
-// Next decides what to do with a group.
+// Next returns the next action for a group.
 func Next(f Facts, now time.Time) Step {
 	d := decision{f, now, Step{Deed: Rest}}
 	switch {
@@ -135,7 +135,8 @@ type decision struct {
 	Step
 }
 
-// do takes a deed for the ordinals that it is to be done for, if there are any.
+// do selects the ordinals that satisfy is and, if there are any, makes deed the next action for
+// them.
 func (d *decision) do(deed Deed, is func(i int, r Replica) bool) bool {
 	var of []int
 	for _, i := range slices.Sorted(maps.Keys(d.Facts.Ordinals)) {
@@ -150,8 +151,8 @@ func (d *decision) do(deed Deed, is func(i int, r Replica) bool) bool {
 	return true
 }
 
-// remote is do for what the API is asked for. If it cannot be asked now, the deed
-// waits, and what does not depend on it goes on.
+// remote is like do for an action that calls the API. If the API cannot be called now, the action
+// waits and the next independent action is considered.
 func (d *decision) remote(deed Deed, is func(i int, r Replica) bool) bool {
 	before := d.Step
 	if !d.do(deed, is) {
@@ -168,7 +169,7 @@ func (d *decision) remote(deed Deed, is func(i int, r Replica) bool) bool {
 
 func (d *decision) asks() bool { return d.API && !d.now.Before(d.After) }
 
-// wait notes when to look again at the latest.
+// wait sets the latest time of the next reconcile.
 func (d *decision) wait(t time.Time) {
 	if !t.IsZero() && t.After(d.now) && (d.Wake.IsZero() || t.Before(d.Wake)) {
 		d.Wake = t
@@ -179,7 +180,7 @@ func (d *decision) recorded(i int, node string) bool {
 	return slices.Contains(d.Facts.Recorded, Device{i, node})
 }
 
-// keep is for a group that is to be.
+// keep handles a group that must exist.
 func (d *decision) keep() {
 	if !d.Held {
 		if d.Replicas > 0 || len(d.Facts.Ordinals) > 0 {
@@ -188,10 +189,10 @@ func (d *decision) keep() {
 		return
 	}
 	wished := func(i int) bool { return i < d.Replicas }
-	// leaves: nobody will start its pod again.
+	// leaves reports that the ordinal is surplus and that its pod will not be started again.
 	leaves := func(i int, r Replica) bool { return !wished(i) && r.Pod == "" && (!d.Set || d.SetReplicas <= i) }
 	now := d.now
-	if d.do(Restart, func(i int, r Replica) bool { // it keeps its state in memory and will not write it again
+	if d.do(Restart, func(i int, r Replica) bool { // the relay keeps its state only in memory and will not write it again
 		return wished(i) && r.Pod != "" && r.Ready && r.State && r.RanIn == ""
 	}) || d.do(Clean, func(i int, r Replica) bool {
 		return wished(i) && r.Key.AtHand && r.Joined && r.Node != "" && r.Reissue == ""
@@ -210,7 +211,7 @@ func (d *decision) keep() {
 	}) || d.dropDevices(func(v Device) bool {
 		r := d.Facts.Ordinals[v.Ordinal]
 		if wished(v.Ordinal) {
-			return r.Node != "" && r.Node != v.Node // another one has taken its place
+			return r.Node != "" && r.Node != v.Node // another device replaced it
 		}
 		return leaves(v.Ordinal, r) && !r.State
 	}) {
@@ -232,7 +233,7 @@ func (d *decision) keep() {
 	}
 }
 
-// paused is the end of the pause after the last key.
+// paused returns the end of the pause after the last key.
 func (d *decision) paused(r Replica) time.Time {
 	if r.Key.Until.IsZero() {
 		return time.Time{}
@@ -240,20 +241,20 @@ func (d *decision) paused(r Replica) time.Time {
 	return r.Key.Until.Add(ReissuePause - KeyLife)
 }
 
-// due says whether the relay asks for a key, and is to get one now: the one that it
-// has failed, or it has none.
+// due reports whether the relay requests a key and can get one now. Either no key is valid, or the
+// valid key is the one that failed.
 func (d *decision) due(r Replica) bool {
 	return r.Reissue != "" && r.State && r.Config && !r.Key.Begun && !d.now.Before(d.paused(r)) &&
 		(!r.Key.open(d.now) || Failed(r.Reissue, r.Key.ID))
 }
 
-// Failed reads what a relay says of a key that did not let it in: our relays say its
-// id, Tailscale's own image the key itself.
+// Failed reports whether the relay's request names the key with this ID as failed. Tailplane's
+// relay reports the ID; Tailscale's image reports the key itself.
 func Failed(reissue, id string) bool {
 	return id != "" && (reissue == id || strings.HasPrefix(reissue, "tskey-auth-"+id+"-"))
 }
 
-// needs says whether a replica is to get a key now.
+// needs reports whether a replica gets a key now.
 func (d *decision) needs(r Replica) bool {
 	switch {
 	case !r.State || !r.Config || r.Key.Begun && r.Key.open(d.now):
@@ -263,7 +264,7 @@ func (d *decision) needs(r Replica) bool {
 	case r.Node != "" || r.Key.open(d.now):
 		return false
 	}
-	// A pod that nobody starts gets one key, and not one each hour.
+	// A pod that is never started gets one key, not one every hour.
 	return r.Key.Until.IsZero() || r.Pod != "" && !d.now.Before(d.paused(r))
 }
 
@@ -287,8 +288,9 @@ func (d *decision) dropDevices(is func(Device) bool) bool {
 	return true
 }
 
-// end is for a group that is to go: pods, then Secrets, then devices. Each look reads
-// anew, so a device that came while the pods went is written down like the others.
+// end handles a group that is being deleted: first pods, then Secrets, then devices. Each
+// reconcile reads the devices again, so a device that appeared while the pods ended is recorded
+// too.
 func (d *decision) end() {
 	if !d.Held {
 		return
@@ -311,7 +313,7 @@ func (d *decision) end() {
 			d.remote(DropKeys, func(_ int, r Replica) bool { return r.Key.AtHand && r.Key.open(now) }) {
 			return
 		}
-		if d.Blocked { // a key dies by itself
+		if d.Blocked { // the key expires by itself
 			for _, r := range d.Facts.Ordinals {
 				if r.Key.open(now) {
 					d.wait(r.Key.Until)

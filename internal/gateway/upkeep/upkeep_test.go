@@ -11,7 +11,7 @@ import (
 
 var now = time.Date(2026, 11, 22, 5, 0, 0, 0, time.UTC)
 
-// in is a replica whose device has joined and whose key was taken away.
+// in returns a replica whose device has joined and whose key was removed.
 func in(node string) Replica {
 	return Replica{Pod: "p", Ready: true, RanIn: "p", State: true, Config: true, Node: node, Joined: true, Key: Key{ID: "k", Until: now.Add(-time.Hour)}}
 }
@@ -143,20 +143,20 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// A world is a cluster and a tailnet that do what a decision says, or fail to.
+// A world simulates a cluster and a tailnet that execute the actions, or fail to.
 type world struct {
 	t       *testing.T
 	r       *rand.Rand
 	now     time.Time
 	f       Facts
-	keys    map[string]int // at Tailscale, unused, by id: the ordinal
+	keys    map[string]int // unused keys at Tailscale: ID -> ordinal
 	devices map[string]int // at Tailscale
 	minted  map[int]time.Time
 	n       int
-	calm    bool // nobody deletes anything by hand
+	calm    bool // no manual deletions
 }
 
-// whole says that each replica has one device, and nobody else has one.
+// whole reports whether each replica has one device and there are no other devices.
 func (w *world) whole() bool {
 	for i := range w.f.Replicas {
 		r := w.f.Ordinals[i]
@@ -183,7 +183,7 @@ func (w *world) forget(i int) {
 	}
 }
 
-// act does a deed. Any of its requests may fail, or be the last that is done.
+// act executes an action. Each of its requests may fail, or may be the last one before a crash.
 func (w *world) act(s Step) {
 	switch s.Deed {
 	case Hold:
@@ -213,7 +213,7 @@ func (w *world) act(s Step) {
 			delete(w.keys, r.Key.ID)
 			r.Key = Key{Begun: true, Until: w.now.Add(KeyLife)}
 			if w.fails() {
-				return // before the API has it
+				return // before the API received it
 			}
 			w.n++
 			id := fmt.Sprint("k", w.n)
@@ -233,7 +233,7 @@ func (w *world) act(s Step) {
 					delete(w.keys, id)
 				}
 			}
-			// The pause holds for a key that was begun, too.
+			// The pause also applies to a key that was begun.
 			r.Key = Key{Until: r.Key.Until}
 		})
 	case DropKeys:
@@ -261,7 +261,7 @@ func (w *world) act(s Step) {
 	}
 }
 
-// cluster is what others do in between.
+// cluster simulates the other controllers between two reconciles.
 func (w *world) cluster() {
 	w.now = w.now.Add(time.Duration(w.r.IntN(20_000)) * time.Millisecond)
 	w.f.API = w.r.IntN(5) > 0
@@ -313,11 +313,11 @@ func (w *world) cluster() {
 		w.f.Ordinals[i] = r
 		w.forget(i)
 	}
-	// The report at the end of a look.
+	// The report at the end of a reconcile.
 	if w.f.Held && w.r.IntN(2) == 0 {
 		w.act(Step{Deed: Record})
 	}
-	if !w.calm && w.r.IntN(40) == 0 { // by hand
+	if !w.calm && w.r.IntN(40) == 0 { // manual changes
 		for node := range w.devices {
 			delete(w.devices, node)
 			break
@@ -325,9 +325,9 @@ func (w *world) cluster() {
 	}
 }
 
-// GTW-15, GTW-16, GTW-17: whatever fails and whenever the process ends, no replica
-// gets keys faster than it may, nothing in use is deleted, each group becomes whole,
-// and after its deletion there is nothing left of it.
+// GTW-15, GTW-16, GTW-17: with any failure and any crash, no replica gets keys faster than allowed
+// and nothing in use is deleted. Each group reaches its desired state, and after its deletion
+// nothing is left.
 func TestWorlds(t *testing.T) {
 	for seed := range uint64(300) {
 		w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: now, keys: map[string]int{}, devices: map[string]int{}, minted: map[int]time.Time{},
@@ -368,7 +368,7 @@ func TestWorlds(t *testing.T) {
 			look()
 			w.cluster()
 		}
-		for id := range w.keys { // what nobody knows of any more has died
+		for id := range w.keys { // keys without a record have expired
 			if last := w.minted[w.keys[id]]; w.now.Sub(last) >= KeyLife {
 				delete(w.keys, id)
 			}

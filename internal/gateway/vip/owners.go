@@ -11,32 +11,32 @@ import (
 	"slices"
 )
 
-// The annotations of a service that say whose it is.
+// The annotations of a service that list its owners.
 const (
-	Annotation          = "gateway.tailscale.com/owner-references" // ours
-	TailscaleAnnotation = "tailscale.com/owner-references"         // that of Tailscale's own operator
+	Annotation          = "gateway.tailscale.com/owner-references" // written by Tailplane
+	TailscaleAnnotation = "tailscale.com/owner-references"         // written by Tailscale's operator
 )
 
 const (
-	mostText   = 64 << 10 // of an annotation
+	mostText   = 64 << 10 // limit of an annotation in bytes
 	mostOwners = 1000
 )
 
-// OperatorID returns what the operator of a release is called when nobody says
-// otherwise: a release that is installed anew in the same cluster is the same.
+// OperatorID returns the default ID of the operator of a release. A release that is reinstalled in
+// the same cluster gets the same ID.
 func OperatorID(kubeSystemUID, namespace, release string) string {
 	sum := sha256.Sum256([]byte(kubeSystemUID + "\x00" + namespace + "\x00" + release))
 	return "tp-" + hex.EncodeToString(sum[:8])
 }
 
-// An Owner is one object of one operator that a service is kept for.
+// An Owner is an object of an operator that uses a service.
 type Owner struct {
 	OperatorID string   `json:"operatorID"`
-	Instance   string   `json:"instance,omitempty"` // tells two operators of one id apart
+	Instance   string   `json:"instance,omitempty"` // distinguishes two operators with the same ID
 	Resource   Resource `json:"resource,omitzero"`
 }
 
-// A Resource is the object.
+// A Resource identifies the Kubernetes object.
 type Resource struct {
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
@@ -44,33 +44,33 @@ type Resource struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// same says whether o speaks of the object that me is of. Its UID does not count:
-// an object that was made anew under its name has what the former one had.
+// same reports whether o and me identify the same object. The UID is ignored, because an object
+// that was recreated with the same name keeps its service.
 func (o Owner) same(me Owner) bool {
 	r := o.Resource
 	r.UID = me.Resource.UID
 	return o.OperatorID == me.OperatorID && o.Instance == me.Instance && r == me.Resource
 }
 
-// doubles says whether o is of another operator that has the id of me.
+// doubles reports whether o belongs to another operator with the same ID as me.
 func (o Owner) doubles(me Owner) bool {
 	return o.OperatorID == me.OperatorID && o.Instance != me.Instance
 }
 
-// Owners are those of a service, in the order in which they came. What others wrote
-// beside what is understood here is kept as it is.
+// Owners are the owners of a service in the order of their arrival. Unknown fields that others
+// wrote are preserved.
 type Owners struct {
 	list []entry
-	rest map[string]json.RawMessage // of the annotation, without ownerRefs
+	rest map[string]json.RawMessage // other fields of the annotation
 }
 
 type entry struct {
 	Owner
-	text json.RawMessage // as it was written; nil: it is to be written
+	text json.RawMessage // original text; nil for an owner that was added
 }
 
-// ParseOwners reads the annotation. The empty text is no owners. An error means that
-// nobody knows whose the service is.
+// ParseOwners parses the annotation. Empty text means no owners. After an error, the owners of the
+// service are unknown.
 func ParseOwners(text string) (Owners, error) {
 	var o Owners
 	if text == "" {
@@ -118,20 +118,20 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
-// Len is how many there are.
+// Len returns the number of owners.
 func (o Owners) Len() int { return len(o.list) }
 
-// index is the place of me among them; -1 if it is not one of them.
+// index returns the position of me, or -1 if me is not an owner.
 func (o Owners) index(me Owner) int {
 	return slices.IndexFunc(o.list, func(e entry) bool { return e.same(me) })
 }
 
-// doubled says whether another operator with the id of me is among them.
+// doubled reports whether another operator with the same ID as me is an owner.
 func (o Owners) doubled(me Owner) bool {
 	return slices.ContainsFunc(o.list, func(e entry) bool { return e.doubles(me) })
 }
 
-// With returns the owners and me: last, or in the place that it has.
+// With returns the owners with me added at the end, or updated in its position.
 func (o Owners) With(me Owner) Owners {
 	o.list = slices.Clone(o.list)
 	if i := o.index(me); i < 0 {
@@ -142,13 +142,13 @@ func (o Owners) With(me Owner) Owners {
 	return o
 }
 
-// Without returns the owners but me.
+// Without returns the owners without me.
 func (o Owners) Without(me Owner) Owners {
 	o.list = slices.DeleteFunc(slices.Clone(o.list), func(e entry) bool { return e.same(me) })
 	return o
 }
 
-// String is the annotation.
+// String returns the text of the annotation.
 func (o Owners) String() string {
 	all := map[string]any{}
 	for k, v := range o.rest {
@@ -165,7 +165,7 @@ func (o Owners) String() string {
 	all["ownerRefs"] = list
 	text, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // what was parsed, and strings
+		panic(err) // only parsed values and strings
 	}
 	return string(text)
 }

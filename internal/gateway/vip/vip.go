@@ -1,11 +1,10 @@
-// Package vip decides what one operator of several does with a service of a tailnet
-// that has addresses of its own. It keeps law 7: what is somebody else's, or cannot
-// be told whose it is, is never written over and never deleted.
+// Package vip decides how one of several operators changes a tailnet service that has its own
+// addresses. It follows law 7: a service with another or an unknown owner is never overwritten or
+// deleted.
 //
-// The API that keeps services knows no conditions and the last writer wins. So each
-// operator names itself in an annotation, writes only what it has just read, and
-// reads again after it wrote: a name that was lost to somebody who wrote at the same
-// time is written again.
+// Tailscale's API for services has no conditional writes; the last writer wins. Each operator
+// therefore records itself in an annotation, writes only what it has just read, and reads again
+// after a write. If a concurrent write removed its entry, it writes the entry again.
 package vip
 
 import (
@@ -16,7 +15,7 @@ import (
 	"slices"
 )
 
-// A Service is one of the tailnet, as its API has it.
+// A Service is a tailnet service as the API returns it.
 type Service struct {
 	Name        string
 	Addrs       []netip.Addr // IPv4 first
@@ -26,63 +25,62 @@ type Service struct {
 	Tags        []string
 }
 
-// A Wish is what an owner wants of a service.
+// A Wish is the desired state of a service for one owner.
 type Wish struct {
 	Name    string
 	Ports   []string
 	Tags    []string
 	Comment string
 
-	// Adopt takes over a service that has no owner that we know, or that of
-	// Tailscale's operator.
+	// Adopt allows taking over a service that has no known owner or is owned by Tailscale's
+	// operator.
 	Adopt bool
 
-	// Addrs are the addresses that the service had when it was this owner's; none if
-	// it never was.
+	// Addrs are the addresses of the service while this owner had it. Empty if it never had it.
 	Addrs []netip.Addr
 }
 
-// A Deed is what is to be done with a service.
+// A Deed is an action on a service.
 type Deed string
 
-// The deeds.
+// The actions.
 const (
-	Rest   Deed = "rest"   // it is as it should be
-	Write  Deed = "write"  // replace it, or make it, as Decision.Service
+	Rest   Deed = "rest"   // nothing to do
+	Write  Deed = "write"  // create the service, or replace it by Decision.Service
 	Delete Deed = "delete" // the last owner leaves
-	Refuse Deed = "refuse" // it is not for us to touch: see Decision.Why
+	Refuse Deed = "refuse" // do not touch the service: see Decision.Why
 )
 
-// A Why says why a service is not touched.
+// A Why is the reason for not touching a service.
 type Why string
 
-// The reasons to refuse.
+// The reasons for Refuse.
 const (
-	NotOwned  Why = "NotOwned"  // somebody else made it, or nobody knows who
-	Conflict  Why = "Conflict"  // its first owner wants other ports or tags
-	Duplicate Why = "Duplicate" // another operator has our id
+	NotOwned  Why = "NotOwned"  // another party or an unknown one created it
+	Conflict  Why = "Conflict"  // its first owner requires other ports or tags
+	Duplicate Why = "Duplicate" // another operator has the same ID
 )
 
-// A Decision is what one owner does with a service next.
+// A Decision is the next action of one owner on a service.
 type Decision struct {
 	Deed    Deed
-	Service Service // of Write
-	Why     Why     // of Refuse
-	Message string  // of Refuse, a sentence
-	Owners  int     // that the service has with it, ours included
+	Service Service // for Write
+	Why     Why     // for Refuse
+	Message string  // for Refuse: a sentence
+	Owners  int     // number of owners after the action, including this one
 }
 
 func refuse(why Why, owners int, message string) Decision {
 	return Decision{Deed: Refuse, Why: why, Message: message, Owners: owners}
 }
 
-// Keep decides what an owner does so that a service is as it wishes. have is the
-// service as it was just read; nil if there is none.
+// Keep decides how an owner brings a service to the desired state. have is the service that was
+// just read, or nil if it does not exist.
 func Keep(have *Service, wish Wish, me Owner) Decision {
 	if have == nil {
 		made := Service{Name: wish.Name, Ports: wish.Ports, Tags: wish.Tags, Comment: wish.Comment, Annotations: map[string]string{Annotation: Owners{}.With(me).String()}}
 		if len(wish.Addrs) > 0 && wish.Addrs[0].Is4() {
-			made.Addrs = wish.Addrs[:1:1] // who knows the old address still finds it
+			made.Addrs = wish.Addrs[:1:1] // clients that cached the old address still reach the service
 		}
 		return Decision{Deed: Write, Service: made, Owners: 1}
 	}
@@ -95,8 +93,8 @@ func Keep(have *Service, wish Wish, me Owner) Decision {
 	}
 	place := owners.index(me)
 	theirs := foreign(have)
-	// One that has no owners, and the addresses that were ours, lost our name: to
-	// somebody who wrote at the same time, or by hand.
+	// A service without owners but with the owner's former addresses lost its annotation to a
+	// concurrent write or to a manual change.
 	lost := owners.Len() == 0 && theirs == 0 && len(wish.Addrs) > 0 && slices.Equal(have.Addrs, wish.Addrs)
 	if place < 0 && !lost && !wish.Adopt {
 		switch {
@@ -107,10 +105,10 @@ func Keep(have *Service, wish Wish, me Owner) Decision {
 		}
 	}
 	next := clone(have)
-	if place < 0 || owners.list[place].Owner != me { // else the text stays: two who spell it differently must not take turns
+	if place < 0 || owners.list[place].Owner != me { // otherwise keep the text: two operators with different encodings must not alternate
 		next.Annotations[Annotation] = owners.With(me).String()
 	}
-	if place > 0 || place < 0 && owners.Len() > 0 { // another one came first, and decides
+	if place > 0 || place < 0 && owners.Len() > 0 { // an earlier owner decides about ports and tags
 		if !equalSets(have.Ports, wish.Ports) || !equalSets(have.Tags, wish.Tags) {
 			first := owners.list[0]
 			return refuse(Conflict, owners.Len(), fmt.Sprintf("the service's first owner, of operator %+.60q, has other ports or tags", first.OperatorID))
@@ -131,15 +129,15 @@ func Keep(have *Service, wish Wish, me Owner) Decision {
 	return d
 }
 
-// Leave decides what an owner does so that nothing of a service is its own any more.
-// Rest means that nothing is. To delete, Leave must say so of two readings.
+// Leave decides how an owner gives up a service. Rest means that nothing is left to do. Before a
+// deletion, the caller must get the decision Delete from two separate reads.
 func Leave(have *Service, me Owner) Decision {
 	if have == nil {
 		return Decision{Deed: Rest}
 	}
 	owners, err := ownersOf(have)
 	if err != nil {
-		return Decision{Deed: Rest} // nobody's that we know, so not ours to delete
+		return Decision{Deed: Rest} // the owners are unknown, so this operator must not delete the service
 	}
 	if owners.doubled(me) {
 		return refuse(Duplicate, owners.Len(), "another operator has the id "+me.OperatorID+", so that it is not known whose the service is")
@@ -169,8 +167,8 @@ func ownersOf(s *Service) (Owners, error) {
 	return ParseOwners(text)
 }
 
-// foreign is how many owners Tailscale's operator has named. A text of it that we do
-// not understand names one.
+// foreign returns the number of owners that Tailscale's operator recorded. An annotation that
+// cannot be parsed counts as one owner.
 func foreign(s *Service) int {
 	text, ok := s.Annotations[TailscaleAnnotation]
 	if !ok {
@@ -183,8 +181,8 @@ func foreign(s *Service) int {
 	return owners.Len()
 }
 
-// clone copies what is changed. The addresses come along: to write a service without
-// those that it has is an error.
+// clone copies the fields that are modified. It keeps the addresses, because the API rejects a
+// write without the existing addresses.
 func clone(s *Service) Service {
 	next := *s
 	next.Annotations = maps.Clone(s.Annotations)

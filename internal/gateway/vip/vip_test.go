@@ -17,7 +17,7 @@ func owner(id string) Owner {
 
 var addrs = []netip.Addr{netip.MustParseAddr("100.127.0.1"), netip.MustParseAddr("fd7a:115c:a1e0::7f00:1")}
 
-// owned is a service with these owners.
+// owned returns a service with these owners.
 func owned(all ...Owner) *Service {
 	var o Owners
 	for _, one := range all {
@@ -31,7 +31,7 @@ func with(s *Service, change func(*Service)) *Service { change(s); return s }
 
 var wish = Wish{Name: "svc:web", Ports: []string{"tcp:443", "tcp:80"}, Tags: []string{"tag:web"}, Comment: "hello"}
 
-// GTW-25: what an operator does with a service, whoever's it is.
+// GTW-25: the action of an operator on a service, for each kind of owner.
 func TestKeep(t *testing.T) {
 	a, b := owner("tp-a"), owner("tp-b")
 	adopting, returning, other := wish, wish, wish
@@ -48,7 +48,7 @@ func TestKeep(t *testing.T) {
 		me     Owner
 		deed   Deed
 		reason Why
-		owners []string // of what is written
+		owners []string // owners of the written service
 	}{
 		{"there is none", nil, wish, a, Write, "", []string{"tp-a"}},
 		{"it is ours", owned(a), wish, a, Rest, "", nil},
@@ -110,7 +110,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// The old IPv4 address is asked for, and never an IPv6 one, which the API refuses.
+// Keep requests the old IPv4 address, and never an IPv6 address, which the API rejects.
 func TestKeepAddress(t *testing.T) {
 	w := wish
 	w.Addrs = addrs
@@ -158,10 +158,9 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// GTW-25, GW-10: several operators read and write between one another as they like;
-// whoever looks again as long as something is not right gets what it wants: all who
-// keep the service are its owners, and when all have left it is gone. What others
-// wrote into it stays.
+// GTW-25, GW-10: several operators read and write in any interleaving. An operator that reconciles
+// while something differs reaches its goal. All operators that keep the service are its owners,
+// and after all have left, the service is gone. Additions by other parties stay.
 func TestShared(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -174,8 +173,8 @@ func TestShared(t *testing.T) {
 			me    Owner
 			keeps bool
 			held  []netip.Addr
-			d     *Decision // what it has decided and not done yet
-			sure  bool      // that it is to be deleted: it has read so twice
+			d     *Decision // decided and not executed yet
+			sure  bool      // two reads have confirmed the deletion
 		}
 		var all []*operator
 		for i := range 2 + r.IntN(3) {
@@ -211,7 +210,8 @@ func TestShared(t *testing.T) {
 			case d.Deed == Delete:
 				world = nil
 			case world == nil && len(d.Service.Addrs) > 1, world != nil && !slices.Equal(d.Service.Addrs, world.Addrs):
-				// The API refuses: a new one cannot have both, another needs what it has.
+				// The API rejects the write: a new service cannot have both addresses, and an
+				// existing one must keep its addresses.
 			default:
 				if d.Service.Addrs = addrs; world != nil {
 					d.Service.Addrs = world.Addrs
@@ -253,7 +253,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// What others wrote into the annotation stays, also what we do not know.
+// All additions of other parties to the annotation stay, including unknown fields.
 func TestOwnersKeep(t *testing.T) {
 	const written = `{ "ownerRefs" : [{"operatorID":"of tomorrow","resource":{"kind":"X","more":[1.50]},"since":"1"}], "version": 2 }`
 	o, err := ParseOwners(written)
@@ -282,8 +282,8 @@ func TestOperatorID(t *testing.T) {
 	}
 }
 
-// FuzzOwners: whatever stands in the annotation, either it is not read, or who is in
-// it stays in it when we come and go.
+// FuzzOwners: for any text, either the annotation is rejected, or all its owners remain when this
+// operator joins and leaves.
 func FuzzOwners(f *testing.F) {
 	f.Add(`{"ownerRefs":[{"operatorID":"tp-b","instance":"i","resource":{"kind":"TailscaleService","namespace":"n","name":"x","uid":"u"}}]}`)
 	f.Add(`{"ownerRefs":[{"OPERATORID":"<","x":1e400}],"ownerrefs":[],"":null}`)

@@ -13,9 +13,9 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// role names each object. A rule without names would mean every object, so there is
-// none when there is nothing to name; and no create or list, which cannot be
-// limited to names: the operator makes everything beforehand.
+// role returns a Role that names each object. A rule without names would allow every object, so it
+// is left out if there are no names. The Role contains no create or list, which cannot be limited
+// to names. The operator creates all objects in advance.
 func (g *group) role() *rbacv1.Role {
 	var secrets []string
 	for i := range g.standing() {
@@ -39,8 +39,8 @@ func (g *group) roleBinding() *rbacv1.RoleBinding {
 	}
 }
 
-// service gives the relays their names. It lists no mapped port, for an EndpointSlice
-// holds a hundred at most; an address needs none.
+// service returns the headless Service of the relays. It does not list the mapped ports, because
+// an EndpointSlice holds at most a hundred ports and a client of the address does not need them.
 func (g *group) service() *corev1.Service {
 	return &corev1.Service{TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: g.meta(g.Name), Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, Selector: PodLabels(g.UID), IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
@@ -53,10 +53,10 @@ func (g *group) disruptionBudget() *policyv1.PodDisruptionBudget {
 		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)}}}
 }
 
-// networkPolicy admits to the mapped ports who may use the group, and Envoy; to the
-// health port Envoy, which asks for the health of each service, the group itself,
-// whose relays ask when they drain, and monitoring. What a relay connects to is not
-// limited: the nodes of a tailnet are anywhere.
+// networkPolicy limits connections to the relays. The mapped ports admit the consumers of the
+// group and Envoy. The health port admits Envoy for its health checks, the relays of the group for
+// the checks during a drain, and monitoring. Connections from relays are not limited, because
+// tailnet nodes can be anywhere.
 func (g *group) networkPolicy() *networkingv1.NetworkPolicy {
 	envoy := namespaces(g.EnvoyNamespaces)
 	np := &networkingv1.NetworkPolicy{TypeMeta: kind(networkingv1.SchemeGroupVersion, "NetworkPolicy"), ObjectMeta: g.meta(g.Name), Spec: networkingv1.NetworkPolicySpec{
@@ -73,8 +73,8 @@ func (g *group) networkPolicy() *networkingv1.NetworkPolicy {
 	return np
 }
 
-// consumers are the namespaces whose services may use the group. An unknown word
-// means its own only.
+// consumers returns the namespaces whose services may use the group. An unknown selector means
+// only the group's own namespace.
 func (g *group) consumers() []networkingv1.NetworkPolicyPeer {
 	c := g.Spec.Consumers
 	switch {
@@ -86,8 +86,9 @@ func (g *group) consumers() []networkingv1.NetworkPolicyPeer {
 	return []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}
 }
 
-// namespaces are all pods of some namespaces. No namespace is no peer: an empty list
-// of peers would mean everybody.
+// namespaces returns a peer for all pods of the named namespaces. It returns no peer for no names.
+// The caller must not use an empty list alone, because a NetworkPolicy rule without peers admits
+// every source.
 func namespaces(names []string) []networkingv1.NetworkPolicyPeer {
 	if len(names) == 0 {
 		return nil
@@ -96,7 +97,7 @@ func namespaces(names []string) []networkingv1.NetworkPolicyPeer {
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: sorted(names)}}}}}
 }
 
-// portRanges are the mapped ports, with those that follow one another as one.
+// portRanges returns the mapped ports, with consecutive ports combined into ranges.
 func portRanges(mapped []v1alpha1.MappedPort) (ranges []networkingv1.NetworkPolicyPort) {
 	for _, protocol := range []v1alpha1.PortProtocol{v1alpha1.TCP, v1alpha1.UDP} {
 		var ports []int32

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	configMount = "/etc/proxies"       // the group's ConfigMap; a relay reads it there only while the API does not answer
-	stateMount  = "/var/run/tailplane" // what a relay may lose
+	configMount = "/etc/proxies"       // the group's ConfigMap; a relay reads it here only while the API is unreachable
+	stateMount  = "/var/run/tailplane" // data that a relay can lose
 
-	// grace is what a pod has to drain and to end. A group that waits longer for
-	// open connections has as much and what comes before the wait.
+	// grace is the termination grace period of a pod. If the drain timeout of a group is longer,
+	// the period is the timeout plus beforeWait, the time before the wait for open connections.
 	grace      = 6 * time.Minute
 	beforeWait = 2 * time.Minute
 	user       = int64(65532)
@@ -65,13 +65,12 @@ func (g *group) pod() corev1.PodTemplateSpec {
 
 func (g *group) drain() time.Duration {
 	if g.Spec.DrainTimeout == nil {
-		return 0 // the default is within the grace
+		return 0 // the default drain timeout fits in grace
 	}
 	return g.Spec.DrainTimeout.Duration
 }
 
-// spread keeps the relays on different nodes where there are several: one that is
-// lost takes one relay with it.
+// spread prefers different nodes for the relays, so that the loss of a node affects one relay.
 func (g *group) spread() []corev1.TopologySpreadConstraint {
 	if len(g.Spec.TopologySpreadConstraints) > 0 {
 		return g.Spec.TopologySpreadConstraints
@@ -87,7 +86,7 @@ func (g *group) container() corev1.Container {
 	}
 	return corev1.Container{
 		Name: "relay", Image: g.image(), ImagePullPolicy: g.PullPolicy, Args: []string{"relay"}, Resources: *resources, Env: g.env(),
-		Ports: []corev1.ContainerPort{ // not the mapped ones: they come and go
+		Ports: []corev1.ContainerPort{ // the mapped ports are not listed because they change
 			{Name: "metrics", ContainerPort: v1alpha1.HealthPort, Protocol: corev1.ProtocolTCP},
 			{Name: "debug", ContainerPort: v1alpha1.DebugPort, Protocol: corev1.ProtocolTCP},
 		},
@@ -107,8 +106,8 @@ func get(path string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(v1alpha1.HealthPort), Scheme: corev1.URISchemeHTTP}}
 }
 
-// env is the contract of Tailscale's own proxy image. The order matters: $(VAR)
-// means only what stands before it.
+// env returns the environment, with the variables of Tailscale's proxy image. The order matters:
+// $(VAR) refers only to preceding variables.
 func (g *group) env() []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}

@@ -30,8 +30,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A stage is a real API server, with the controllers that make pods of StatefulSets
-// and collect what nobody owns.
+// A stage is a real API server with the controllers that create pods of StatefulSets and collect
+// garbage.
 type stage struct {
 	*testing.T
 	cluster *kubetest.Cluster
@@ -49,7 +49,7 @@ func newStage(t *testing.T) *stage {
 	s.must(err)
 	s.must(s.cluster.Apply(t.Context(), crd))
 	config := s.cluster.AdminConfig()
-	config.WarningHandler = rest.NoWarnings{} // of certificates that are empty yet
+	config.WarningHandler = rest.NoWarnings{} // about certificates that are still empty
 	s.admin, err = kubernetes.NewForConfig(config)
 	s.must(err)
 	s.objects, err = dynamic.NewForConfig(config)
@@ -65,14 +65,14 @@ func (s *stage) must(err error) {
 	}
 }
 
-// within is a deadline for everything that one test waits for.
+// within returns a context with the deadline of one test.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// until waits for something that others do.
+// until waits for a condition that other controllers bring about.
 func (s *stage) until(ctx context.Context, what string, done func() (bool, string)) {
 	s.Helper()
 	for {
@@ -88,7 +88,7 @@ func (s *stage) until(ctx context.Context, what string, done func() (bool, strin
 	}
 }
 
-// group stores a group and returns it as it is stored.
+// group creates a group and returns the stored object.
 func (s *stage) group(ctx context.Context, doc string) *v1alpha1.TailscaleProxyGroup {
 	s.Helper()
 	doc = fmt.Sprintf(doc, s.ns)
@@ -101,7 +101,7 @@ func (s *stage) group(ctx context.Context, doc string) *v1alpha1.TailscaleProxyG
 	return g
 }
 
-// apply applies objects and returns the version of each afterwards.
+// apply applies objects and returns their resourceVersions afterwards.
 func (s *stage) apply(ctx context.Context, objects []workload.Object) map[string]string {
 	s.Helper()
 	versions := map[string]string{}
@@ -124,7 +124,7 @@ func (s *stage) apply(ctx context.Context, objects []workload.Object) map[string
 	return versions
 }
 
-// restrict lets only pods without privileges into the namespace.
+// restrict sets the pod security level of the namespace.
 func (s *stage) restrict(ctx context.Context, level string) {
 	s.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
@@ -132,9 +132,8 @@ func (s *stage) restrict(ctx context.Context, level string) {
 	s.must(err)
 }
 
-// The API server takes every shape of a group as it is, finds nothing to change when
-// it is applied again, and its controllers make pods of it, without privileges.
-// All of it goes with the group.
+// The API server accepts every shape of a group without changes. A second apply changes nothing.
+// Its controllers create pods from it, without privileges. All objects are deleted with the group.
 func TestServer(t *testing.T) {
 	s := newStage(t)
 	ctx := within(t)
@@ -149,14 +148,14 @@ func TestServer(t *testing.T) {
 	for _, shape := range []string{"egress", "ingress", "none"} {
 		g := s.group(ctx, docs[shape])
 		plan := workload.Plan{Tailnet: "corp", CertDomains: []string{shape + ".tail8eff9.ts.net"}}
-		for i := range 60 { // every other one is a range of its own: what a policy holds at most
+		for i := range 60 { // no two ports are adjacent, so each is a separate range: the maximum in a policy
 			plan.Ports = append(plan.Ports, v1alpha1.MappedPort{Service: "shop.billing", Protocol: v1alpha1.TCP, MatchPort: int32(10000 + 2*i), TargetPort: 80})
 		}
 		o, err := workload.Render(g, settings, plan)
 		s.must(err)
 		all := everything(o)
 		first := s.apply(ctx, all)
-		s.until(ctx, "applied again, "+shape+" changes", func() (bool, string) { // a status of a controller may come between
+		s.until(ctx, "applied again, "+shape+" changes", func() (bool, string) { // a controller may write a status in between
 			again := s.apply(ctx, all)
 			for what, version := range again {
 				if first[what] != version {
@@ -190,7 +189,7 @@ func TestServer(t *testing.T) {
 	})
 }
 
-// complaints are what controllers say of the namespace.
+// complaints returns the warnings of controllers about the namespace.
 func (s *stage) complaints(ctx context.Context) (all []string) {
 	events, err := s.admin.CoreV1().Events(s.ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -204,7 +203,7 @@ func (s *stage) complaints(ctx context.Context) (all []string) {
 	return all
 }
 
-// as is a client with the account of a pod.
+// as returns a client with the ServiceAccount of a pod.
 func (s *stage) as(ctx context.Context, account string) *kubernetes.Clientset {
 	s.Helper()
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(ctx, s.ns, account, s.TempDir())
@@ -216,7 +215,7 @@ func (s *stage) as(ctx context.Context, account string) *kubernetes.Clientset {
 	return c
 }
 
-// rules are what the API server says that an account may do in the namespace.
+// rules returns the rights of a ServiceAccount in the namespace, according to the API server.
 func (s *stage) rules(ctx context.Context, account string) (all []string) {
 	s.Helper()
 	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: s.ns}}
@@ -232,8 +231,8 @@ func (s *stage) rules(ctx context.Context, account string) (all []string) {
 	return all
 }
 
-// GTW-22: what the API server lets a relay do is what 6.3 of the contract says. What
-// it wrote to its state stays when its group is applied again.
+// GTW-22: the API server allows a relay exactly the rights in section 6.3 of the contract. The
+// relay's data in its state Secret remains when the group is applied again.
 func TestRights(t *testing.T) {
 	s := newStage(t)
 	ctx := within(t)
@@ -246,7 +245,7 @@ func TestRights(t *testing.T) {
 		s.apply(ctx, everything(o))
 		mine = o
 	}
-	everybody := s.rules(ctx, "default") // whom nobody gave anything
+	everybody := s.rules(ctx, "default") // a ServiceAccount without any binding
 	may := slices.DeleteFunc(s.rules(ctx, "mine"), func(r string) bool { return slices.Contains(everybody, r) })
 	want := []string{"configmaps mine-egress-config: get,watch", "events : create,patch", "secrets mine-0,mine-0-config,mine-1,mine-1-config: get,update,patch"}
 	if !slices.Equal(may, want) {

@@ -1,10 +1,10 @@
-// Package workload renders one group of relays as the Kubernetes objects that run
-// it: a StatefulSet and everything beside it. It keeps law 6: a relay may read and
-// write the objects of its own group, each by its name, and nothing else.
+// Package workload renders one group of relays as Kubernetes objects: a StatefulSet and the
+// objects that it needs. It follows law 6: a relay may read and write only the objects of its own
+// group, each by name.
 //
-// Rendering is pure: the same group gives the same bytes. What changes often, which
-// service is carried where, is not in a pod's template, for a relay reads it through
-// the API: mappings and the number of replicas restart nothing.
+// Rendering is pure: the same group gives the same bytes. The mapping of services is not part of
+// the pod template, because it changes often; relays read it through the API. Changes of mappings
+// or of the number of replicas therefore restart no pod.
 package workload
 
 import (
@@ -27,40 +27,40 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// MaxReplicas is how many relays a group can have.
+// MaxReplicas is the maximum number of relays in a group.
 const MaxReplicas = 50
 
-// maxName leaves room for what Kubernetes appends: a label of each pod carries the
-// StatefulSet's name with a hash of 11 characters, and has 63 at most.
+// maxName leaves space for the suffix that Kubernetes appends. A pod label contains the name of
+// the StatefulSet and a hash of 11 characters, and has at most 63 characters.
 const maxName = 52
 
-// Settings are the operator's, the same for every group.
+// Settings are the operator's settings for all groups.
 type Settings struct {
-	Image             string                      // of tailplaned; required
-	AllowCustomImages bool                        // a group may name its own image
+	Image             string                      // image of tailplaned; required
+	AllowCustomImages bool                        // allows a group to set its own image
 	PullPolicy        corev1.PullPolicy           // optional
 	PullSecrets       []string                    // optional, in the group's namespace
-	Resources         corev1.ResourceRequirements // of groups that name none; optional
-	// EnvoyNamespaces are where Envoy runs: it may reach the mapped ports, and asks
-	// each relay how it is. MonitoringNamespaces may read metrics.
+	Resources         corev1.ResourceRequirements // for groups without resources; optional
+	// EnvoyNamespaces are the namespaces of Envoy. Envoy may connect to the mapped ports and
+	// checks the health of each relay. MonitoringNamespaces may read metrics.
 	EnvoyNamespaces, MonitoringNamespaces []string
-	Version                               string // of the operator, for a label; optional
+	Version                               string // operator version for a label; optional
 }
 
-// A Plan is what was decided upon one group now.
+// A Plan is what the controller decided for one group.
 type Plan struct {
 	// Tailnet is the name of the TailscaleTailnet that the relays join. Required.
 	Tailnet string
 
-	// Standing is how many ordinals still have anything: more than the replicas
-	// while pods of what was a larger group end, which write their state to the
-	// last. A smaller number counts as the number of replicas.
+	// Standing is the number of ordinals that still need their objects. It exceeds the replicas
+	// while pods of a formerly larger group end, because they write their state until then. A
+	// smaller value means the number of replicas.
 	Standing int32
 
-	// Ports are the ports of the relays that something leads to now.
+	// Ports are the mapped ports that are in use.
 	Ports []v1alpha1.MappedPort
 
-	// CertDomains are the names whose certificates the relays share.
+	// CertDomains are the names of the certificates that the relays share.
 	CertDomains []string
 }
 
@@ -70,33 +70,33 @@ type Object interface {
 	runtime.Object
 }
 
-// Objects are those of one group, ready to be applied: their kinds are set.
+// Objects are the objects of one group with their kinds set, ready to apply.
 type Objects struct {
 	ServiceAccount   *corev1.ServiceAccount
 	Role             *rbacv1.Role
 	RoleBinding      *rbacv1.RoleBinding
 	NetworkPolicy    *networkingv1.NetworkPolicy
 	Service          *corev1.Service
-	DisruptionBudget *policyv1.PodDisruptionBudget // nil for fewer than two replicas: it is to be deleted
+	DisruptionBudget *policyv1.PodDisruptionBudget // nil for fewer than two replicas: must then be deleted
 	StatefulSet      *appsv1.StatefulSet
 
-	// State are the Secrets that relays write, by ordinal. They are rendered
-	// without data, and applied so: what a relay wrote is another's field.
+	// State are the Secrets that relays write, by ordinal. They are rendered and applied without
+	// data, because the relays own the data fields.
 	State []*corev1.Secret
 
-	// ConfigMap and Config are what the operator tells relays, rendered without
-	// data. Whoever applies them fills in all of it, for what an apply leaves out
-	// is taken away.
+	// ConfigMap and Config contain the configuration for relays, rendered without data. The caller
+	// must add all data before applying, because server-side apply removes fields that are left
+	// out.
 	ConfigMap *corev1.ConfigMap
 	Config    []*corev1.Secret
 
-	// Certs are the Secrets of shared certificates, empty. They are to be created
-	// where there is none and never applied: that would take a certificate away.
+	// Certs are the Secrets of shared certificates, empty. The caller must create missing ones and
+	// must never apply them, because that would delete a certificate.
 	Certs []*corev1.Secret
 }
 
-// Whole are the objects that are to be applied as they are, in that order: what a
-// pod needs comes before the pods.
+// Whole returns the objects to apply without changes, in order: everything that a pod needs comes
+// before the StatefulSet.
 func (o *Objects) Whole() []Object {
 	all := []Object{o.ServiceAccount}
 	for _, s := range o.State {
@@ -109,7 +109,7 @@ func (o *Objects) Whole() []Object {
 	return append(all, o.StatefulSet)
 }
 
-// group is one group while it is rendered.
+// group is a group during rendering.
 type group struct {
 	*v1alpha1.TailscaleProxyGroup
 	Settings
@@ -117,8 +117,8 @@ type group struct {
 	replicas int32
 }
 
-// Render renders a group. It changes nothing that it is given. An error says what
-// of the operator's settings or of the group makes it impossible.
+// Render renders a group. It does not modify its arguments. The error lists the invalid settings
+// of the operator or of the group.
 func Render(g *v1alpha1.TailscaleProxyGroup, s Settings, p Plan) (*Objects, error) {
 	r := group{g, s, p, Replicas(g)}
 	if err := r.check(); err != nil {
@@ -126,7 +126,7 @@ func Render(g *v1alpha1.TailscaleProxyGroup, s Settings, p Plan) (*Objects, erro
 	}
 	o := &Objects{
 		ServiceAccount: &corev1.ServiceAccount{TypeMeta: kind(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: r.meta(g.Name),
-			AutomountServiceAccountToken: new(false)}, // the pods ask for it
+			AutomountServiceAccountToken: new(false)}, // the pod template turns it on
 		Role:          r.role(),
 		RoleBinding:   r.roleBinding(),
 		NetworkPolicy: r.networkPolicy(),
@@ -169,7 +169,7 @@ func (g *group) check() error {
 	return nil
 }
 
-// Replicas is how many relays a group is to have.
+// Replicas returns the desired number of relays of a group.
 func Replicas(g *v1alpha1.TailscaleProxyGroup) int32 {
 	if g.Spec.Replicas == nil {
 		return 2
@@ -186,24 +186,23 @@ func (g *group) image() string {
 	return g.Image
 }
 
-// StateSecretName is the name of the Secret that the relay of an ordinal writes. It
-// is also the name of its pod.
+// StateSecretName is the name of the Secret that the relay with this ordinal writes. It equals the
+// name of the pod.
 func StateSecretName(group string, ordinal int32) string {
 	return group + "-" + strconv.Itoa(int(ordinal))
 }
 
-// ConfigSecretName is the name of the Secret that brings the relay of an ordinal its
-// auth key.
+// ConfigSecretName is the name of the Secret with the auth key for the relay with this ordinal.
 func ConfigSecretName(group string, ordinal int32) string {
 	return StateSecretName(group, ordinal) + "-config"
 }
 
-// ConfigMapName is the name of the ConfigMap that tells a group what it carries.
+// ConfigMapName is the name of the ConfigMap with the relay configuration of a group.
 func ConfigMapName(g *v1alpha1.TailscaleProxyGroup) string {
 	return g.Name + "-" + string(g.Spec.Type) + "-config"
 }
 
-// PodLabels find the pods of a group. They never change.
+// PodLabels returns the selector labels of a group's pods. They never change.
 func PodLabels(uid types.UID) map[string]string { return map[string]string{"app": string(uid)} }
 
 func ordinal(i int32) map[string]string {
@@ -214,7 +213,7 @@ func (g *group) labels() map[string]string {
 	return map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: g.Name, v1alpha1.TailnetLabel: g.Tailnet}
 }
 
-// meta is the metadata of an object that goes when the group goes.
+// meta returns the metadata of an object that the group owns.
 func (g *group) meta(name string) metav1.ObjectMeta {
 	labels := g.labels()
 	if v := labelValue(g.Version); v != "" {
@@ -222,7 +221,7 @@ func (g *group) meta(name string) metav1.ObjectMeta {
 	}
 	return metav1.ObjectMeta{
 		Name: name, Namespace: g.Namespace, Labels: labels,
-		// The kind from the scheme: an object that was read has none.
+		// The kind is set explicitly, because an object that was read from the API has none.
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g.TailscaleProxyGroup, v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"))},
 	}
 }
@@ -234,7 +233,7 @@ func (g *group) secret(name, kindOf string, more map[string]string) *corev1.Secr
 	return s
 }
 
-// labelValue makes a version one that can stand in a label: "+dirty" cannot.
+// labelValue converts a version to a valid label value. For example, "+dirty" is not valid.
 func labelValue(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' || r == '_' {
@@ -249,5 +248,5 @@ func kind(gv interface{ String() string }, k string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: gv.String(), Kind: k}
 }
 
-// sorted is s without repetitions, in an order that does not depend on the caller.
+// sorted returns a sorted copy of s without duplicates.
 func sorted(s []string) []string { return slices.Compact(slices.Sorted(slices.Values(s))) }

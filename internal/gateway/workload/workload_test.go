@@ -30,15 +30,15 @@ import (
 
 var update = flag.Bool("update", false, "write what Render makes into testdata")
 
-// An input is what Render is given, as a document.
+// An input contains the arguments of Render as one document.
 type input struct {
 	Group    v1alpha1.TailscaleProxyGroup
 	Settings workload.Settings
 	Plan     workload.Plan
 }
 
-// everything is all objects of a group: those that are applied as they are, then
-// those that get data first.
+// everything returns all objects of a group: first those that are applied unchanged, then those
+// that get data before.
 func everything(o *workload.Objects) []workload.Object {
 	all := append(o.Whole(), o.ConfigMap)
 	for _, s := range slices.Concat(o.Config, o.Certs) {
@@ -60,7 +60,7 @@ func show(t testing.TB, o *workload.Objects) []byte {
 	return b.Bytes()
 }
 
-// TestGolden shows what a group becomes, one file for each shape.
+// TestGolden compares the rendered objects with one file for each shape of a group.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) < 4 {
@@ -99,7 +99,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// sample is any group that may be asked for.
+// sample returns a random valid group.
 func sample(r *rand.Rand) input {
 	name := "g"
 	for range r.IntN(51) {
@@ -147,7 +147,7 @@ func clone(t *testing.T, in input) (out input) {
 	return out
 }
 
-// TestLaws holds what is true of every group.
+// TestLaws checks properties of every group.
 func TestLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -174,7 +174,7 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// lawOfBytes: the same group, in any order, gives the same bytes.
+// lawOfBytes: the same group gives the same bytes, whatever the order of its lists.
 func lawOfBytes(t *testing.T, in input, o *workload.Objects) {
 	slices.Reverse(in.Plan.Ports)
 	slices.Reverse(in.Settings.EnvoyNamespaces)
@@ -187,7 +187,8 @@ func lawOfBytes(t *testing.T, in input, o *workload.Objects) {
 	}
 }
 
-// lawOfObject: each object is ours, goes with the group, and holds nothing secret.
+// lawOfObject: each object has the operator's labels, is owned by the group, and contains no
+// secret.
 func lawOfObject(t *testing.T, in input, object workload.Object) {
 	id := fmt.Sprintf("%T %s", object, object.GetName())
 	if gvk := object.GetObjectKind().GroupVersionKind(); gvk.Kind == "" || gvk.Version == "" {
@@ -221,8 +222,8 @@ func lawOfObject(t *testing.T, in input, object workload.Object) {
 	}
 }
 
-// GTW-22: a pod may read and write the Secrets of its group by name, watch its
-// ConfigMap and tell events: nothing without names, nothing to create or list.
+// GTW-22: a pod may read and write the Secrets of its group by name, watch its ConfigMap and
+// create events. It has no rights without names, and none to create or list.
 func lawOfRights(t *testing.T, in input, o *workload.Objects) {
 	n := int(max(workload.Replicas(&in.Group), in.Plan.Standing))
 	var secrets []string
@@ -274,8 +275,8 @@ func lawOfRights(t *testing.T, in input, o *workload.Objects) {
 	}
 }
 
-// lawOfPods: pods run without privileges and without a secret in their template, and
-// are found by a label that nobody else can set.
+// lawOfPods: pods run without privileges and without a secret in their template. Their selector
+// label cannot be set by another party.
 func lawOfPods(t *testing.T, in input, o *workload.Objects) {
 	spec := o.StatefulSet.Spec
 	if len(o.StatefulSet.Name)+len("-1234567890") > 63 {
@@ -331,7 +332,7 @@ func envOf(containers []corev1.Container) (all [][]corev1.EnvVar) {
 	return all
 }
 
-// lawOfNetwork: nobody is admitted by an empty list, which would mean everybody.
+// lawOfNetwork: no rule has an empty list of peers, which would admit every source.
 func lawOfNetwork(t *testing.T, o *workload.Objects) {
 	for _, rule := range o.NetworkPolicy.Spec.Ingress {
 		if len(rule.From) == 0 || len(rule.Ports) == 0 {
@@ -348,7 +349,7 @@ func lawOfNetwork(t *testing.T, o *workload.Objects) {
 	}
 }
 
-// lawOfRest: what comes and goes changes no pod.
+// lawOfRest: changes of ports and replicas do not change the pod template.
 func lawOfRest(t *testing.T, in input, o *workload.Objects) {
 	other := clone(t, in)
 	other.Plan.Ports, other.Plan.CertDomains, other.Plan.Standing = nil, nil, 0
@@ -369,7 +370,7 @@ func lawOfRest(t *testing.T, in input, o *workload.Objects) {
 	}
 }
 
-// What cannot be rendered is refused with everything that is wrong.
+// Render rejects invalid inputs with an error that lists every mistake.
 func TestRefused(t *testing.T) {
 	good := func() input { return sample(rand.New(rand.NewPCG(1, 1))) }
 	for _, x := range []struct {
@@ -394,8 +395,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// expand gives the environment of a pod as the kubelet does: in order, and $(VAR)
-// only from what stands before.
+// expand returns the environment of a pod as the kubelet computes it: in order, and $(VAR) refers
+// only to preceding variables.
 func expand(o *workload.Objects, pod, ip string) map[string]string {
 	env := map[string]string{}
 	for _, v := range o.StatefulSet.Spec.Template.Spec.Containers[0].Env {
@@ -411,7 +412,8 @@ func expand(o *workload.Objects, pod, ip string) map[string]string {
 	return env
 }
 
-// A relay reads the environment as it is meant, and names the objects that are made.
+// A relay parses the environment correctly, and the names that it derives match the rendered
+// objects.
 func TestRelayContract(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 50 {

@@ -1,10 +1,9 @@
-// Package document is what a relay is told and what it tells: the ConfigMap of
-// its group and the applied status in its state Secret. It keeps law 3 of how we
-// read: what comes out of Parse cannot be wrong, and one bad service is refused
-// by name while the others stay.
+// Package document defines the configuration of a relay (the ConfigMap of its group) and its
+// reported status (in its state Secret). It implements law 3 for input: Parse returns only valid
+// values. An invalid service is refused by name, and the other services stay.
 //
-// The keys egress-services and hep-pings have the shape that Tailscale's own
-// proxy image reads; relay.json is ours and adds what it has no place for.
+// The keys egress-services and hep-pings have the format that Tailscale's proxy image reads.
+// relay.json is specific to Tailplane and contains what that format cannot express.
 package document
 
 import (
@@ -23,33 +22,33 @@ import (
 	"time"
 )
 
-// Keys of the ConfigMap, and of the state Secret.
+// Keys of the ConfigMap and of the state Secret.
 const (
-	EgressKey = "egress-services" // also where the applied status stands in the state Secret
+	EgressKey = "egress-services" // also the key of the applied status in the state Secret
 	PingsKey  = "hep-pings"
 	RelayKey  = "relay.json"
 )
 
-// The range of ports that a relay listens on in the cluster.
+// The range of ports that a relay listens on inside the cluster.
 const (
 	MinMatchPort = 10000
 	MaxMatchPort = 10999
 )
 
-// Bounds of a document. The first two are the contract of a group.
+// Limits of a configuration. The first two are part of the contract of a group.
 const (
 	maxServices = 1000
 	maxPorts    = MaxMatchPort - MinMatchPort + 1
 	maxTargets  = 256
-	maxBytes    = 1 << 20 // what a ConfigMap can hold
+	maxBytes    = 1 << 20 // maximum size of a ConfigMap
 	maxPings    = 10_000
 	maxExposed  = 100
 )
 
-// A Protocol is how a mapping's bytes travel.
+// A Protocol is the transport protocol of a mapping.
 type Protocol string
 
-// The protocols. Documents may spell them in either case, and are written in lower.
+// The protocols. Upper and lower case are accepted; lower case is written.
 const (
 	TCP Protocol = "tcp"
 	UDP Protocol = "udp"
@@ -65,18 +64,18 @@ func (p *Protocol) UnmarshalText(b []byte) error {
 	return fmt.Errorf("the protocol %.20q is neither TCP nor UDP", b)
 }
 
-// A Port leads a port of the relay to one of the target.
+// A Port maps a port of the relay to a port of the target.
 type Port struct {
 	Protocol Protocol `json:"protocol"`
 	Match    uint16   `json:"matchPort"`
 	Target   uint16   `json:"targetPort"`
 }
 
-// A Target names nodes or services of the tailnet in exactly one way.
+// A Target selects nodes or services of the tailnet. Exactly one field must be set.
 type Target struct {
 	IP   string   `json:"ip,omitempty"`
 	FQDN string   `json:"fqdn,omitempty"`
-	Tags []string `json:"tags,omitempty"` // every node that has all of them
+	Tags []string `json:"tags,omitempty"` // selects every node that has all of these tags
 }
 
 // An EgressService is one value of egress-services.
@@ -86,79 +85,79 @@ type EgressService struct {
 	Ports               []Port `json:"ports"`
 }
 
-// A File is relay.json as it stands.
+// A File is the content of relay.json.
 type File struct {
 	Tailnet      Tailnet                `json:"tailnet,omitzero"`
-	Targets      map[string][]Target    `json:"targets,omitempty"` // by service: instead of its tailnetTarget
+	Targets      map[string][]Target    `json:"targets,omitempty"` // by service; replaces its tailnetTarget
 	Ingress      map[string]IngressFile `json:"ingress,omitempty"`
 	Limits       Limits                 `json:"limits,omitzero"`
-	DrainTimeout string                 `json:"drainTimeout,omitempty"` // such as "1m"; "0s": wait for nobody
+	DrainTimeout string                 `json:"drainTimeout,omitempty"` // such as "1m"; "0s" does not wait for open connections
 }
 
-// A Tailnet says which node the relay is to be.
+// A Tailnet is the identity of the relay as a tailnet node.
 type Tailnet struct {
-	ControlURL     string   `json:"controlURL,omitempty"`     // Tailscale's own when empty
-	HostnamePrefix string   `json:"hostnamePrefix,omitempty"` // "-" and the ordinal follow
+	ControlURL     string   `json:"controlURL,omitempty"`     // empty means Tailscale's control server
+	HostnamePrefix string   `json:"hostnamePrefix,omitempty"` // the hostname is this prefix, "-" and the ordinal
 	Tags           []string `json:"tags,omitempty"`
 }
 
-// Limits are what a relay holds at a time. 0 is the default of the field.
+// Limits are the maximum numbers of concurrent connections and flows. 0 means the default.
 type Limits struct {
-	Connections int `json:"connections,omitempty"` // 10,000
-	Flows       int `json:"flows,omitempty"`       // of UDP: 4,096
+	Connections int `json:"connections,omitempty"` // default 10,000
+	Flows       int `json:"flows,omitempty"`       // UDP flows; default 4,096
 }
 
-// An IngressFile is one value of "ingress": what the tailnet sees of a Service.
+// An IngressFile is one value of "ingress": a Service that the relay exposes to the tailnet.
 type IngressFile struct {
-	VIP           string        `json:"vip,omitempty"` // svc:name; empty: the relay's own node
+	VIP           string        `json:"vip,omitempty"` // svc:name; empty means the relay's own node
 	Ports         []IngressPort `json:"ports"`
-	ProxyProtocol bool          `json:"proxyProtocol,omitempty"` // the backend gets a header of version 2
+	ProxyProtocol bool          `json:"proxyProtocol,omitempty"` // send a PROXY header of version 2 to the backend
 	Ready         bool          `json:"ready"`                   // the backend has an endpoint
-	Domain        string        `json:"domain,omitempty"`        // the name of the certificate, where TLS is ended, and of its Secret
-	Issue         bool          `json:"issue,omitempty"`         // have one issued, if the Secret has none
+	Domain        string        `json:"domain,omitempty"`        // if TLS is terminated: the name of the certificate and of its Secret
+	Issue         bool          `json:"issue,omitempty"`         // issue a certificate if the Secret has none
 }
 
-// Terminates says whether relays end TLS at a port of it.
+// Terminates reports whether relays terminate TLS on at least one port.
 func (f IngressFile) Terminates() bool {
 	return slices.ContainsFunc(f.Ports, func(p IngressPort) bool { return p.Terminate })
 }
 
-// An IngressPort leads a port of the tailnet to one in the cluster.
+// An IngressPort maps a port of the tailnet to a backend in the cluster.
 type IngressPort struct {
 	Protocol  Protocol `json:"protocol"`
 	Port      uint16   `json:"port"`
 	Backend   string   `json:"backend"`             // host:port
-	Terminate bool     `json:"terminate,omitempty"` // the relay ends TLS
-	H2        bool     `json:"h2,omitempty"`        // where it does: the backend speaks HTTP/2
+	Terminate bool     `json:"terminate,omitempty"` // the relay terminates TLS
+	H2        bool     `json:"h2,omitempty"`        // with Terminate: the backend speaks HTTP/2
 }
 
-// A Config is a document that was read. It is not to be changed.
+// A Config is a parsed configuration. It must not be modified.
 type Config struct {
-	Services     []Service // by name
-	Exposed      []Exposed // by name
-	Pings        int       // of each health endpoint when the relay drains
+	Services     []Service // sorted by name
+	Exposed      []Exposed // sorted by name
+	Pings        int       // number of pings to each health endpoint during a drain
 	DrainTimeout time.Duration
-	Limits       Limits // no zeros
+	Limits       Limits // without zeros
 	Tailnet      Tailnet
-	// Refused are the services that are wrong, each with why. The others hold.
+	// Refused maps each invalid service to the reason. The other services are valid.
 	Refused map[string]string
 }
 
-// A Service of the tailnet, as the cluster reaches it.
+// A Service is a tailnet service that the relay provides to the cluster.
 type Service struct {
 	Name    string   // such as "shop.billing"
-	Health  *url.URL // of its health endpoint; nil: none
+	Health  *url.URL // health endpoint; nil if there is none
 	Targets []Target // at least one
 	Ports   []Port
 }
 
-// Exposed is something of the cluster, as the tailnet reaches it.
+// Exposed is a cluster backend that the relay provides to the tailnet.
 type Exposed struct {
 	Name string
 	IngressFile
 }
 
-// Defaults of what a document leaves out.
+// Default values and limits.
 const (
 	DefaultDrain       = time.Minute
 	DefaultConnections = 10_000
@@ -167,8 +166,8 @@ const (
 	maxConnections     = 1_000_000
 )
 
-// Parse reads the data of a ConfigMap. An error means that nothing of it can be
-// used, and the caller keeps what it had; an empty document is none.
+// Parse parses the data of a ConfigMap. After an error the caller must keep its previous
+// configuration. Empty data is a valid configuration without services.
 func Parse(data map[string]string) (Config, error) {
 	c := Config{DrainTimeout: DefaultDrain, Refused: map[string]string{}}
 	size := 0
@@ -196,7 +195,7 @@ func Parse(data map[string]string) (Config, error) {
 	if len(egress) > maxServices || len(file.Ingress) > maxExposed {
 		return c, fmt.Errorf("%d services and %d exposed ones; at most %d and %d are carried", len(egress), len(file.Ingress), maxServices, maxExposed)
 	}
-	taken := map[Port]string{} // without its target
+	taken := map[Port]string{} // keys have no Target
 	for _, name := range slices.Sorted(maps.Keys(egress)) {
 		s, err := service(name, egress[name], file.Targets[name], taken)
 		if err != nil {
@@ -216,8 +215,8 @@ func Parse(data map[string]string) (Config, error) {
 	return c, nil
 }
 
-// decode reads one JSON value. Fields that a newer operator adds are for newer
-// relays: a group is rolled one pod after the other.
+// decode parses exactly one JSON value. It ignores unknown fields, because a newer operator may
+// add fields before all relays of a group are updated.
 func decode(text string, into any) error {
 	d := json.NewDecoder(strings.NewReader(text))
 	if err := d.Decode(into); err != nil {
@@ -229,7 +228,7 @@ func decode(text string, into any) error {
 	return nil
 }
 
-// settle takes what is not about one service.
+// settle parses the settings that do not belong to one service.
 func (c *Config) settle(f File, pings string) error {
 	if pings = strings.TrimSpace(pings); pings != "" {
 		n, err := strconv.Atoi(pings)
@@ -276,7 +275,7 @@ func service(name string, e EgressService, several []Target, taken map[Port]stri
 	if e.HealthCheckEndpoint != "" {
 		u, err := url.Parse(e.HealthCheckEndpoint)
 		if err != nil || u.Scheme != "http" || u.Host == "" || u.User != nil || u.Fragment != "" {
-			return s, errors.New("its healthCheckEndpoint is not an http address") // not shown: it may hold a password
+			return s, errors.New("its healthCheckEndpoint is not an http address") // value not shown: it may contain a password
 		}
 		s.Health = u
 	}
@@ -298,13 +297,13 @@ func service(name string, e EgressService, several []Target, taken map[Port]stri
 		}
 		own[at] = true
 	}
-	for at := range own { // only now: a service that is refused holds no port
+	for at := range own { // after all checks: a refused service must not occupy ports
 		taken[at] = name
 	}
 	return s, nil
 }
 
-// checkName wants what can stand in a path and in a log: /readyz/<service>.
+// checkName accepts only names that can be part of a path (/readyz/<service>) and of a log line.
 func checkName(name string) error {
 	if name == "" || len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_' && r != ':'
@@ -314,7 +313,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// check makes the target one that is spelt in one way only.
+// check validates the target and rewrites it to its canonical spelling.
 func (t *Target) check() error {
 	n := 0
 	for _, is := range []bool{t.IP != "", t.FQDN != "", len(t.Tags) > 0} {
@@ -350,7 +349,7 @@ func (t *Target) check() error {
 	return nil
 }
 
-// checkHost wants a DNS name of at least two labels that is no address in disguise.
+// checkHost requires a DNS name with at least two labels that cannot be parsed as an address.
 func checkHost(name string) error {
 	labels := strings.Split(name, ".")
 	if len(name) > 253 || len(labels) < 2 {
@@ -361,7 +360,7 @@ func checkHost(name string) error {
 			return fmt.Errorf("the target %.60q is not a full name", name)
 		}
 	}
-	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' { // such as 0x7f.1 and 127.1, which some resolvers read
+	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' { // some resolvers parse names such as 0x7f.1 and 127.1 as addresses
 		return fmt.Errorf("the target %.60q is a number, not a name", name)
 	}
 	return nil
@@ -427,41 +426,42 @@ func cutPort(s string) (host string, port uint16, ok bool) {
 	return host, uint16(n), ok && err == nil && checkHost(strings.ToLower(strings.TrimSuffix(host, "."))) == nil
 }
 
-// A Status is what a relay has applied, as it stands in its state Secret.
+// A Status is the configuration that a relay has applied, as stored in its state Secret.
 type Status struct {
 	PodIPv4  string                   `json:"podIPv4"`
 	PodIPv6  string                   `json:"podIPv6,omitempty"`
 	Services map[string]ServiceStatus `json:"services"`
-	// Exposed are those that the tailnet reaches through this relay.
+	// Exposed are the services that the tailnet reaches through this relay.
 	Exposed map[string]ExposedStatus `json:"exposed,omitempty"`
-	// Refused are services that could not be read or bound, each with why.
+	// Refused maps each service that is invalid or not bound to the reason.
 	Refused map[string]string `json:"refused,omitempty"`
 }
 
-// A ServiceStatus is what is bound of a service.
+// A ServiceStatus is what is bound for a service.
 type ServiceStatus struct {
 	Ports   []Port       `json:"ports"`
 	IPs     []netip.Addr `json:"tailnetTargetIPs"`
-	Target  Target       `json:"tailnetTarget"` // the first one
+	Target  Target       `json:"tailnetTarget"` // the first of Targets
 	Targets []Target     `json:"targets,omitempty"`
 }
 
-// ExposedStatus is what is bound of an exposed service.
+// ExposedStatus is what is bound for an exposed service.
 type ExposedStatus struct {
 	VIP   string        `json:"vip,omitempty"`
 	Ports []IngressPort `json:"ports"`
-	// Uncertified is why TLS is refused where it is to be ended; empty: it is not.
+	// Uncertified is the reason why TLS is refused although it should be terminated. Empty means
+	// that a certificate exists.
 	Uncertified string `json:"uncertified,omitempty"`
 }
 
-// JSON is the status in one form only, so that equal ones are equal bytes.
+// JSON returns the canonical encoding: equal statuses have equal bytes.
 func (s Status) JSON() []byte {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic("relay status: " + err.Error()) // strings, numbers and addresses only
+		panic("relay status: " + err.Error()) // a Status holds only strings, numbers and addresses
 	}
 	return b
 }
 
-// Equal reports whether two documents say the same.
+// Equal reports whether two statuses are equal.
 func (s Status) Equal(o Status) bool { return bytes.Equal(s.JSON(), o.JSON()) }

@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 	if len(c.Services) != 2 || c.Services[0].Name != "a" || c.Services[0].Health.Port() != "9002" || c.Services[0].Targets[0].IP != "100.64.0.7" || c.Services[0].Ports[0].Protocol != UDP {
 		t.Errorf("services %+v", c.Services)
 	}
-	if b := c.Services[1]; len(b.Targets) != 2 || b.Targets[0].Tags[1] != "tag:blue" { // relay.json says more than egress-services can
+	if b := c.Services[1]; len(b.Targets) != 2 || b.Targets[0].Tags[1] != "tag:blue" { // relay.json can contain more than egress-services
 		t.Errorf("targets %+v", b.Targets)
 	}
 	if c.Pings != 6 || c.DrainTimeout != 90*time.Second || c.Limits != (Limits{DefaultConnections, 7}) || c.Tailnet.HostnamePrefix != "x" || len(c.Refused) != 0 {
@@ -57,7 +57,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What cannot be read at all is an error, so that the relay keeps what it has.
+// If nothing can be parsed, Parse returns an error, so that the relay keeps its configuration.
 func TestParseNothing(t *testing.T) {
 	for _, tt := range []struct {
 		why  string
@@ -83,7 +83,7 @@ func TestParseNothing(t *testing.T) {
 	}
 }
 
-// One bad service is refused by name, and the others hold.
+// An invalid service is refused by name, and the others are valid.
 func TestParseRefused(t *testing.T) {
 	good := `"good":` + strings.Replace(web, "10000", "10999", 1)
 	ports := func(p string) string { return `{"tailnetTarget":{"ip":"100.64.0.7"},"ports":[` + p + `]}` }
@@ -138,18 +138,18 @@ func quote(s string) string {
 	return `"` + strings.NewReplacer("\x1b", `\u001b`, `"`, `\"`).Replace(s) + `"`
 }
 
-// GTW-21: of all addresses only those that nodes and services can have.
+// GTW-21: only addresses that nodes and services can have.
 func TestAllowed(t *testing.T) {
 	for s, want := range map[string]bool{
 		"100.64.0.1": true, "100.127.255.254": true, "fd7a:115c:a1e0::1": true, "fd7a:115c:a1e0:ab12:4843:cd96:6264:4a5b": true,
 		"100.63.255.255": false, "100.128.0.0": false, "127.0.0.1": false, "0.0.0.0": false, "169.254.169.254": false, "10.96.0.1": false, "192.168.1.1": false, "8.8.8.8": false,
 		"100.100.100.100": false, "100.100.0.1": false, "100.115.92.1": false, "::1": false, "::": false, "fe80::1": false, "fd00:ec2::254": false,
 		"::ffff:100.64.0.1": false, "::ffff:127.0.0.1": false, "fd7a:115c:a1e0::53": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false,
-		"fd7a:115c:a1e0:b1a:0:1:7f00:1":        false, // 127.0.0.1 behind a router of site 1
-		"fd7a:115c:a1e0:b1a:0:1:a9fe:a9fe":     false, // and metadata
+		"fd7a:115c:a1e0:b1a:0:1:7f00:1":        false, // 127.0.0.1 behind a subnet router of site 1
+		"fd7a:115c:a1e0:b1a:0:1:a9fe:a9fe":     false, // the metadata address
 		"fd7a:115c:a1e1::1":                    false,
 		"fd7a:115c:a1e0::1%eth0":               false,
-		"fd7a:115c:a1e0:0:ffff:ffff:a9fe:a9fe": true, // a node's own in every form that is left
+		"fd7a:115c:a1e0:0:ffff:ffff:a9fe:a9fe": true, // a node address in the only remaining form
 	} {
 		if got := Allowed(netip.MustParseAddr(s)); got != want {
 			t.Errorf("%s: %v", s, got)
@@ -157,7 +157,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is written, what comes out cannot be wrong.
+// FuzzParse: for any input, the result is valid.
 func FuzzParse(f *testing.F) {
 	f.Add(`{"w":`+web+`}`, "6", `{"targets":{"w":[{"tags":["tag:a"]}]},"ingress":{"x":{"vip":"svc:a","ports":[{"protocol":"tcp","port":1,"backend":"a.b:1"}],"ready":true}}}`)
 	f.Add(`{"w":{"tailnetTarget":{"ip":"fd7a:115c:a1e0:b1a:0:1:7f00:1"},"ports":[]}}`, "", `{"drainTimeout":"0s"}`)

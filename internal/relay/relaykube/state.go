@@ -1,6 +1,6 @@
-// Package relaykube is a relay's side of Kubernetes: the Secret that keeps its
-// node, the Secret that brings an auth key, and the ConfigMap of its group. It
-// keeps law 6: each is got by name, with rights on that name and no list.
+// Package relaykube is the Kubernetes client of a relay. It uses the Secret with the node's state,
+// the Secret with an auth key, and the ConfigMap of the group. It follows law 6: it gets each
+// object by name, with rights on that name only and no list.
 package relaykube
 
 import (
@@ -21,32 +21,32 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Fields of the state Secret, beside the node's own state.
+// Fields of the state Secret in addition to the node's own state.
 const (
-	DeviceID    = "device_id"   // the node's stable id
-	DeviceFQDN  = "device_fqdn" // with its final dot
+	DeviceID    = "device_id"   // the node's stable ID
+	DeviceFQDN  = "device_fqdn" // with the final dot
 	DeviceIPs   = "device_ips"  // a JSON list
 	PodUID      = "pod_uid"
 	CapVersion  = "tailscale_capver"
-	Reissue     = "reissue_authkey" // the id of the key that did not let the node in
-	NoKey       = "no-authkey"      // the value of Reissue when there was none
+	Reissue     = "reissue_authkey" // ID of the auth key that control rejected
+	NoKey       = "no-authkey"      // value of Reissue if there was no key
 	authKeyData = "authkey"
-	// AuthKeyID is the annotation with a key's id, which may be told.
+	// AuthKeyID is the annotation with the ID of an auth key. The ID is not secret.
 	AuthKeyID = "gateway.tailscale.com/authkey-id"
 )
 
-// Fields of a Secret of the type kubernetes.io/tls.
+// Fields of a Secret of type kubernetes.io/tls.
 const (
 	tlsCertKey    = "tls.crt"
 	tlsPrivateKey = "tls.key"
 )
 
 const (
-	requestTime = 30 * time.Second // of one question to the API server
+	requestTime = 30 * time.Second // for one request to the API server
 	startTime   = 30 * time.Second
 )
 
-// A Client reads and writes the objects of one pod.
+// A Client reads and writes the Kubernetes objects of one pod.
 type Client struct {
 	core      corev1.CoreV1Interface
 	namespace string
@@ -61,8 +61,8 @@ func New(config *rest.Config, namespace string) (*Client, error) {
 	return &Client{k.CoreV1(), namespace}, nil
 }
 
-// A State is the state Secret. It keeps what the node must not lose, and what the
-// operator wants to know. Its one writer is this process.
+// A State is the state Secret. It contains the node's persistent state and the fields that the
+// operator reads. This process must be its only writer.
 type State struct {
 	client *Client
 	name   string
@@ -86,31 +86,31 @@ func (c *Client) Open(ctx context.Context, name string) (*State, error) {
 	return st, nil
 }
 
-// unfit are the characters that a key of a Secret cannot have.
+// unfit matches the characters that are not valid in a Secret key.
 var unfit = regexp.MustCompile(`[^-._a-zA-Z0-9]`)
 
-// ReadState returns a key of the node's state, nil if there is none.
+// ReadState returns a key of the node's state, or nil if it does not exist.
 func (s *State) ReadState(key string) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.data[unfit.ReplaceAllString(key, "_")])
 }
 
-// WriteState writes a key of the node's state; nil removes it.
+// WriteState writes a key of the node's state. A nil value removes it.
 func (s *State) WriteState(key string, value []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 	defer cancel()
 	return s.write(ctx, map[string][]byte{unfit.ReplaceAllString(key, "_"): value})
 }
 
-// Field returns what stands in a field, "" if nothing does.
+// Field returns the value of a field, or "" if it does not exist.
 func (s *State) Field(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return string(s.data[name])
 }
 
-// Set writes fields; "" removes one. It writes nothing that stands there already.
+// Set writes fields. An empty value removes the field. Unchanged fields are not written.
 func (s *State) Set(ctx context.Context, fields map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -128,7 +128,7 @@ func (s *State) Set(ctx context.Context, fields map[string]string) error {
 	return s.write(ctx, data)
 }
 
-// write patches the Secret, and then what this process knows of it.
+// write patches the Secret and then updates the local copy.
 func (s *State) write(ctx context.Context, data map[string][]byte) error {
 	if len(data) == 0 {
 		return nil
@@ -152,8 +152,8 @@ func (s *State) write(ctx context.Context, data map[string][]byte) error {
 	return nil
 }
 
-// Refresh forgets those of the fields that somebody has taken out of the Secret, so
-// that Set writes them again: the operator does so with a device that is gone.
+// Refresh removes fields from the local copy that are no longer in the Secret, so that Set writes
+// them again. The operator removes fields when the device no longer exists.
 func (s *State) Refresh(ctx context.Context, fields ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -171,8 +171,8 @@ func (s *State) Refresh(ctx context.Context, fields ...string) error {
 	return nil
 }
 
-// Complete reports whether the node's state is whole: all of its parts, with
-// exactly one profile, or none. A process that ends in between loses its node.
+// Complete reports whether the node's state is complete: all of its parts with exactly one
+// profile, or no state at all. A process that exits between these writes loses its node.
 func (s *State) Complete() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,11 +188,11 @@ func (s *State) Complete() bool {
 	return parts == 3 && profiles == 1 || parts <= 1 && profiles == 0
 }
 
-// Joined reports whether the state is that of a node that has joined.
+// Joined reports whether the node of this state has joined the tailnet.
 func (s *State) Joined() bool { return s.Complete() && len(s.ReadState("_current-profile")) > 0 }
 
-// AuthKey reads the config Secret: a key that lets the node in, which must not be
-// told, and its id, which may. There may be none.
+// AuthKey reads the config Secret: an auth key, which is secret, and its ID, which is not. Both
+// can be empty.
 func (c *Client) AuthKey(ctx context.Context, name string) (id, key string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -203,8 +203,8 @@ func (c *Client) AuthKey(ctx context.Context, name string) (id, key string, err 
 	return s.Annotations[AuthKeyID], strings.TrimSpace(string(s.Data[authKeyData])), nil
 }
 
-// Certificate reads the Secret of a name: its certificate and key in PEM. Both are
-// empty if there is none yet.
+// Certificate reads the certificate and key of a name from its Secret, in PEM. Both are empty if
+// no certificate was issued yet.
 func (c *Client) Certificate(ctx context.Context, name string) (chain, key []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -215,7 +215,7 @@ func (c *Client) Certificate(ctx context.Context, name string) (chain, key []byt
 	return s.Data[tlsCertKey], s.Data[tlsPrivateKey], nil
 }
 
-// SetCertificate writes both into the Secret, which must exist.
+// SetCertificate writes the certificate and key to the Secret, which must exist.
 func (c *Client) SetCertificate(ctx context.Context, name string, chain, key []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()

@@ -19,17 +19,17 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Times of a watch. A connection that died without a word is found out by its
-// end, which the API server is asked for.
+// Timing of a watch. The API server ends a watch after watchTime, so that the client detects a
+// dead connection by then.
 const (
 	watchTime  = 5 * time.Minute
 	retryPause = 2 * time.Second
 	mountBytes = 1 << 20
 )
 
-// Watch calls each with the data of a ConfigMap, at first and after each change,
-// until ctx ends. While the API server does not answer, it takes what is mounted
-// at mount ("" for nowhere), which the kubelet brings up to date within minutes.
+// Watch calls each with the data of a ConfigMap, first with the current data and then after each
+// change, until ctx ends. While the API server is unreachable, it uses the files mounted at mount,
+// which the kubelet updates within minutes. mount can be empty.
 func (c *Client) Watch(ctx context.Context, name, mount string, log *slog.Logger, each func(map[string]string)) error {
 	for {
 		err := c.follow(ctx, name, each)
@@ -50,7 +50,8 @@ func (c *Client) Watch(ctx context.Context, name, mount string, log *slog.Logger
 	}
 }
 
-// follow reads the ConfigMap and one watch of it to its end, which is no error.
+// follow reads the ConfigMap and then watches it until the watch ends. The normal end of a watch
+// is not an error.
 func (c *Client) follow(ctx context.Context, name string, each func(map[string]string)) error {
 	asking, cancel := context.WithTimeout(ctx, requestTime)
 	m, err := c.core.ConfigMaps(c.namespace).Get(asking, name, metav1.GetOptions{})
@@ -60,7 +61,7 @@ func (c *Client) follow(ctx context.Context, name string, each func(map[string]s
 	}
 	each(m.Data)
 	w, err := c.core.ConfigMaps(c.namespace).Watch(ctx, metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector("metadata.name", name).String(), // a right on one name allows no other watch
+		FieldSelector:   fields.OneTermEqualSelector("metadata.name", name).String(), // RBAC for one name requires this
 		ResourceVersion: m.ResourceVersion, TimeoutSeconds: new(int64(watchTime / time.Second)),
 	})
 	if err != nil {
@@ -82,7 +83,7 @@ func (c *Client) follow(ctx context.Context, name string, each func(map[string]s
 	return nil
 }
 
-// readMount reads the files of a mounted ConfigMap, as its data.
+// readMount reads the files of a mounted ConfigMap.
 func readMount(path string) (map[string]string, error) {
 	if path == "" {
 		return nil, fs.ErrNotExist
@@ -93,11 +94,11 @@ func readMount(path string) (map[string]string, error) {
 	}
 	data := map[string]string{}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") { // the kubelet's own folders
+		if strings.HasPrefix(e.Name(), ".") { // directories of the kubelet
 			continue
 		}
 		f := filepath.Join(path, e.Name())
-		info, err := os.Stat(f) // through the kubelet's link
+		info, err := os.Stat(f) // follows the kubelet's symbolic link
 		if err != nil || !info.Mode().IsRegular() || info.Size() > mountBytes {
 			continue
 		}

@@ -20,29 +20,29 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// An Answer is what Envoy Gateway was told of one Gateway, when it asked for all of it.
+// An Answer describes the answer to a Translation call of Envoy Gateway for one Gateway.
 type Answer struct {
 	Gateway    gateway.Name
-	Asked      string   // the revision that it asked for
-	Answered   string   // the revision that it got
-	Incomplete bool     // it shows neither virtual hosts nor routes
-	Ambiguous  []string // hosts where nobody says which filters would guard our routes
-	Conflicted []string // clusters that somebody else has under our names
+	Asked      string   // requested revision
+	Answered   string   // rendered revision
+	Incomplete bool     // the call contained neither virtual hosts nor routes
+	Ambiguous  []string // hosts without Tailplane's routes because their security filters are ambiguous
+	Conflicted []string // names of Tailplane's clusters that other clusters already have
 }
 
-// Seen is what an answer says besides its revision, as it is noted on the revision object.
+// Seen is the part of an Answer besides its revision that is stored on the revision object.
 type Seen struct {
 	Incomplete bool     `json:"incomplete,omitempty"`
 	Ambiguous  []string `json:"ambiguous,omitempty"`
 	Conflicted []string `json:"conflicted,omitempty"`
 }
 
-// mostNoted is how many names of a kind are noted.
+// mostNoted is the maximum number of stored names per list.
 const mostNoted = 10
 
-// Answers are noted by the replica that gave them, so that the leader knows of
-// them: on the revision object of the Gateway, as annotations, which Envoy Gateway
-// does not look at. Fields without a remark are required.
+// Answers stores answers on the revision object of the Gateway, so that the leader can read those
+// of every replica. It uses annotations, which Envoy Gateway ignores. Fields are required unless
+// documented otherwise.
 type Answers struct {
 	Log *slog.Logger
 
@@ -50,11 +50,11 @@ type Answers struct {
 	board  *gather.Board
 
 	mu     sync.Mutex
-	last   map[gateway.Name]Answer // not noted yet
-	behind map[gateway.Name]string // revisions that were asked for and not known yet
+	last   map[gateway.Name]Answer // not stored yet
+	behind map[gateway.Name]string // revisions that were requested before they existed
 }
 
-// Tell takes an answer. It does not block.
+// Tell receives an answer. It does not block.
 func (a *Answers) Tell(one Answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,7 +68,7 @@ func (a *Answers) Tell(one Answer) {
 	}
 }
 
-// Add has the manager note answers, whether or not it is the leader.
+// Add registers the Answers to run on every replica, leader or not.
 func (a *Answers) Add(mgr manager.Manager, board *gather.Board) error {
 	if a.Log == nil || board == nil {
 		return errors.New("answers lack a setting: log and board are required")
@@ -81,9 +81,9 @@ type everywhere struct{ *Answers }
 
 func (everywhere) NeedLeaderElection() bool { return false }
 
-// Start notes what it is told until ctx ends.
+// Start stores answers until ctx ends.
 func (e everywhere) Start(ctx context.Context) error {
-	tick := time.NewTicker(soon) // answers come in bursts; the last of each is noted
+	tick := time.NewTicker(soon) // answers arrive in bursts; only the last per Gateway is stored
 	defer tick.Stop()
 	for {
 		select {
@@ -96,7 +96,7 @@ func (e everywhere) Start(ctx context.Context) error {
 	}
 }
 
-// note writes down the answers that were given since.
+// note stores the answers since the last call.
 func (a *Answers) note(ctx context.Context) {
 	a.mu.Lock()
 	news := a.last
@@ -137,8 +137,8 @@ func (a *Answers) noteOne(ctx context.Context, one Answer) error {
 	return a.patch(ctx, p, map[string]any{"metadata": map[string]any{"uid": p.UID, "annotations": want}})
 }
 
-// ask makes Envoy Gateway ask again about Gateways where it asked for more than was
-// known, and now it is known.
+// ask makes Envoy Gateway translate again for Gateways whose requested revision did not exist at
+// the time of the call and exists now.
 func (a *Answers) ask(ctx context.Context) {
 	result := a.board.Result()
 	a.mu.Lock()
@@ -156,7 +156,7 @@ func (a *Answers) ask(ctx context.Context) {
 			if ctx.Err() == nil && !kube.Stale(err) {
 				a.Log.Warn("Envoy Gateway cannot be made to ask again", "gateway", n.String(), "err", err)
 			}
-			continue // on the next tick
+			continue // tried again with the next tick
 		}
 		a.mu.Lock()
 		if a.behind[n] == revision {
@@ -166,7 +166,7 @@ func (a *Answers) ask(ctx context.Context) {
 	}
 }
 
-// revision is the revision object of a Gateway; nil if there is none.
+// revision returns the revision object of a Gateway, or nil if there is none.
 func (a *Answers) revision(ctx context.Context, n gateway.Name) (*v1alpha1.TailscaleRoutePolicy, error) {
 	result := a.board.Result()
 	if result == nil || result.Snapshot.Gateways[n] == nil {

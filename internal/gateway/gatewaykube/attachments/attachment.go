@@ -24,18 +24,17 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// conflictTime is how long it takes to see that a name is free.
+// conflictTime is the interval for checking whether a conflicting name is free.
 const conflictTime = 10 * time.Second
 
-// mostServices is how many services a status names.
+// mostServices is the maximum number of services in a status.
 const mostServices = 100
 
-// attachment acts upon what was decided about a TailscaleGateway, and says in it
-// what came of it.
+// attachment applies the decision about a TailscaleGateway and writes its status.
 func (c *Controller) attachment(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var a v1alpha1.TailscaleGateway
 	if err := c.client.Get(ctx, req.NamespacedName, &a); err != nil || a.DeletionTimestamp != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err) // what it owns is collected with it
+		return reconcile.Result{}, client.IgnoreNotFound(err) // garbage collection deletes the objects that it owns
 	}
 	result := c.board.Result()
 	if result == nil {
@@ -76,7 +75,7 @@ func (c *Controller) attachment(ctx context.Context, req reconcile.Request) (rec
 		programmed = gateway.Verdict{Reason: v1alpha1.ReasonServiceNameConflict, Message: conflict}
 	}
 	if programmed.Reason == v1alpha1.ReasonConflicted || programmed.Reason == v1alpha1.ReasonServiceNameConflict {
-		wake = cmp.Or(wake, conflictTime) // what is somebody else's does not wake us when it goes
+		wake = cmp.Or(wake, conflictTime) // deletion of another owner's object triggers no reconcile
 	}
 	all := verdicts(report.Accepted, report.ResolvedRefs, programmed)
 	all[v1alpha1.ConditionDegraded] = degraded(&a, report, c.board.Fault())
@@ -94,13 +93,13 @@ func (c *Controller) attachment(ctx context.Context, req reconcile.Request) (rec
 	return reconcile.Result{RequeueAfter: wake}, nil
 }
 
-// sameStatus says whether our part of a status is as it should be.
+// sameStatus reports whether this controller's part of the status is up to date.
 func sameStatus(is, want *v1alpha1.TailscaleGatewayStatus) bool {
 	return is.ObservedGeneration == want.ObservedGeneration && is.TailnetCount == want.TailnetCount && is.ServiceCount == want.ServiceCount &&
 		equal(is.Services, want.Services) && apiequality.Semantic.DeepEqual(is.Revision, want.Revision) && equal(ours(is.Conditions), want.Conditions)
 }
 
-// called says whether Envoy Gateway has what was decided, and when to look again.
+// called reports whether Envoy Gateway has the current revision, and when to check again.
 func (c *Controller) called(p *v1alpha1.TailscaleRoutePolicy, g *gateway.Gateway, now time.Time) (gateway.Verdict, time.Duration) {
 	if p.Annotations[v1alpha1.TranslatedAnnotation] != g.Revision {
 		limit := cmp.Or(c.Called, Called)
@@ -135,7 +134,7 @@ func shown(names []string) string {
 	return strings.Join(text, ", ")
 }
 
-// revisionStatus says what was asked for and what was rendered last.
+// revisionStatus returns the requested and the last rendered revision.
 func revisionStatus(was *v1alpha1.GatewayRevision, p *v1alpha1.TailscaleRoutePolicy, now time.Time) *v1alpha1.GatewayRevision {
 	is := &v1alpha1.GatewayRevision{Desired: revisionOf(p), Translated: p.Annotations[v1alpha1.TranslatedAnnotation]}
 	switch {
@@ -147,7 +146,7 @@ func revisionStatus(was *v1alpha1.GatewayRevision, p *v1alpha1.TailscaleRoutePol
 	return is
 }
 
-// degraded says whether a gateway works on what was known last.
+// degraded reports whether a TailscaleGateway works with outdated information.
 func degraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport, fault error) gateway.Verdict {
 	if fault != nil {
 		return gateway.Verdict{OK: true, Reason: v1alpha1.ReasonFailed, Message: "nothing newer can be decided; what was decided last stays"}
@@ -167,13 +166,13 @@ func degraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport, fau
 	return gateway.Verdict{Reason: v1alpha1.ReasonAsExpected}
 }
 
-// ingressName is the TailscaleService that puts a Gateway on a tailnet.
+// ingressName is the name of the TailscaleService that exposes a Gateway on a tailnet.
 func ingressName(gatewayName, tailnet string) string {
 	return gateway.Shorten(gatewayName+"-"+tailnet+"-ingress", 63)
 }
 
-// ingress keeps the TailscaleServices that put the Gateway on tailnets. conflict
-// says which of their names are somebody else's.
+// ingress maintains the TailscaleServices that expose the Gateway on tailnets. conflict is a
+// message if another owner has one of the names.
 func (c *Controller) ingress(ctx context.Context, a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport) (conflict string, err error) {
 	wanted := map[string]bool{}
 	var taken []string
@@ -211,7 +210,7 @@ func (c *Controller) ingress(ctx context.Context, a *v1alpha1.TailscaleGateway, 
 	return conflict, nil
 }
 
-// publish keeps one of them; mine is false if somebody else has its name.
+// publish maintains one of these TailscaleServices. mine is false if another owner has its name.
 func (c *Controller) publish(ctx context.Context, a *v1alpha1.TailscaleGateway, t v1alpha1.AttachedTailnet, at types.NamespacedName) (mine bool, err error) {
 	i := t.RouteGeneration.Ingress
 	spec := v1alpha1.TailscaleServiceSpec{

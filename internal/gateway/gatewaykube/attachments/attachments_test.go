@@ -59,7 +59,7 @@ var definitions = sync.OnceValues(func() (docs [][]byte, err error) {
 		}
 		for _, f := range files {
 			if strings.HasSuffix(f, "safeupgrades.yaml") {
-				continue // a policy, which would refuse nothing that is done here
+				continue // a policy, which would reject nothing in these tests
 			}
 			b, err := os.ReadFile(f)
 			if err != nil {
@@ -71,7 +71,7 @@ var definitions = sync.OnceValues(func() (docs [][]byte, err error) {
 	return docs, nil
 })
 
-// A place is a namespace with a Gateway, and the controller at work there.
+// A place is a namespace with a Gateway and a running controller.
 type place struct {
 	*testing.T
 	cluster  *kubetest.Cluster
@@ -80,7 +80,7 @@ type place struct {
 	board    *gather.Board
 	answers  *Answers
 	restored atomic.Int64
-	writes   atomic.Int64 // requests of the controller that change something
+	writes   atomic.Int64 // writing requests of the controller
 }
 
 type counter struct {
@@ -143,7 +143,7 @@ func (p *place) named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: p.ns, Name: name}
 }
 
-// tailnet makes a tailnet of the namespace's name, which goes with the test.
+// tailnet creates a tailnet with the name of the namespace, which is deleted with the test.
 func (p *place) tailnet() {
 	p.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}}
@@ -157,7 +157,7 @@ func (p *place) tailnet() {
 	})
 }
 
-// service makes a service of the tailnet, whose relays have a port for it.
+// service creates a service of the tailnet with a port on its relays.
 func (p *place) service(name string) {
 	p.Helper()
 	p.must(p.admin.Create(p.Context(), &v1alpha1.TailscaleService{ObjectMeta: p.named(name), Spec: v1alpha1.TailscaleServiceSpec{
@@ -170,7 +170,7 @@ func (p *place) service(name string) {
 	p.must(p.admin.Status().Update(p.Context(), group))
 }
 
-// route makes an HTTPRoute that the Gateway has accepted.
+// route creates an HTTPRoute that the Gateway has accepted.
 func (p *place) route(name string, backends ...gatewayapi.HTTPBackendRef) *gatewayapi.HTTPRoute {
 	p.Helper()
 	r := &gatewayapi.HTTPRoute{ObjectMeta: p.named(name), Spec: gatewayapi.HTTPRouteSpec{
@@ -219,7 +219,7 @@ func (p *place) until(what string, ok func() bool) {
 	}
 }
 
-// get reads an object; false if it is not there.
+// get reads an object. It returns false if the object does not exist.
 func (p *place) get(name string, o client.Object) bool {
 	p.Helper()
 	err := p.admin.Get(p.Context(), client.ObjectKey{Namespace: p.ns, Name: name}, o)
@@ -229,7 +229,7 @@ func (p *place) get(name string, o client.Object) bool {
 	return err == nil
 }
 
-// revision is what Envoy Gateway is to ask for.
+// revision returns the revision that Envoy Gateway must request.
 func (p *place) revision() string {
 	if r := p.board.Result(); r != nil && r.Snapshot.Gateways[p.eg()] != nil {
 		return r.Snapshot.Gateways[p.eg()].Revision
@@ -239,7 +239,7 @@ func (p *place) revision() string {
 
 func (p *place) eg() gateway.Name { return gateway.Name{Namespace: p.ns, Name: "eg"} }
 
-// requested waits until Envoy Gateway is asked to ask for the newest revision.
+// requested waits until the revision object contains the newest revision.
 func (p *place) requested(object string) *v1alpha1.TailscaleRoutePolicy {
 	p.Helper()
 	o := &v1alpha1.TailscaleRoutePolicy{}
@@ -247,7 +247,7 @@ func (p *place) requested(object string) *v1alpha1.TailscaleRoutePolicy {
 	return o
 }
 
-// says waits until a gateway's condition has this reason.
+// says waits until a condition of the TailscaleGateway has this reason.
 func (p *place) says(kind, reason string) *v1alpha1.TailscaleGateway {
 	p.Helper()
 	g := &v1alpha1.TailscaleGateway{}
@@ -261,8 +261,8 @@ func (p *place) says(kind, reason string) *v1alpha1.TailscaleGateway {
 	return g
 }
 
-// GTW-03: a gateway's conditions carry the generation, and tell whether Envoy
-// Gateway has what was decided.
+// GTW-03: the conditions of a TailscaleGateway have the observed generation, and show whether
+// Envoy Gateway has the current decision.
 func TestGTW03_Gateway(t *testing.T) {
 	p := newPlace(t)
 	p.service("billing")
@@ -293,7 +293,8 @@ func TestGTW03_Gateway(t *testing.T) {
 	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: p.revision(), Conflicted: []string{"tailscale-cluster-billing"}})
 	p.says("Programmed", v1alpha1.ReasonConflicted)
 
-	// What was answered too early is asked for again, when it is known.
+	// After an answer that was too early, the operator makes Envoy Gateway request the revision
+	// when it exists.
 	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: "0000000000000000"})
 	p.until("asked again", func() bool {
 		return p.get("eg-tailnets-revision", o) && o.Spec.Revision == p.revision()+"-1" && o.Annotations[v1alpha1.TranslatedAnnotation] == "0000000000000000"
@@ -305,7 +306,8 @@ func TestGTW03_Gateway(t *testing.T) {
 		t.Errorf("revision %s", o.Spec.Revision)
 	}
 
-	// A change is another revision, and the gateway's own status follows its generation.
+	// A change creates a new revision, and the observed generation of the TailscaleGateway
+	// follows.
 	before := p.revision()
 	p.until("another path", func() bool {
 		p.get("eg-tailnets", g)
@@ -326,8 +328,8 @@ func TestGTW03_Gateway(t *testing.T) {
 	p.says("Ready", v1alpha1.ReasonGatewayNotFound)
 }
 
-// GTW-32: Envoy Gateway is asked at once, and of many changes in a row about some,
-// of which the last is always one.
+// GTW-32: Envoy Gateway is notified immediately. Of many successive changes it is notified about
+// some, always including the last one.
 func TestGTW32_Requests(t *testing.T) {
 	p := newPlace(t)
 	p.service("billing")
@@ -353,8 +355,8 @@ func TestGTW32_Requests(t *testing.T) {
 	}
 }
 
-// GTW-32: Envoy Gateway replaces the whole status of a policy. Ours is back, with
-// its times, and nothing is written where nothing is missing.
+// GTW-32: Envoy Gateway replaces the whole status of a policy. The controller restores its part
+// with the times, and writes nothing if nothing is missing.
 func TestGTW32_PolicyStatus(t *testing.T) {
 	p := newPlace(t)
 	p.service("billing")
@@ -407,7 +409,8 @@ func TestGTW32_PolicyStatus(t *testing.T) {
 		t.Errorf("%d restores of 20 that were erased", n)
 	}
 
-	// Ten looks at everything write nothing. The last thing that is done shows that all have been.
+	// Ten reconciles of all objects write nothing. The last object shows that all of them are
+	// complete.
 	writes := p.writes.Load()
 	for i := range 10 {
 		for _, name := range []string{"to-billing", "eg.gateway-revision"} {
@@ -428,8 +431,8 @@ func TestGTW32_PolicyStatus(t *testing.T) {
 	}
 }
 
-// A Gateway that nothing is attached to, whose routes have backends of ours, has a
-// revision object too, until something is attached.
+// A Gateway without an attachment whose routes have TailscaleService backends also has a revision
+// object, until an attachment exists.
 func TestBareGateway(t *testing.T) {
 	p := newPlace(t)
 	p.service("billing")
@@ -449,7 +452,7 @@ func TestBareGateway(t *testing.T) {
 	p.until("no revision object", func() bool { return !p.get(bare, o) })
 }
 
-// A gateway's ingress is a TailscaleService of its own.
+// The ingress of a Gateway is a separate TailscaleService.
 func TestGatewayIngress(t *testing.T) {
 	p := newPlace(t)
 	p.route("shop")

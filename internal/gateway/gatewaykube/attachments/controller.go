@@ -1,7 +1,7 @@
-// Package attachments acts upon what was decided about Gateways: it has Envoy
-// Gateway ask again when something changed, and says in TailscaleGateways and
-// policies what came of them. It keeps law 7: a status says what is, not what was
-// asked for, and nothing is written where nothing of ours is missing.
+// Package attachments applies the decisions about Gateways. It makes Envoy Gateway translate again
+// after a change, and it writes the status of TailscaleGateways and policies. It follows law 7: a
+// status describes the actual state, not the requested one, and nothing is written unless a field
+// of Tailplane differs.
 package attachments
 
 import (
@@ -26,29 +26,30 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// Called is how long Envoy Gateway may take to ask for what has changed.
+// Called is the default time within which Envoy Gateway must request a change.
 const Called = time.Minute
 
 const (
 	workers = 4
-	soon    = 200 * time.Millisecond // for what somebody else is just about to do
+	soon    = 200 * time.Millisecond // for a change that another process is about to make
 )
 
-// A Controller acts upon what the board shows. Fields without a remark are required.
+// A Controller applies the decisions of the Board. Fields are required unless documented
+// otherwise.
 type Controller struct {
 	Log      *slog.Logger
 	Now      func() time.Time
-	Restored func()        // optional: hears of each status of a policy that was erased and is written again
-	Called   time.Duration // optional: Called
+	Restored func()        // optional: called when an erased policy status is written again
+	Called   time.Duration // optional: replaces the constant Called
 
 	client client.Client
 	board  *gather.Board
 
 	mu      sync.Mutex
-	written map[types.UID]written // statuses of policies
+	written map[types.UID]written // last written policy statuses
 }
 
-// Add has the manager's leader act.
+// Add registers the controllers with the manager's leader.
 func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 	if c.Log == nil || c.Now == nil || board == nil {
 		return errors.New("the controller of attachments lacks a setting: log, clock and board are required")
@@ -79,7 +80,7 @@ func name(n types.NamespacedName) gateway.Name {
 	return gateway.Name{Namespace: n.Namespace, Name: n.Name}
 }
 
-// different are the names whose values differ between two maps.
+// different returns the names whose values differ between two maps.
 func different[V any](was, is map[gateway.Name]V) (names []types.NamespacedName) {
 	for n, v := range is {
 		if w, ok := was[n]; !ok || !reflect.DeepEqual(w, v) {
@@ -90,7 +91,7 @@ func different[V any](was, is map[gateway.Name]V) (names []types.NamespacedName)
 }
 
 func changedAttachments(was, is *gateway.Result) []types.NamespacedName {
-	if was == nil || was == is { // a fault is everybody's
+	if was == nil || was == is { // a fault affects all attachments
 		return different(nil, is.Attachments)
 	}
 	return different(was.Attachments, is.Attachments)
@@ -123,7 +124,7 @@ func changedGateways(was, is *gateway.Result) (names []types.NamespacedName) {
 	return names
 }
 
-// again is the answer to an object that was not what it was looked at as.
+// again requeues soon if the object was stale, and otherwise returns the error.
 func again(err error) (reconcile.Result, error) {
 	if kube.Stale(err) {
 		return reconcile.Result{RequeueAfter: soon}, nil

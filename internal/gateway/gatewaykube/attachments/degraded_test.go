@@ -9,7 +9,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// A TailscaleGateway says on what it goes on although it is not the newest: the worst first.
+// A TailscaleGateway reports why its state is not the newest; the worst reason comes first.
 func TestDegraded(t *testing.T) {
 	t.Parallel()
 	stale := &v1alpha1.TailscaleGateway{}

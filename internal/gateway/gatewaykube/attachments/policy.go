@@ -20,8 +20,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// written is what was last written of a policy's status. Envoy Gateway erases it
-// when it writes its own part, and with it the times of our conditions.
+// written is the last written status of a policy. Envoy Gateway erases the status when it writes
+// its own part, including the transition times.
 type written struct {
 	name       types.NamespacedName
 	generation int64
@@ -29,7 +29,7 @@ type written struct {
 	at         time.Time
 }
 
-// policy says in a policy what came of it.
+// policy writes the status of a policy.
 func (c *Controller) policy(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var p v1alpha1.TailscaleRoutePolicy
 	err := c.client.Get(ctx, req.NamespacedName, &p)
@@ -45,7 +45,7 @@ func (c *Controller) policy(ctx context.Context, req reconcile.Request) (reconci
 	}
 	report, decided := result.Policies[name(req.NamespacedName)]
 	if !decided || !c.board.Saw(&p) {
-		return reconcile.Result{RequeueAfter: soon}, nil // what was decided is not about this
+		return reconcile.Result{RequeueAfter: soon}, nil // the last decision does not include this generation
 	}
 	c.mu.Lock()
 	last, had := c.written[p.UID]
@@ -53,14 +53,14 @@ func (c *Controller) policy(ctx context.Context, req reconcile.Request) (reconci
 	now := c.Now()
 	before := p.Status.Conditions
 	if had {
-		before = slices.Concat(before, last.conditions) // of two of a type the first counts
+		before = slices.Concat(before, last.conditions) // if a type occurs twice, the first one counts
 	}
 	conditions := conditionsOf(p.Generation, now, before, verdicts(report.Accepted, report.ResolvedRefs, report.Programmed))
 	if p.Status.ObservedGeneration == p.Generation && equal(p.Status.Rules, report.Rules) && equal(ours(p.Status.Conditions), conditions) {
 		return reconcile.Result{}, nil
 	}
 	if wait := soon - now.Sub(last.at); had && wait > 0 && wait <= soon {
-		return reconcile.Result{RequeueAfter: wait}, nil // whoever else writes here is not answered blow by blow
+		return reconcile.Result{RequeueAfter: wait}, nil // limit the rate of rewrites if another party also writes the status
 	}
 	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: conditions}
 	if err := c.applyStatus(ctx, "TailscaleRoutePolicy", req.NamespacedName, p.UID, &status); err != nil {
@@ -89,7 +89,7 @@ func equal[T any](a, b []T) bool {
 	return len(a) == 0 && len(b) == 0 || apiequality.Semantic.DeepEqual(a, b)
 }
 
-// ours are the conditions of the types that we write.
+// ours returns the conditions of the types that Tailplane writes.
 func ours(all []metav1.Condition) (out []metav1.Condition) {
 	for _, c := range all {
 		switch c.Type {
@@ -100,7 +100,7 @@ func ours(all []metav1.Condition) (out []metav1.Condition) {
 	return sortedBy(out, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
 }
 
-// verdicts are the conditions of what was decided, and their summary.
+// verdicts returns the conditions of a decision and the summary Ready.
 func verdicts(accepted, resolved, programmed gateway.Verdict) map[string]gateway.Verdict {
 	all := map[string]gateway.Verdict{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
 	ready := gateway.Verdict{OK: true, Reason: v1alpha1.ReasonReady}
@@ -114,8 +114,7 @@ func verdicts(accepted, resolved, programmed gateway.Verdict) map[string]gateway
 	return all
 }
 
-// conditionsOf are conditions with their times: that of the one before, where the
-// status is the same.
+// conditionsOf adds transition times to conditions. A time stays if the status did not change.
 func conditionsOf(generation int64, now time.Time, before []metav1.Condition, verdicts map[string]gateway.Verdict) []metav1.Condition {
 	var all []metav1.Condition
 	for kind, v := range verdicts {
@@ -132,7 +131,7 @@ func conditionsOf(generation int64, now time.Time, before []metav1.Condition, ve
 	return ours(all)
 }
 
-// applyStatus writes our part of a status and leaves the parts of others.
+// applyStatus applies this controller's part of a status and keeps the fields of other managers.
 func (c *Controller) applyStatus(ctx context.Context, kind string, at types.NamespacedName, uid types.UID, status any) error {
 	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
 	if err != nil {

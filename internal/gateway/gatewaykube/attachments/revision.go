@@ -21,18 +21,15 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// Envoy Gateway translates anew when the spec of one of its extension policies
-// changes, and never because of a status, a label or an annotation. So each Gateway
-// that anything is rendered for has one policy of the operator's own, whose spec
-// holds the revision that is to be rendered.
+// Envoy Gateway translates again when the spec of one of its extension policies changes, but not
+// when a status, a label or an annotation changes. The operator therefore maintains one policy for
+// each rendered Gateway, the revision object. Its spec contains the revision to render.
 
-// bareSuffix ends the name of the revision object of a Gateway that no
-// TailscaleGateway is attached to. With its dot it is nobody else's: the name of a
-// TailscaleGateway has none.
+// bareSuffix is the suffix of the revision object's name for a Gateway without a TailscaleGateway.
+// The dot makes it unique, because the name of a TailscaleGateway contains no dot.
 const bareSuffix = ".gateway" + v1alpha1.RevisionSuffix
 
-// RevisionName is the name of the object that has Envoy Gateway ask again about a
-// Gateway.
+// RevisionName returns the name of the revision object of a Gateway.
 func RevisionName(g *gateway.Gateway) string {
 	if g.Attachment != (gateway.Name{}) {
 		return g.Attachment.Name + v1alpha1.RevisionSuffix
@@ -40,13 +37,14 @@ func RevisionName(g *gateway.Gateway) string {
 	return gateway.Shorten(g.Name.Name, 253-len(bareSuffix)) + bareSuffix
 }
 
-// revisionOf is a revision without what was counted up to be asked again.
+// revisionOf returns the revision in the object without its counter.
 func revisionOf(p *v1alpha1.TailscaleRoutePolicy) string {
 	revision, _, _ := strings.Cut(p.Spec.Revision, "-")
 	return revision
 }
 
-// counted is the same revision, counted up.
+// counted returns the revision with its counter incremented, which makes Envoy Gateway translate
+// again.
 func counted(revision string) string {
 	base, n, _ := strings.Cut(revision, "-")
 	count, err := strconv.Atoi(n)
@@ -60,10 +58,10 @@ func isRevision(p *v1alpha1.TailscaleRoutePolicy) bool {
 	return p.Labels[v1alpha1.ManagedLabel] == "true" && p.Spec.Revision != "" && p.Spec.TargetRef.Kind == v1alpha1.KindGateway
 }
 
-// request makes Envoy Gateway ask for a revision of a Gateway, and returns the
-// object by which it does. taken says that somebody else has an object of its name.
-// wake is not 0 if Envoy Gateway has been asked a moment ago: it translates everything
-// anew each time, so what changes meanwhile is asked for together, then.
+// request makes Envoy Gateway request the current revision of a Gateway, and returns the revision
+// object. taken means that another owner has an object with this name. If wake is not 0, the
+// previous request is very recent, and the caller must try again after wake. Each request causes a
+// full translation, so changes are batched.
 func (c *Controller) request(ctx context.Context, g *gateway.Gateway, owner metav1.OwnerReference) (p *v1alpha1.TailscaleRoutePolicy, taken bool, wake time.Duration, err error) {
 	p = &v1alpha1.TailscaleRoutePolicy{}
 	now := c.Now()
@@ -80,7 +78,7 @@ func (c *Controller) request(ctx context.Context, g *gateway.Gateway, owner meta
 	case revisionOf(p) == g.Revision && p.Spec.TargetRef.Name == g.Name.Name && len(p.OwnerReferences) == 1 && p.OwnerReferences[0].UID == owner.UID:
 		return p, false, 0, nil
 	default:
-		// One that lies in the future was written by another clock, and holds nobody up.
+		// A time in the future comes from another clock and must not block the request.
 		if last, ok := requested(p); ok && !last.After(now) && now.Sub(last) < apart {
 			return p, false, last.Add(apart).Sub(now), nil
 		}
@@ -102,19 +100,19 @@ func (c *Controller) request(ctx context.Context, g *gateway.Gateway, owner meta
 	return p, false, 0, nil
 }
 
-// apart is how far two requests of one Gateway are from one another at least.
+// apart is the minimum time between two requests for one Gateway.
 const apart = time.Second
 
 // requestedFormat is RFC 3339 with milliseconds.
 const requestedFormat = "2006-01-02T15:04:05.000Z07:00"
 
-// requested is when the revision was asked for.
+// requested returns the time of the last request.
 func requested(p *v1alpha1.TailscaleRoutePolicy) (time.Time, bool) {
 	at, err := time.Parse(time.RFC3339, p.Annotations[v1alpha1.RequestedAnnotation])
 	return at, err == nil
 }
 
-// object is one of our own kinds, to be applied.
+// object returns one of Tailplane's kinds as unstructured object for apply.
 func object(kind string, at types.NamespacedName) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
@@ -127,7 +125,7 @@ func (c *Controller) apply(ctx context.Context, u *unstructured.Unstructured) er
 	return c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 }
 
-// bareOf is the Gateway of a revision object that has no TailscaleGateway.
+// bareOf returns the Gateway of a revision object without a TailscaleGateway.
 func bareOf(_ context.Context, o client.Object) []reconcile.Request {
 	p, ok := o.(*v1alpha1.TailscaleRoutePolicy)
 	if !ok || !isRevision(p) || !strings.HasSuffix(p.Name, bareSuffix) {
@@ -136,18 +134,18 @@ func bareOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Spec.TargetRef.Name}}}
 }
 
-// bare keeps the revision object of a Gateway whose routes have backends of ours
-// and that no TailscaleGateway is attached to.
+// bare maintains the revision object of a Gateway whose routes have TailscaleService backends but
+// to which no TailscaleGateway is attached.
 func (c *Controller) bare(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result := c.board.Result()
 	if result == nil {
-		return reconcile.Result{}, nil // what the board shows first wakes us
+		return reconcile.Result{}, nil // the first decision triggers a reconcile
 	}
 	g := result.Snapshot.Gateways[name(req.NamespacedName)]
 	if g != nil && g.Attachment == (gateway.Name{}) {
 		var owner gatewayapi.Gateway
 		if err := c.client.Get(ctx, req.NamespacedName, &owner); err != nil || owner.DeletionTimestamp != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err) // it goes with the Gateway
+			return reconcile.Result{}, client.IgnoreNotFound(err) // garbage collection deletes the revision object with the Gateway
 		}
 		_, taken, wake, err := c.request(ctx, g, *metav1.NewControllerRef(&owner, gather.GatewayAPI().WithKind("Gateway")))
 		if taken {
@@ -163,5 +161,5 @@ func (c *Controller) bare(ctx context.Context, req reconcile.Request) (reconcile
 	if err := c.client.Get(ctx, at, &old); err != nil || !isRevision(&old) {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	return again(kube.Delete(ctx, c.client, &old)) // Envoy Gateway translates once more
+	return again(kube.Delete(ctx, c.client, &old)) // this makes Envoy Gateway translate once more
 }

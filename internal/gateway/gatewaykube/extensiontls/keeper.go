@@ -1,7 +1,6 @@
-// Package extensiontls keeps the certificates by which Envoy Gateway and the
-// extension server know each other. It keeps law 9: where a rotation stands is in a
-// Secret, so another leader goes on with it, and at no moment one side has what the
-// other does not trust.
+// Package extensiontls maintains the certificates for mutual TLS between Envoy Gateway and the
+// extension server. It follows law 9: the state of a rotation is in a Secret, so a new leader can
+// continue it, and at no time does one side use a certificate that the other does not trust.
 package extensiontls
 
 import (
@@ -25,39 +24,39 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Names of the Secrets. The server's also says where a rotation stands.
+// Names of the Secrets. The server's Secret also contains the state of a rotation.
 const (
 	ServerSecret    = "tailplane-extension-server"
 	AuthoritySecret = "tailplane-extension-ca"
 	ClientSecret    = "tailplane-extension-client"
 )
 
-// Times of a Keeper.
+// Default times of a Keeper.
 const (
 	Life      = 90 * 24 * time.Hour
 	publish   = 10 * time.Minute
 	keep      = time.Hour
-	look      = time.Minute // until somebody else's hand on a Secret is seen
+	look      = time.Minute // interval for detecting external changes of a Secret
 	retryWait = 5 * time.Second
 )
 
-// A Keeper keeps the certificates. Fields without a remark are required.
+// A Keeper maintains the certificates. Fields are required unless documented otherwise.
 type Keeper struct {
 	Namespace string
-	Names     []string // DNS names by which Envoy Gateway asks
-	Client    string   // the DNS name that its own certificate carries
+	Names     []string // DNS names of the extension server for Envoy Gateway
+	Client    string   // DNS name in Envoy Gateway's certificate
 	Log       *slog.Logger
 	Now       func() time.Time
 
-	// Life, Publish and Keep, optional, are the times of a rotation; Look how often
-	// the Secrets are looked at.
+	// Life, Publish and Keep are the times of a rotation. Look is the interval for checking the
+	// Secrets. All are optional.
 	Life, Publish, Keep, Look time.Duration
 
 	client client.Client
 }
 
-// Add has the manager's leader keep them. Its client must read Secrets from the API
-// server.
+// Add registers the Keeper to run on the manager's leader. The manager's client must read Secrets
+// from the API server, not from a cache.
 func (k *Keeper) Add(mgr manager.Manager) error {
 	if k.Namespace == "" || len(k.Names) == 0 || k.Client == "" || k.Log == nil || k.Now == nil {
 		return errors.New("the keeper of the extension server's certificates lacks a setting: namespace, names, client, log and clock are required")
@@ -93,7 +92,8 @@ func (k *Keeper) run(ctx context.Context) error {
 	}
 }
 
-// once tells both sides what the server's Secret says, then goes one step on.
+// once distributes the current stage from the server's Secret to both sides and then advances one
+// step.
 func (k *Keeper) once(ctx context.Context) (wake time.Time, err error) {
 	var own corev1.Secret
 	err = k.client.Get(ctx, types.NamespacedName{Namespace: k.Namespace, Name: ServerSecret}, &own)
@@ -122,12 +122,12 @@ func (k *Keeper) once(ctx context.Context) (wake time.Time, err error) {
 			return wake, err
 		}
 		k.Log.Info("a step of the extension server's certificates", "next", next.next.server != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
-		return k.Now(), nil // what is new is told first
+		return k.Now(), nil // distribute the new stage first
 	}
 	return wake, nil
 }
 
-// put keeps a Secret as it should be.
+// put creates or updates a Secret.
 func (k *Keeper) put(ctx context.Context, name string, kind corev1.SecretType, data map[string][]byte) error {
 	var s corev1.Secret
 	err := k.client.Get(ctx, types.NamespacedName{Namespace: k.Namespace, Name: name}, &s)
@@ -142,7 +142,7 @@ func (k *Keeper) put(ctx context.Context, name string, kind corev1.SecretType, d
 	return k.write(ctx, &s, name)
 }
 
-// write makes a Secret, or changes exactly the one that was read.
+// write creates a Secret, or updates exactly the version that was read.
 func (k *Keeper) write(ctx context.Context, s *corev1.Secret, name string) error {
 	var err error
 	if s.ResourceVersion == "" {

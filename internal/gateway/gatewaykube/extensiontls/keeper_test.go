@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// trusts says whether a certificate is by one of a bundle, for a name.
+// trusts returns an error unless a certificate is valid for a name and signed by a CA in the
+// bundle.
 func trusts(bundle, certificate []byte, name string, usage x509.ExtKeyUsage, now time.Time) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
@@ -56,8 +57,8 @@ func leafOf(certificate []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// GW-08: at each step of a rotation, what either side has, now or from the step
-// before, is trusted by what the other has, now or from the step before.
+// GW-08: at each step of a rotation, each side trusts the certificate of the other. This holds for
+// the files of this step and of the step before, in any combination.
 func TestStages(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	w := waits{Life, publish, keep}
@@ -109,8 +110,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// The keeper on a real API server: three Secrets, a rotation, and what somebody
-// else spoilt.
+// The Keeper on a real API server: three Secrets, a rotation, and the repair of manual damage.
 func TestKeeper(t *testing.T) {
 	c := kubetest.Start(t)
 	ns := c.Namespace(t)

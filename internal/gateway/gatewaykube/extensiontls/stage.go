@@ -11,22 +11,22 @@ import (
 	"github.com/tailplane/tailplane/internal/authority"
 )
 
-// A set is what both sides prove themselves with, by one authority, whose own key
-// is thrown away at once: what is not there cannot be stolen. All of it is PEM.
+// A set contains the certificates of both sides, signed by one CA, in PEM. The CA's key is
+// discarded immediately and therefore cannot be stolen.
 type set struct{ authority, server, serverKey, client, clientKey []byte }
 
-// A stage is where a rotation stands, as the server's Secret holds it.
+// A stage is the progress of a rotation, as stored in the server's Secret.
 //
 //	serving -----------> serving, next --------------> serving, previous --> serving
 //	        (2/3 of life)   (both sides trust both)      (both have switched)
 type stage struct {
 	serving, next set
-	previous      []byte    // the authority before
-	published     time.Time // since when both sides were told of the next one's authority
+	previous      []byte    // the previous CA
+	published     time.Time // when both sides received the next CA
 	switched      time.Time
 }
 
-// Keys of the server's Secret; the first two are those of kubernetes.io/tls.
+// Keys of the server's Secret. The first two are those of kubernetes.io/tls.
 var fields = []string{"tls.crt", "tls.key", "ca.crt", "client.crt", "client.key"}
 
 func (s *set) parts() []*[]byte {
@@ -49,7 +49,7 @@ func readStage(data map[string][]byte) (s stage, err error) {
 }
 
 func (s stage) data() map[string][]byte {
-	data := map[string][]byte{"tls.crt": nil, "tls.key": nil} // which their kind of Secret must have
+	data := map[string][]byte{"tls.crt": nil, "tls.key": nil} // required by the Secret type
 	put := func(field string, b []byte) {
 		if len(b) > 0 {
 			data[field] = b
@@ -68,28 +68,28 @@ func (s stage) data() map[string][]byte {
 	return data
 }
 
-// bundle is what both sides have to trust at this stage.
+// bundle returns the CAs that both sides must trust at this stage.
 func (s stage) bundle() []byte {
 	return bytes.Join([][]byte{s.serving.authority, s.previous, s.next.authority}, nil)
 }
 
-// waits of a rotation.
+// waits are the times of a rotation.
 type waits struct {
 	life    time.Duration // of a certificate
-	publish time.Duration // for both sides to see a new authority: a mounted Secret takes a kubelet more than a minute
-	keep    time.Duration // for both sides to take up new certificates
+	publish time.Duration // until both sides have loaded a new CA; the kubelet updates a mounted Secret after more than a minute
+	keep    time.Duration // until both sides have loaded new certificates
 }
 
-// step says which stage comes after s, given that both sides were told of s, and
-// when to look again; the same stage if there is nothing to do.
+// step returns the stage after s and the time of the next step. The caller must have distributed s
+// to both sides. If there is nothing to do, the returned stage equals s.
 func (s stage) step(now time.Time, w waits, issue func(time.Time) (set, error)) (stage, time.Time, error) {
 	begin, end, err := s.serving.validity()
 	switch {
-	case err != nil: // none yet, or what is there is none: there is nothing to lose
+	case err != nil: // missing or invalid: nothing can be lost
 		made, err := issue(now)
 		return stage{serving: made, switched: now}, now, err
 	case s.next.server != nil:
-		if _, _, err := s.next.validity(); err != nil { // somebody touched it
+		if _, _, err := s.next.validity(); err != nil { // another party changed the Secret
 			s.next, s.published = set{}, time.Time{}
 			return s, now, nil
 		}
@@ -97,7 +97,7 @@ func (s stage) step(now time.Time, w waits, issue func(time.Time) (set, error)) 
 			s.published = now
 			return s, now.Add(w.publish), nil
 		}
-		if due := s.published.Add(w.publish); now.Before(due) && now.Before(end) { // nobody is helped by waiting with what is over
+		if due := s.published.Add(w.publish); now.Before(due) && now.Before(end) { // do not wait if the serving certificate has expired
 			return s, due, nil
 		}
 		return stage{serving: s.next, previous: s.serving.authority, switched: now}, now, nil
@@ -116,8 +116,8 @@ func (s stage) step(now time.Time, w waits, issue func(time.Time) (set, error)) 
 	return s, now, err
 }
 
-// validity is when both certificates are good; an error if one is none, or not by
-// the set's authority.
+// validity returns the validity period of the certificates. It returns an error if a certificate
+// is invalid or not signed by the CA of the set.
 func (s set) validity() (begin, end time.Time, err error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(s.authority) {
@@ -136,7 +136,7 @@ func (s set) validity() (begin, end time.Time, err error) {
 	return begin, end, nil
 }
 
-// issue makes a set: a server of these names, and the client of that one.
+// issue creates a set with a server certificate for names and a client certificate for client.
 func issue(names []string, client string, now time.Time, life time.Duration) (set, error) {
 	a, err := authority.New("tailplane-extension", now, life)
 	if err != nil {

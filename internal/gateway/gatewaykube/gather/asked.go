@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// unwatched reads what is read only where somebody asks for it.
+// unwatched reads the objects that are not watched, as far as other objects refer to them.
 func (g *Gatherer) unwatched(ctx context.Context, o *gateway.Objects) error {
 	if slices.ContainsFunc(o.Policies, func(p *v1alpha1.TailscaleRoutePolicy) bool {
 		return p.Spec.Access != nil && p.Spec.Access.From == v1alpha1.AccessTailnet
@@ -47,8 +47,8 @@ func (g *Gatherer) unwatched(ctx context.Context, o *gateway.Objects) error {
 	return nil
 }
 
-// root reads the certificates of a ConfigMap; "" if there are none. While they
-// cannot be read, those that were read last stay.
+// root reads the certificates of a ConfigMap; it returns "" if there are none. If the read fails,
+// the last known certificates stay.
 func (g *Gatherer) root(ctx context.Context, name gateway.Name) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
@@ -58,15 +58,15 @@ func (g *Gatherer) root(ctx context.Context, name gateway.Name) (string, error) 
 	case err == nil:
 		return c.Data["ca.crt"], nil
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return "", nil // what the operator may not read is not there, for anybody
+		return "", nil // a ConfigMap that the operator may not read counts as missing
 	case last != "":
 		return last, nil
 	}
 	return "", fmt.Errorf("read the certificates in the ConfigMap %s: %w", name, err)
 }
 
-// guards finds out which Gateways nobody but relays can reach. Where that cannot be
-// known, others can.
+// guards determines which Gateways only relays can reach. A Gateway counts as reachable by others
+// unless the opposite is proven.
 func (g *Gatherer) guards(ctx context.Context, o *gateway.Objects) error {
 	if err := g.follow(ctx, "NetworkPolicy", &networkingv1.NetworkPolicy{}); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (g *Gatherer) guards(ctx context.Context, o *gateway.Objects) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	var services corev1.ServiceList // that there is another one, the cache of names tells; their types, a minute later
+	var services corev1.ServiceList // the watch shows new Services immediately; a change of their type is found within a minute
 	if err := g.direct.List(ctx, &services, client.InNamespace(g.EnvoyNamespace), client.HasLabels{owningName, owningNamespace}); err != nil {
 		return fmt.Errorf("read Envoy's Services in %s: %w", g.EnvoyNamespace, err)
 	}

@@ -13,23 +13,23 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// A Board shows what was decided last, to those who act upon it. The zero Board
-// shows nothing yet. It may be used by several goroutines.
+// A Board publishes the last decision to the controllers. The zero Board has no decision. It is
+// safe for concurrent use.
 type Board struct {
 	mu      sync.Mutex
 	result  *gateway.Result
 	fault   error
-	seen    map[types.UID]int64 // generations of our own kinds that were decided upon
+	seen    map[types.UID]int64 // generations of Tailplane's objects in the last decision
 	readers []*reader
 }
 
 type reader struct {
 	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
 	of     func(was, is *gateway.Result) []types.NamespacedName
-	faults bool // of is asked too when a fault comes or goes, with the same Result twice
+	faults bool // also call of when a fault begins or ends, with the same Result twice
 }
 
-// Post shows a decision, which nobody changes any more.
+// Post publishes a decision, which must not be modified afterwards.
 func (b *Board) Post(is *gateway.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,24 +40,23 @@ func (b *Board) Post(is *gateway.Result) {
 	}
 }
 
-// Result is what was decided last; nil before the first decision, and then nobody
-// knows yet what should be.
+// Result returns the last decision. It is nil before the first decision; the desired state is then
+// unknown.
 func (b *Board) Result() *gateway.Result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.result
 }
 
-// Fault is why there is no newer decision than the one that is shown; nil if that
-// one is the newest.
+// Fault returns the error that prevents a newer decision. It is nil if the published decision is
+// the newest.
 func (b *Board) Fault() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.fault
 }
 
-// Saw says whether an object of the operator's own kinds was decided upon as its
-// spec is now.
+// Saw reports whether the last decision included the current generation of an object.
 func (b *Board) Saw(o metav1.Object) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +70,7 @@ func (b *Board) setSeen(seen map[types.UID]int64) {
 	b.seen = seen
 }
 
-// setFault notes what is wrong, or that nothing is.
+// setFault sets or clears the fault.
 func (b *Board) setFault(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,14 +83,14 @@ func (b *Board) setFault(err error) {
 	}
 }
 
-// Changes are the objects that a controller has to look at because a decision
-// differs from the one before: of names them. The first time was is nil.
+// Changes returns a source of the objects to reconcile after a new decision. of returns their
+// names. was is nil in the first call.
 func (b *Board) Changes(of func(was, is *gateway.Result) []types.NamespacedName) source.Source {
 	return b.source(of, false)
 }
 
-// ChangesAndFaults are the same, and of is also asked when a fault comes or goes:
-// then was and is are one and the same.
+// ChangesAndFaults is like Changes, but also calls of when a fault begins or ends. was and is are
+// then the same Result.
 func (b *Board) ChangesAndFaults(of func(was, is *gateway.Result) []types.NamespacedName) source.Source {
 	return b.source(of, true)
 }

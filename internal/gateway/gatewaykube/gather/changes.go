@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// matters says whether a change of an object can change a decision.
+// matters reports whether a change of an object can affect a decision.
 func matters(was, is any) bool {
 	a, ok := was.(client.Object)
 	b, ok2 := is.(client.Object)
@@ -39,14 +39,14 @@ func matters(was, is any) bool {
 	case *gatewayapi.GRPCRoute:
 		return !apiequality.Semantic.DeepEqual(a.Status.Parents, b.(*gatewayapi.GRPCRoute).Status.Parents)
 	case *v1alpha1.TailscaleGateway, *v1alpha1.TailscaleRoutePolicy, *gatewayapi.Gateway, *gatewayapi.GatewayClass, *networkingv1.NetworkPolicy:
-		return false // the rest is status
+		return false // only the status changed
 	case *metav1.PartialObjectMetadata:
-		return a.Kind == "Service" && a.Labels[owningName] != "" // whose type is not to be seen
+		return a.Kind == "Service" && a.Labels[owningName] != "" // the type of Envoy's Services is not in the metadata
 	}
 	return true
 }
 
-// onlyTranslated says whether nothing but our own notes differs.
+// onlyTranslated reports whether the annotations differ only in Tailplane's own notes.
 func onlyTranslated(a, b client.Object) bool {
 	x, y := maps.Clone(a.GetAnnotations()), maps.Clone(b.GetAnnotations())
 	for _, note := range []string{v1alpha1.TranslatedAnnotation, v1alpha1.TranslationAnnotation, v1alpha1.RequestedAnnotation} {

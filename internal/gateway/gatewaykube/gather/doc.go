@@ -1,4 +1,4 @@
-// Package gather brings the gateway's objects together, has them decided upon and
-// shows the decision to those who act. It keeps law 7: until everything is known
-// there is no decision, and what was decided stays until there is another.
+// Package gather collects the objects for a decision, calls the decision and publishes it to the
+// controllers. It follows law 7: there is no decision until everything is known, and a decision
+// stays until there is a new one.
 package gather

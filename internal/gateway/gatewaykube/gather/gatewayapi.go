@@ -16,7 +16,8 @@ func or[T ~string](p *T, otherwise string) string {
 	return string(*p)
 }
 
-// gatewayObject is what matters of a Gateway. controllers are those of the classes, by name.
+// gatewayObject converts the relevant part of a Gateway. controllers maps class names to
+// controllerNames.
 func gatewayObject(g *gatewayapi.Gateway, controllers map[string]string) gateway.GatewayObject {
 	o := gateway.GatewayObject{Name: gateway.Name{Namespace: g.Namespace, Name: g.Name}, Controller: controllers[string(g.Spec.GatewayClassName)]}
 	for _, l := range g.Spec.Listeners {
@@ -29,7 +30,7 @@ func gatewayObject(g *gatewayapi.Gateway, controllers map[string]string) gateway
 	return o
 }
 
-// accepted are the Gateways that a controller has attached a route to.
+// accepted returns the Gateways that accepted a route according to the given controller.
 func accepted(namespace, controller string, parents []gatewayapi.RouteParentStatus, gateways map[gateway.Name]*gatewayapi.Gateway) (out []gateway.ParentObject) {
 	for _, p := range parents {
 		ref := p.ParentRef
@@ -42,7 +43,7 @@ func accepted(namespace, controller string, parents []gatewayapi.RouteParentStat
 			out = append(out, gateway.ParentObject{Gateway: name, Section: or(ref.SectionName, "")})
 			continue
 		}
-		if g := gateways[name]; g != nil { // the listeners of that port, each by its name
+		if g := gateways[name]; g != nil { // the listeners with this port, each by name
 			for _, l := range g.Spec.Listeners {
 				if l.Port == *ref.Port {
 					out = append(out, gateway.ParentObject{Gateway: name, Section: string(l.Name)})
@@ -94,8 +95,8 @@ func grpcRoute(r *gatewayapi.GRPCRoute, parents []gateway.ParentObject) gateway.
 	return o
 }
 
-// methodPath is the path by which Envoy Gateway compares a method. Of a method of
-// any service it compares a header instead.
+// methodPath returns the path that Envoy Gateway matches for a method. For a method without a
+// service, Envoy Gateway matches a header and any path.
 func methodPath(m *gatewayapi.GRPCMethodMatch) gateway.Path {
 	switch {
 	case m == nil || m.Service == nil && m.Method == nil:

@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// A Gateway counts as private only if nobody but relays can connect to its Envoys.
+// A Gateway counts as private only if no peer except relays can connect to its Envoys.
 func TestPrivate(t *testing.T) {
 	of := map[string]string{owningName: "eg", owningNamespace: "infra"}
 	service := func(kind corev1.ServiceType, labels map[string]string) corev1.Service {
@@ -113,7 +113,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// GTW-32: what only reports is no news.
+// GTW-32: a change of a report only does not trigger a decision.
 func TestMatters(t *testing.T) {
 	ready := func(status metav1.ConditionStatus) []metav1.Condition {
 		return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status}}

@@ -19,67 +19,66 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// Times of a Gatherer that leaves them out. They are short, for one change is often
-// three decisions: a group is wanted, then a port of it, then the route. What must not
-// come too often for Envoy Gateway, it is asked about less often.
+// Default times of a Gatherer. They are short, because one change often needs three decisions:
+// first for a group, then for a port of it, then for the route. The requests to Envoy Gateway are
+// limited separately.
 const (
-	Quiet  = 100 * time.Millisecond // without a further change, until a decision
-	Latest = time.Second            // from the first change to the decision
+	Quiet  = 100 * time.Millisecond // time without changes before a decision
+	Latest = time.Second            // maximum time from the first change to the decision
 )
 
-// rests is how many times as long as a decision took it is until the next one: in a
-// storm of changes to many objects, two thirds of the time are left to others.
+// rests is the minimum pause between two decisions as a multiple of the decision time. During many
+// changes, two thirds of the time remain for other work.
 const rests = 2
 
 const (
-	look      = 10 * time.Second // until kinds that are not served are asked for again
-	refresh   = time.Minute      // until what is not watched is read again
-	fillTime  = time.Minute      // for one kind's cache to fill
-	readTime  = 20 * time.Second // for one thing that is not watched
-	retryTime = 5 * time.Second  // after a fault
+	look      = 10 * time.Second // between checks for kinds that are not served
+	refresh   = time.Minute      // between reads of objects that are not watched
+	fillTime  = time.Minute      // for the cache of one kind to sync
+	readTime  = 20 * time.Second // for one object that is not watched
+	retryTime = 5 * time.Second  // after an error
 )
 
-// A Gatherer decides anew when something changed. Fields without a remark are
-// required.
+// A Gatherer computes a new decision whenever an object changes. Fields are required unless
+// documented otherwise.
 type Gatherer struct {
-	Namespace       string   // the operator's own
+	Namespace       string   // the operator's namespace
 	ClusterDomain   string   // such as cluster.local
-	Controller      string   // the controllerName of Envoy Gateway's classes
-	EnvoyNamespace  string   // where Envoy Gateway makes its Services
-	ProxyNamespaces []string // where groups may be besides; none is fine
-	Addresses       bool     // relays are reached by their addresses, not by names
+	Controller      string   // controllerName of Envoy Gateway's classes
+	EnvoyNamespace  string   // namespace of Envoy Gateway's Services
+	ProxyNamespaces []string // additional namespaces of groups; may be empty
+	Addresses       bool     // use addresses of relays as endpoints, not DNS names
 
 	Board *Board
 	Log   *slog.Logger
 
-	// LeftOut, optional, are the namespaces of groups in which may not be read now.
-	// Whoever knows of a change calls Again.
+	// LeftOut returns the namespaces of groups that cannot be read now. The owner of the function
+	// must call Again when the result changes. Optional.
 	LeftOut func() []string
 
-	// Publish, optional, gets each new snapshot, after the Board.
+	// Publish receives each new snapshot after the Board. Optional.
 	Publish func(*gateway.Snapshot)
 
-	// Measure, optional, hears of each decision: how long it took, and why there was
-	// none.
+	// Measure is called after each decision with its duration and its error. Optional.
 	Measure func(took time.Duration, err error)
 
-	// Quiet and Latest, optional, are how long changes are waited for.
+	// Quiet and Latest replace the default times. Optional.
 	Quiet, Latest time.Duration
 
-	// Build is gateway.Build where it is left out.
+	// Build replaces gateway.Build. Optional.
 	Build func(gateway.Objects) gateway.Result
 
 	cache   cache.Cache
-	direct  client.Reader // to the API server
+	direct  client.Reader // reads from the API server
 	changed chan struct{}
-	follows map[string]bool // kinds whose caches are filled
-	looked  time.Time       // when kinds that are not served were last asked for
+	follows map[string]bool // kinds with a synced cache
+	looked  time.Time       // last check for kinds that are not served
 	roots   map[gateway.Name]string
-	wake    time.Duration // until the next look if nothing changes; 0 is never
-	rested  time.Time     // when the next decision may be made
+	wake    time.Duration // until the next decision without a change; 0 means never
+	rested  time.Time     // earliest time of the next decision
 }
 
-// Add makes the manager run the gatherer, whether or not it is the leader.
+// Add registers the Gatherer to run on every replica, leader or not.
 func (g *Gatherer) Add(mgr manager.Manager) error {
 	if g.Namespace == "" || g.ClusterDomain == "" || g.Controller == "" || g.EnvoyNamespace == "" || g.Board == nil || g.Log == nil {
 		return errors.New("the gatherer lacks a setting: namespaces, cluster domain, controller, board and log are required")
@@ -94,7 +93,7 @@ type everywhere struct{ *Gatherer }
 
 func (everywhere) NeedLeaderElection() bool { return false }
 
-// Start gathers until ctx ends.
+// Start runs the Gatherer until ctx ends.
 func (e everywhere) Start(ctx context.Context) error {
 	e.run(ctx)
 	return nil
@@ -122,8 +121,8 @@ func (g *Gatherer) run(ctx context.Context) {
 	}
 }
 
-// wait returns when there is something to decide upon: some time after a change,
-// in which others may follow it, or when it is time to look anyway.
+// wait returns when a decision is due: some time after a change, so that following changes are
+// included, or when wake has passed.
 func (g *Gatherer) wait(ctx context.Context) {
 	var due <-chan time.Time
 	if g.wake > 0 {
@@ -154,7 +153,7 @@ func (g *Gatherer) wait(ctx context.Context) {
 	}
 }
 
-// once gathers, decides and shows.
+// once gathers the objects, computes a decision and publishes it.
 func (g *Gatherer) once(ctx context.Context) (err error) {
 	began := time.Now()
 	defer func() {
@@ -167,13 +166,13 @@ func (g *Gatherer) once(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	began = time.Now() // waiting for caches is no work
+	began = time.Now() // the wait for caches does not count
 	result, err := g.decide(objects)
 	g.rested = time.Now().Add(rests * time.Since(began))
 	if err != nil {
 		return err
 	}
-	defer g.Board.setSeen(generations(objects)) // after what was decided
+	defer g.Board.setSeen(generations(objects)) // after the decision is published
 	if was := g.Board.Result(); was == nil || !reflect.DeepEqual(was, result) {
 		g.Board.Post(result)
 		if g.Publish != nil {
@@ -183,7 +182,7 @@ func (g *Gatherer) once(ctx context.Context) (err error) {
 	return nil
 }
 
-// generations are those of the operator's own kinds, by UID.
+// generations returns the generations of Tailplane's objects by UID.
 func generations(o gateway.Objects) map[types.UID]int64 {
 	seen := make(map[types.UID]int64, len(o.Groups)+len(o.Services)+len(o.Attachments)+len(o.Policies))
 	for _, x := range o.Groups {
@@ -201,8 +200,8 @@ func generations(o gateway.Objects) map[types.UID]int64 {
 	return seen
 }
 
-// decide turns a panic of the decision, which only an object can cause that nobody
-// thought of, into a fault: what was decided before stays.
+// decide calls Build. A panic, which only an unexpected object can cause, becomes a fault, and the
+// previous decision stays.
 func (g *Gatherer) decide(objects gateway.Objects) (result *gateway.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -218,11 +217,10 @@ func (g *Gatherer) decide(objects gateway.Objects) (result *gateway.Result, err 
 	return &r, nil
 }
 
-// Again makes the gatherer decide anew, although none of the objects has changed. It was
-// added to a manager before.
+// Again triggers a new decision although no object has changed. Add must have been called before.
 func (g *Gatherer) Again() { g.touch() }
 
-// touch says that something changed.
+// touch reports a change.
 func (g *Gatherer) touch() {
 	select {
 	case g.changed <- struct{}{}:
@@ -230,7 +228,7 @@ func (g *Gatherer) touch() {
 	}
 }
 
-// follow fills the cache of a kind and hears of its changes from then on.
+// follow syncs the cache of a kind and registers for its changes.
 func (g *Gatherer) follow(ctx context.Context, kind string, o client.Object) error {
 	if g.follows[kind] {
 		return nil

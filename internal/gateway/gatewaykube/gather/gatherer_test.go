@@ -49,9 +49,8 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// A gatherer on a real API server: without the Gateway API at first, and then with
-// it; what does not matter is not decided upon anew; a decision that fails leaves
-// the last one, and is seen.
+// A Gatherer on a real API server, first without and then with the Gateway API. Irrelevant changes
+// trigger no decision. A failed decision keeps the last one and is reported.
 func TestGatherer(t *testing.T) {
 	c := kubetest.Start(t)
 	if err := c.ApplyFiles(t.Context(), "../../../../deploy/crds/gateway.tailscale.com_*.yaml"); err != nil {
@@ -121,7 +120,7 @@ func TestGatherer(t *testing.T) {
 		return r.Services[name].Accepted.OK && r.Wanted["billing-proxy-group"].Tailnet == "corp" && len(r.Demands) == 1
 	})
 
-	// A status that matters to nobody is no news.
+	// A change of an irrelevant status triggers no decision.
 	before := decisions.Load()
 	for range 5 {
 		service.Status.Conditions = nil
@@ -131,7 +130,7 @@ func TestGatherer(t *testing.T) {
 		}
 	}
 
-	// The Gateway API comes, and a Gateway whose route has the service for a backend.
+	// The Gateway API is installed, with a Gateway whose route has the service as a backend.
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +198,8 @@ func TestGathererLacks(t *testing.T) {
 	}
 }
 
-// GTW-32: a change is decided upon soon, changes that follow one another are decided
-// upon together, and after a decision that was long there is a rest.
+// GTW-32: a change soon leads to a decision, successive changes are combined into one decision,
+// and a pause follows a long decision.
 func TestGathererWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gatherer{changed: make(chan struct{}, 1)}

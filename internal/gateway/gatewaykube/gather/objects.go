@@ -22,17 +22,17 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
-// AddToScheme registers the kinds that are gathered.
+// AddToScheme registers the gathered kinds.
 func AddToScheme(s *runtime.Scheme) error {
 	return errors.Join(v1alpha1.AddToScheme(s), gatewayapi.Install(s), corev1.AddToScheme(s), discoveryv1.AddToScheme(s), networkingv1.AddToScheme(s), metav1.AddMetaToScheme(s))
 }
 
-// GatewayAPI is the version of the Gateway API that is spoken.
+// GatewayAPI returns the group and version of the Gateway API that is used.
 func GatewayAPI() schema.GroupVersion {
 	return schema.GroupVersion{Group: gatewayapi.GroupVersion.Group, Version: gatewayapi.GroupVersion.Version}
 }
 
-// Kinds are the kinds that are gathered, for kube.Mapper.
+// Kinds returns the gathered kinds for kube.Mapper.
 func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 	for _, k := range []string{"TailscaleProxyGroup", "TailscaleService", "TailscaleGateway", "TailscaleRoutePolicy"} {
 		namespaced = append(namespaced, v1alpha1.GroupVersion.WithKind(k))
@@ -47,8 +47,8 @@ func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 	return namespaced, clusterWide
 }
 
-// CacheOptions say in which namespaces kinds are cached that the operator may not
-// read everywhere. groups are the namespaces of groups.
+// CacheOptions limits the caches of kinds that the operator may not read in all namespaces. groups
+// are the namespaces of groups.
 func CacheOptions(groups []string, envoy string) map[client.Object]cache.ByObject {
 	in := func(namespaces ...string) cache.ByObject {
 		o := cache.ByObject{Namespaces: map[string]cache.Config{}}
@@ -67,12 +67,12 @@ func metadata(kind string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind}}
 }
 
-// list reads a kind from its cache. What comes back is the cache's own: nobody changes it.
+// list reads a kind from the cache. The caller must not modify the objects.
 func list[L client.ObjectList](ctx context.Context, g *Gatherer, l L, where ...client.ListOption) (L, error) {
 	return l, g.cache.List(ctx, l, append(where, client.UnsafeDisableDeepCopy)...)
 }
 
-// pointers are those to the members of a list.
+// pointers returns pointers to the elements of a list.
 func pointers[T any](items []T) []*T {
 	out := make([]*T, len(items))
 	for i := range items {
@@ -81,7 +81,7 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// gather reads everything that the decision needs. It returns when all of it is known.
+// gather reads all inputs of a decision. It returns when everything is known.
 func (g *Gatherer) gather(ctx context.Context) (gateway.Objects, error) {
 	o := gateway.Objects{Namespace: g.Namespace, ClusterDomain: g.ClusterDomain, Controller: g.Controller, ProxyNamespaces: g.ProxyNamespaces,
 		Addresses: g.Addresses, Namespaces: map[string]map[string]string{}, KubeServices: map[gateway.Name]bool{}}
@@ -100,7 +100,7 @@ func (g *Gatherer) gather(ctx context.Context) (gateway.Objects, error) {
 		return o, err
 	}
 	select {
-	case <-g.changed: // is read below
+	case <-g.changed: // the objects are read below
 	default:
 	}
 	if err := errors.Join(g.ours(ctx, &o), g.gatewayAPI(ctx, &o), g.core(ctx, &o)); err != nil {
@@ -109,7 +109,7 @@ func (g *Gatherer) gather(ctx context.Context) (gateway.Objects, error) {
 	return o, g.unwatched(ctx, &o)
 }
 
-// ours reads the operator's own kinds.
+// ours reads Tailplane's own kinds.
 func (g *Gatherer) ours(ctx context.Context, o *gateway.Objects) error {
 	tailnets, err := list(ctx, g, &v1alpha1.TailscaleTailnetList{})
 	groups, err2 := list(ctx, g, &v1alpha1.TailscaleProxyGroupList{})
@@ -128,7 +128,7 @@ func (g *Gatherer) ours(ctx context.Context, o *gateway.Objects) error {
 	return nil
 }
 
-// table is the table of ports that a group's status holds.
+// table converts the port table in a group's status.
 func table(ports []v1alpha1.MappedPort) (t portmap.Table) {
 	for _, p := range ports {
 		t.Ports = append(t.Ports, portmap.Port{Key: portmap.Key{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)}, MatchPort: uint16(p.MatchPort)})
@@ -136,7 +136,7 @@ func table(ports []v1alpha1.MappedPort) (t portmap.Table) {
 	return t
 }
 
-// core reads Kubernetes' own kinds.
+// core reads Kubernetes' built-in kinds.
 func (g *Gatherer) core(ctx context.Context, o *gateway.Objects) error {
 	namespaces, services := &metav1.PartialObjectMetadataList{}, &metav1.PartialObjectMetadataList{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
@@ -165,7 +165,7 @@ func (g *Gatherer) core(ctx context.Context, o *gateway.Objects) error {
 	if err != nil {
 		return err
 	}
-	behind := map[string][]netip.Addr{} // Services in front of relays, by name, which has a hash of all
+	behind := map[string][]netip.Addr{} // by name of the Service in front of the relays, which contains a hash of namespace and name
 	for i := range slicesOf.Items {
 		s := &slicesOf.Items[i]
 		for _, e := range s.Endpoints {

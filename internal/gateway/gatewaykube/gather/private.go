@@ -12,17 +12,17 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// Labels that Envoy Gateway puts on what it makes for a Gateway, Services and pods alike.
+// Labels that Envoy Gateway sets on the Services and pods of a Gateway.
 const (
 	owningName      = "gateway.envoyproxy.io/owning-gateway-name"
 	owningNamespace = "gateway.envoyproxy.io/owning-gateway-namespace"
 )
 
-// private says whether nobody but relays can open a connection to the Envoys of a
-// Gateway: their Services are within the cluster, and of the policies about their
-// pods there is at least one, and each admits only relays. Policies add up, so one
-// of somebody else's that admits more opens what ours has closed; and where it
-// cannot be told whether a policy is about these pods, it is.
+// private reports whether only relays can connect to the Envoys of a Gateway. The Services must be
+// internal to the cluster. At least one policy of Tailplane must select the pods, and every policy
+// that may select them must admit only relays. Policies are additive, so one policy of another
+// owner that admits more would open the pods again. If it is unclear whether a policy selects the
+// pods, private assumes that it does.
 func private(g gateway.Name, services []corev1.Service, policies []networkingv1.NetworkPolicy, relays []string) bool {
 	of := map[string]string{owningName: g.Name, owningNamespace: g.Namespace}
 	found := false
@@ -52,8 +52,8 @@ func private(g gateway.Name, services []corev1.Service, policies []networkingv1.
 	return found && closed
 }
 
-// surely says whether a selector means every pod with these labels, whatever else
-// it is labelled with.
+// surely reports whether a selector matches every pod that has these labels, whatever other labels
+// it has.
 func surely(s metav1.LabelSelector, of map[string]string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&s)
 	if err != nil || !selector.Matches(labels.Set(of)) {
@@ -61,11 +61,11 @@ func surely(s metav1.LabelSelector, of map[string]string) bool {
 	}
 	return !slices.ContainsFunc(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
 		_, known := of[e.Key]
-		return !known // that a label is not there is not known
+		return !known // whether another label exists is unknown
 	})
 }
 
-// maybe says whether a selector may mean a pod with these labels and others.
+// maybe reports whether a selector can match a pod that has these labels and possibly others.
 func maybe(s metav1.LabelSelector, of map[string]string) bool {
 	for k, v := range s.MatchLabels {
 		if have, known := of[k]; known && have != v {
@@ -85,12 +85,12 @@ func maybe(s metav1.LabelSelector, of map[string]string) bool {
 	return true
 }
 
-// onlyRelays says whether all that a policy admits are pods of groups, in
-// namespaces where only the operator makes such pods.
+// onlyRelays reports whether a policy admits only pods of groups, in namespaces where only the
+// operator creates such pods.
 func onlyRelays(p *networkingv1.NetworkPolicy, relays []string) bool {
 	for _, rule := range p.Spec.Ingress {
 		if len(rule.From) == 0 {
-			return false // everybody
+			return false // admits every source
 		}
 		for _, peer := range rule.From {
 			if peer.IPBlock != nil || peer.PodSelector == nil || !needs(*peer.PodSelector, v1alpha1.ProxyGroupLabel) {
@@ -110,7 +110,7 @@ func onlyRelays(p *networkingv1.NetworkPolicy, relays []string) bool {
 	return true
 }
 
-// needs says whether a selector means only what carries a label.
+// needs reports whether a selector matches only objects with a label.
 func needs(s metav1.LabelSelector, label string) bool {
 	if s.MatchLabels[label] != "" {
 		return true
@@ -120,7 +120,7 @@ func needs(s metav1.LabelSelector, label string) bool {
 	})
 }
 
-// within says whether a selector means only namespaces of a list.
+// within reports whether a selector matches only namespaces in the list.
 func within(s metav1.LabelSelector, list []string) bool {
 	if slices.Contains(list, s.MatchLabels[corev1.LabelMetadataName]) {
 		return true

@@ -22,35 +22,34 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Refusals are what this account may not list or watch now, as the API server says
-// when the caches ask. A namespace of groups that has no RoleBinding would otherwise
-// keep every controller from beginning: the manager waits for all caches.
+// Refusals record which lists and watches the API server forbids for this ServiceAccount. Without
+// them, one group namespace without a RoleBinding would block every controller, because the
+// manager waits for all caches.
 //
-// The caches of such a namespace begin empty, and whoever reads them must ask Refused
-// before taking that for what is so. A cache that was filled keeps what it had. Each
-// asks again by itself, at most about a minute later.
+// The caches of such a namespace start empty. Readers must call Refused before they treat missing
+// objects as deleted. A cache that was synced keeps its contents. Each cache retries by itself
+// after at most about a minute.
 type Refusals struct {
-	Optional []string // namespaces without which the others go on; none is fine
+	Optional []string // namespaces that must not block the others; may be empty
 	Log      *slog.Logger
 
-	// Direct asks the API server for Kinds, those that this account needs in these
-	// namespaces. Caches learn that rights are gone only when a watch ends, which may be
-	// minutes later. No Kinds: nobody asks.
+	// Direct is used to test access to Kinds in these namespaces. Caches learn about lost rights
+	// only when a watch ends, which can take minutes. If Kinds is empty, there is no test.
 	Direct client.Reader
 	Kinds  []schema.GroupVersionKind
-	// Changed, optional, hears of each change of what Namespaces returns.
+	// Changed is called when the result of Namespaces changes. Optional.
 	Changed func()
 
 	mu  sync.Mutex
-	now map[string]map[string]bool // by namespace, "" for the whole cluster: what of it
+	now map[string]map[string]bool // forbidden resources by namespace; "" means the whole cluster
 }
 
-// Forbidden says of a namespace what is to be done about it.
+// Forbidden returns a message that explains the missing access to a namespace.
 func Forbidden(namespace string) string {
 	return fmt.Sprintf("the operator's account may not read in the namespace %s, or not everything: its RoleBinding there is missing", namespace)
 }
 
-// Options have caches ask by way of r. It changes o, whose other settings stay.
+// Options makes the caches use r. It modifies o and keeps its other settings.
 func (r *Refusals) Options(config *rest.Config, o *cache.Options) error {
 	own := rest.CopyConfig(config)
 	own.Wrap(func(next http.RoundTripper) http.RoundTripper { return refusalTrip{r, next} })
@@ -62,15 +61,15 @@ func (r *Refusals) Options(config *rest.Config, o *cache.Options) error {
 	return nil
 }
 
-// Refused says whether anything of a namespace cannot be read now, so that its caches
-// may lack what is there.
+// Refused reports whether a resource in a namespace cannot be read now. The caches may then be
+// incomplete.
 func (r *Refusals) Refused(namespace string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.now[namespace]) > 0
 }
 
-// Namespaces are those that are left out now, in whole or in part, by name.
+// Namespaces returns the namespaces with unreadable resources, sorted.
 func (r *Refusals) Namespaces() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,14 +82,14 @@ func (r *Refusals) Namespaces() (names []string) {
 	return names
 }
 
-// askPause is how often it is asked what this account may read.
+// askPause is the interval of the access test.
 const askPause = 20 * time.Second
 
-// NeedLeaderElection implements [manager.LeaderElectionRunnable]: every replica has caches.
+// NeedLeaderElection implements [manager.LeaderElectionRunnable]. Every replica has caches.
 func (r *Refusals) NeedLeaderElection() bool { return false }
 
-// Start asks until ctx ends, so that everybody knows soon what only whoever reads next
-// would find out.
+// Start tests access until ctx ends, so that changes are found early and not only with the next
+// request of a cache.
 func (r *Refusals) Start(ctx context.Context) error {
 	tick := time.NewTicker(askPause)
 	defer tick.Stop()
@@ -108,7 +107,7 @@ func (r *Refusals) Start(ctx context.Context) error {
 	}
 }
 
-// ask lists a kind in a namespace: not more of it than a name.
+// ask lists a kind in a namespace. It requests the metadata of at most one object.
 func (r *Refusals) ask(ctx context.Context, namespace string, kind schema.GroupVersionKind) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
@@ -120,7 +119,7 @@ func (r *Refusals) ask(ctx context.Context, namespace string, kind schema.GroupV
 	}
 }
 
-// note takes note of an answer, and says once what changed by it.
+// note records an answer and logs each change once.
 func (r *Refusals) note(namespace, what string, refused bool) {
 	was, is := r.noted(namespace, what, refused)
 	if was != is && r.Changed != nil {
@@ -139,7 +138,8 @@ func (r *Refusals) note(namespace, what string, refused bool) {
 	}
 }
 
-// noted says whether anything of a namespace was refused before the answer, and is now.
+// noted records an answer. It reports whether any resource of the namespace was forbidden before
+// and after it.
 func (r *Refusals) noted(namespace, what string, refused bool) (was, is bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,15 +158,15 @@ func (r *Refusals) noted(namespace, what string, refused bool) (was, is bool) {
 	return was, len(r.now[namespace]) > 0
 }
 
-// A refusal is an answer 403, with where it was.
+// A refusal is a response with status 403 and its place.
 type refusal struct{ namespace, what string }
 
 func (e *refusal) Error() string {
 	return fmt.Sprintf("this account may not read %s in the namespace %q", e.what, e.namespace)
 }
 
-// refusalTrip turns the answer 403 into an error that knows the namespace, which
-// the caches' own error does not say.
+// refusalTrip converts status 403 into an error with the namespace, which the caches' own error
+// does not contain.
 type refusalTrip struct {
 	of   *Refusals
 	next http.RoundTripper
@@ -188,8 +188,8 @@ func (t refusalTrip) RoundTrip(q *http.Request) (*http.Response, error) {
 	return a, nil
 }
 
-// asked is what a list or watch is of. Whole objects and their metadata are cached
-// apart, and one may be known while the other is not.
+// asked returns the namespace and resource of a list or watch request. Full objects and their
+// metadata have separate caches, so they are recorded separately.
 func asked(q *http.Request) (namespace, what string) {
 	parts := strings.Split(strings.Trim(q.URL.Path, "/"), "/")
 	what = parts[len(parts)-1]
@@ -202,8 +202,8 @@ func asked(q *http.Request) (namespace, what string) {
 	return namespace, what
 }
 
-// informer is one whose cache counts as filled if it may not be, in a namespace
-// without which the others go on.
+// informer creates an informer whose cache also counts as synced if access is forbidden in an
+// optional namespace.
 func (r *Refusals) informer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
 	inner := toolscache.ToListerWatcherWithContext(lw)
 	var informer toolscache.SharedIndexInformer
@@ -211,7 +211,7 @@ func (r *Refusals) informer(lw toolscache.ListerWatcher, kind runtime.Object, re
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			l, err := inner.ListWithContext(ctx, o)
 			if no, ok := errors.AsType[*refusal](err); ok && slices.Contains(r.Optional, no.namespace) && !informer.HasSynced() {
-				return &metav1.List{}, nil // later ones fail: what was known stays
+				return &metav1.List{}, nil // only before the first sync; later failures keep the cached objects
 			}
 			return l, err
 		},
@@ -222,8 +222,7 @@ func (r *Refusals) informer(lw toolscache.ListerWatcher, kind runtime.Object, re
 	return informer
 }
 
-// said logs why a list or watch failed, but for refusals: those were said when they
-// began.
+// said logs errors of lists and watches except refusals, which were logged when they began.
 func said(ctx context.Context, r *toolscache.Reflector, err error) {
 	if _, refused := errors.AsType[*refusal](err); !refused {
 		toolscache.DefaultWatchErrorHandler(ctx, r, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// served are kinds that a cluster may be without, or get later: a team that only
-// publishes Services has no Gateway API.
+// served returns the kinds that a cluster may lack or get later. For example, a cluster that only
+// publishes Services may have no Gateway API.
 func served() []struct {
 	kind   string
 	object client.Object
@@ -32,7 +32,7 @@ func served() []struct {
 	}
 }
 
-// followServed follows those of the kinds that the API server has by now.
+// followServed watches the kinds that the API server serves by now.
 func (g *Gatherer) followServed(ctx context.Context) error {
 	missing := false
 	ask := time.Since(g.looked) >= look
@@ -66,14 +66,14 @@ func (g *Gatherer) followServed(ctx context.Context) error {
 	return nil
 }
 
-// again makes the next look come no later than after d.
+// again sets the maximum time until the next reconcile.
 func (g *Gatherer) again(d time.Duration) {
 	if g.wake == 0 || d < g.wake {
 		g.wake = d
 	}
 }
 
-// gatewayAPI reads Gateways, routes and grants.
+// gatewayAPI reads Gateways, routes and ReferenceGrants.
 func (g *Gatherer) gatewayAPI(ctx context.Context, o *gateway.Objects) error {
 	controllers, gateways := map[string]string{}, map[gateway.Name]*gatewayapi.Gateway{}
 	if g.follows["GatewayClass"] {

@@ -16,16 +16,16 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 )
 
-// A certificate lies in a Secret of its name, which the relays of a group share. We make
-// it empty, and the first relay has a certificate issued; or somebody else has made it,
-// fills it and renews it, and relays only read.
+// Each certificate is in a Secret with the name of its domain, which the relays of a group share.
+// Normally the operator creates the Secret empty, and the first relay issues a certificate. If
+// another party created the Secret, that party fills and renews it, and relays only read it.
 
-// terminates says whether relays end TLS at a port of a service.
+// terminates reports whether relays terminate TLS on a port of a service.
 func terminates(s *v1alpha1.TailscaleService) bool {
 	return s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.TLS == v1alpha1.TLSTerminate })
 }
 
-// domainOf is the name of a service in the group's tailnet, "" while that is not known.
+// domainOf returns the name of a service in the group's tailnet, or "" if it is unknown.
 func (l *look) domainOf(s *v1alpha1.TailscaleService) string {
 	label, ok := gateway.ServiceLabel(s.Spec.VIPService.Name)
 	suffix := strings.ToLower(l.suffix())
@@ -35,16 +35,16 @@ func (l *look) domainOf(s *v1alpha1.TailscaleService) string {
 	return label + "." + suffix
 }
 
-// wishCertificate keeps the certificate of a service that may be carried here, even
-// while it is not: an authority issues only so many of a name.
+// wishCertificate keeps the certificate of a service that this group may carry, even while it does
+// not carry it. Reissuing is costly, because a CA limits the certificates per name.
 func (l *look) wishCertificate(s *v1alpha1.TailscaleService, group gateway.Name) {
 	if s.Spec.Type == v1alpha1.Ingress && s.DeletionTimestamp == nil && terminates(s) && (group == nameOf(l.group) || group.Name == "") {
 		l.kept[l.domainOf(s)] = true
 	}
 }
 
-// useCertificate finds the Secret of a service's name, or notes that it is to be made.
-// The name is "" if there can be none.
+// useCertificate finds the Secret for a service's name, or records that it must be created. domain
+// is "" if there can be no certificate.
 func (l *look) useCertificate(ctx context.Context, s *v1alpha1.TailscaleService) (domain string, err error) {
 	domain = l.domainOf(s)
 	if domain == "" {
@@ -70,21 +70,20 @@ func (l *look) useCertificate(ctx context.Context, s *v1alpha1.TailscaleService)
 	return domain, nil
 }
 
-// furnishCertificates makes the Secrets that there are not, and takes away those that
-// no service wishes.
+// furnishCertificates creates missing Secrets and deletes those that no service needs.
 func (l *look) furnishCertificates(ctx context.Context, objects *workload.Objects) error {
 	for _, s := range objects.Certs {
 		if l.certs[s.Name] != nil || !l.issue[s.Name] {
 			continue
 		}
 		if err := l.direct.Create(ctx, s, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
-			l.again(l.Now().Add(soon)) // somebody was faster: whose it is decides who fills it
+			l.again(l.Now().Add(soon)) // another party created it first; its owner decides who fills it
 		} else if err != nil {
 			return fmt.Errorf("make the Secret %s: %w", s.Name, err)
 		}
 	}
 	if l.kept[""] {
-		return nil // of some service nobody knows the name
+		return nil // the domain of a service is unknown, so delete nothing
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.certs)) {
 		if !l.kept[name] {

@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// crash lets the operator end at the write that at picks, and reach nobody any more.
+// crash ends the operator at the write that at selects, and cuts its connection to all servers.
 func (p *place) crash(at func(method, path string, body []byte) cut) (revive func()) {
 	var restore atomic.Pointer[func()]
 	f := func(method, path string, body []byte) cut {
@@ -34,8 +34,8 @@ func (p *place) crash(at func(method, path string, body []byte) cut) (revive fun
 	}
 }
 
-// GTW-16, GW-10: a group comes and goes, and the operator crashes on both ways,
-// between each two steps. In the end it is gone, with everything that it had.
+// GTW-16, GW-10: a group is created and deleted, and the operator crashes between each two steps
+// of both. In the end nothing of the group is left.
 func TestCrashes(t *testing.T) {
 	p := newPlace(t)
 	coming := []struct {
@@ -127,8 +127,8 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// GTW-16, GW-10: the Secrets that told of keys are gone when the group ends, as they
-// are when its namespace goes first. The keys, which nobody has used, end with it.
+// GTW-16, GW-10: the Secrets with the records of keys are already deleted when the group is
+// deleted, as after the deletion of its namespace. The unused keys are deleted with the group.
 func TestKeysWithoutSecrets(t *testing.T) {
 	p := newPlace(t)
 	g := p.group("web", 3)
@@ -148,7 +148,7 @@ func TestKeysWithoutSecrets(t *testing.T) {
 	for i := range 3 {
 		p.must(p.admin.Delete(t.Context(), p.secret(fmt.Sprintf("web-%d-config", i))))
 	}
-	p.patch(p.get("web"), `{"spec":{"replicas":1}}`) // nobody knows of the others any more
+	p.patch(p.get("web"), `{"spec":{"replicas":1}}`) // no record of the others is left
 	p.must(p.admin.Delete(t.Context(), g))
 	p.start()
 	p.until("it is gone", func() bool { return !p.there("web", &v1alpha1.TailscaleProxyGroup{}) })

@@ -13,8 +13,8 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
-// clearDevice takes a device that is gone out of the state Secret. What else is there
-// stays: the relay logs in as the machine that it was.
+// clearDevice removes a deleted device from the state Secret. The other fields stay, and the relay
+// logs in with its existing machine key.
 func (l *look) clearDevice(ctx context.Context, ordinal int) error {
 	s := l.state[ordinal]
 	want := s.DeepCopy()
@@ -27,7 +27,7 @@ func (l *look) clearDevice(ctx context.Context, ordinal int) error {
 	return nil
 }
 
-// ask asks whether devices are there that relays say they have lost.
+// ask queries the API for devices that relays report as lost.
 func (l *look) ask(ctx context.Context, ordinals []int) error {
 	return each(l, ordinals, func(i int) error {
 		id := l.facts.Ordinals[i].Node
@@ -46,8 +46,8 @@ func (l *look) ask(ctx context.Context, ordinals []int) error {
 	})
 }
 
-// dropDevices deletes devices that the status names. It looks at each before: what
-// relays wrote is not trusted to name devices of others.
+// dropDevices deletes devices in the status. It checks each device first, because relays wrote
+// their IDs and must not be able to name other devices.
 func (l *look) dropDevices(ctx context.Context, devices []upkeep.Device) error {
 	return each(l, devices, func(d upkeep.Device) error {
 		device, err := l.api.Device(ctx, d.Node)
@@ -71,8 +71,8 @@ func (l *look) dropDevices(ctx context.Context, devices []upkeep.Device) error {
 	})
 }
 
-// own says whether a device can be the group's: it has the name that was asked for,
-// and is not older than the group.
+// own reports whether a device can belong to the group: it has the requested hostname and is not
+// older than the group.
 func (l *look) own(d upkeep.Device, device tsapi.Device) bool {
 	hostname := l.hostname(d.Ordinal)
 	for _, had := range l.group.Status.Devices {
@@ -80,7 +80,7 @@ func (l *look) own(d upkeep.Device, device tsapi.Device) bool {
 			hostname = had.Hostname
 		}
 	}
-	const skew = 5 * time.Minute // between our clock and Tailscale's
+	const skew = 5 * time.Minute // tolerance between the local clock and Tailscale's
 	return !device.External && strings.EqualFold(device.Hostname, hostname) &&
 		(device.Created.IsZero() || !device.Created.Before(l.group.CreationTimestamp.Add(-skew)))
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// pingsEach is how many pings a draining relay sends for each relay of the group, so
-// that each of them is likely met.
+// pingsEach is the number of pings that a draining relay sends per relay of the group, so that the
+// pings probably reach each of them.
 const pingsEach = 3
 
-// document is what the group's ConfigMap says to its relays.
+// document returns the data of the group's ConfigMap for the relays.
 func (l *look) document(ctx context.Context, table portmap.Table, current *corev1.ConfigMap) (map[string]string, error) {
 	file := document.File{Tailnet: document.Tailnet{ControlURL: l.controlURL(), HostnamePrefix: l.hostnamePrefix(), Tags: l.tags()}}
 	if d := l.group.Spec.DrainTimeout; d != nil {
@@ -63,7 +63,7 @@ func (l *look) document(ctx context.Context, table portmap.Table, current *corev
 	return out, nil
 }
 
-// lastTargets are those that the relays know now.
+// lastTargets returns the targets in the current configuration of the relays.
 func lastTargets(current *corev1.ConfigMap) map[string][]document.Target {
 	var file document.File
 	if current == nil || json.Unmarshal([]byte(current.Data[document.RelayKey]), &file) != nil {
@@ -72,7 +72,7 @@ func lastTargets(current *corev1.ConfigMap) map[string][]document.Target {
 	return file.Targets
 }
 
-// withoutServices is relay.json that says which node to be, and nothing to carry.
+// withoutServices removes all services from relay.json and keeps the node settings.
 func withoutServices(text string) (string, error) {
 	var file document.File
 	if err := json.Unmarshal([]byte(text), &file); err != nil {
@@ -83,8 +83,8 @@ func withoutServices(text string) (string, error) {
 	return string(out), err
 }
 
-// egress are the services that have ports, with their targets. What the API would
-// have to tell and does not stays as it is known.
+// egress returns the services that have ports, with their targets. If the API does not answer, the
+// known targets stay.
 func (l *look) egress(ctx context.Context, table portmap.Table, last map[string][]document.Target) (map[string]document.EgressService, map[string][]document.Target, error) {
 	services, targets := map[string]document.EgressService{}, map[string][]document.Target{}
 	for _, p := range table.Ports {
@@ -106,7 +106,7 @@ func (l *look) egress(ctx context.Context, table portmap.Table, last map[string]
 			return nil, nil, err
 		}
 		if len(list) == 0 {
-			delete(services, key) // nobody knows where it leads
+			delete(services, key) // the destination is unknown
 			l.troubles = append(l.troubles, key+" leads nowhere that is known")
 			continue
 		}
@@ -119,9 +119,9 @@ func (l *look) egress(ctx context.Context, table portmap.Table, last map[string]
 	return services, targets, nil
 }
 
-// target is the target of a service by its key: of the TailscaleService of that name,
-// or the group's own. The one that a group is made for has both, and is one: the
-// group's says the more.
+// target returns the target of the service with this key: the target of the TailscaleService, or
+// the group's own target. A service for which the group was created has both; the group's target
+// is then used, because it is more detailed.
 func (l *look) target(ctx context.Context, key string) (v1alpha1.TailnetTarget, *v1alpha1.TailscaleService, error) {
 	own := l.group.Spec.TailnetTarget
 	ns, name, _ := strings.Cut(key, ".")
@@ -144,8 +144,8 @@ func (l *look) target(ctx context.Context, key string) (v1alpha1.TailnetTarget, 
 	return t, s, nil
 }
 
-// targets are the nodes and services that a target means now: a name or an address,
-// the named service if there is one, else every device that has all tags.
+// targets returns the current nodes and services of a target: an address or a name, the named
+// service if it exists, otherwise all devices with all tags.
 func (l *look) targets(ctx context.Context, t v1alpha1.TailnetTarget, last []document.Target) ([]document.Target, error) {
 	switch {
 	case t.IP != "":
@@ -168,7 +168,7 @@ func (l *look) targets(ctx context.Context, t v1alpha1.TailnetTarget, last []doc
 	there, known, addrs := l.vipService(ctx, "svc:"+label)
 	for _, a := range addrs {
 		if vip == nil {
-			vip = []document.Target{{IP: a}} // its name is not known before the tailnet's domain is
+			vip = []document.Target{{IP: a}} // use the address until the tailnet's domain is known
 		}
 	}
 	switch {
@@ -179,10 +179,10 @@ func (l *look) targets(ctx context.Context, t v1alpha1.TailnetTarget, last []doc
 	case len(t.Tags) > 0:
 		return []document.Target{{Tags: t.Tags}}, nil
 	}
-	return vip, nil // it may come
+	return vip, nil // the service may be created later
 }
 
-// suffix is the tailnet's domain, "" while it is not known.
+// suffix returns the tailnet's domain, or "" if it is unknown.
 func (l *look) suffix() string {
 	if l.tailnet == nil || l.tailnet.Status.TailnetInfo == nil {
 		return ""
@@ -190,8 +190,8 @@ func (l *look) suffix() string {
 	return l.tailnet.Status.TailnetInfo.Name
 }
 
-// vipService says whether the tailnet has a service, as far as that is known. The
-// list is the one that the tailnet's check and discovery read.
+// vipService reports whether the tailnet has a service. known is false if this is unknown. It uses
+// the same list as the tailnet's check and discovery.
 func (l *look) vipService(ctx context.Context, name string) (there, known bool, addrs []string) {
 	if l.api == nil || !l.tailnetReady() {
 		return false, false, nil

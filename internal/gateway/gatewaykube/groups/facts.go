@@ -19,15 +19,15 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
 )
 
-// gather reads what there is of the group.
+// gather reads the current objects of the group.
 func (l *look) gather(ctx context.Context) error {
 	err := l.read(ctx)
 	switch forbidden := apierrors.IsForbidden(err); {
 	case forbidden && l.group.DeletionTimestamp != nil && l.namespaceEnds(ctx):
-		// Our rights went with the namespace, as all will that is in it. Which devices
-		// are at Tailscale stands in the status; keys are looked for by what they say.
+		// The rights were deleted with the namespace, and so will be its contents. The status
+		// contains the devices at Tailscale, and keys can be found by their description.
 		l.nothing()
-	case forbidden: // others go on, and this one when the rights are back
+	case forbidden: // reconcile again when the rights are back
 		l.nothing()
 		l.facts, l.forbidden = upkeep.Facts{}, true
 		l.again(l.Now().Add(forbiddenNap))
@@ -39,13 +39,13 @@ func (l *look) gather(ctx context.Context) error {
 	return nil
 }
 
-// namespaceEnds says whether the group's namespace is being deleted.
+// namespaceEnds reports whether the group's namespace is being deleted.
 func (l *look) namespaceEnds(ctx context.Context) bool {
 	ns := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 	return l.cache.Get(ctx, client.ObjectKey{Name: l.group.Namespace}, ns) == nil && ns.DeletionTimestamp != nil
 }
 
-// nothing forgets what was read of the group.
+// nothing clears the objects that were read.
 func (l *look) nothing() {
 	l.set, l.pods, l.state, l.config = nil, map[int]*corev1.Pod{}, map[int]*corev1.Secret{}, map[int]*corev1.Secret{}
 	l.certs = map[string]*corev1.Secret{}
@@ -90,7 +90,7 @@ func (l *look) read(ctx context.Context) error {
 	return nil
 }
 
-// ordinalOf reads the ordinal of <group>-<ordinal>.
+// ordinalOf parses the ordinal in <group>-<ordinal>.
 func ordinalOf(group, name string) (int, bool) {
 	text, ok := strings.CutPrefix(name, group+"-")
 	n, err := strconv.Atoi(text)
@@ -137,8 +137,8 @@ func (l *look) factsOf() upkeep.Facts {
 			r.Joined = len(s.Data["_current-profile"]) > 0
 			r.Gone, r.Doubted = l.gone[r.Node], l.doubted[r.Node]
 			if !f.Accepted && !recorded[r.Node] || l.dropped[r.Node] {
-				// Whoever may write Secrets in a namespace must not point us at a device of
-				// a tailnet that the namespace may not use.
+				// A tenant that can write Secrets in a namespace must not be able to point the
+				// operator at a device of a tailnet that the namespace may not use.
 				r.Node = ""
 			}
 		})
@@ -147,8 +147,8 @@ func (l *look) factsOf() upkeep.Facts {
 		change(i, func(r *upkeep.Replica) { r.Config, r.Key = true, keyOf(s) })
 	}
 	if f.Deleting && f.Held && !l.tidied {
-		// The Secret that told of a key may have gone before us, with the namespace or by
-		// hand. No key was made since the deletion began.
+		// The Secret with the key's record may already be deleted, with the namespace or manually.
+		// No key was created since the deletion began.
 		for i := range max(f.Replicas, 1) {
 			if l.config[i] == nil {
 				change(i, func(r *upkeep.Replica) {

@@ -26,15 +26,15 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 )
 
-// appliedAnnotation carries the hash of what was applied, so that what is no longer
-// to be there is found too.
+// appliedAnnotation contains the hash of the applied object, so that removed fields are detected
+// too.
 const appliedAnnotation = "gateway.tailscale.com/applied"
 
-// portsKey is where the table of ports stands in the group's ConfigMap.
+// portsKey is the key of the port table in the group's ConfigMap.
 const portsKey = "ports"
 
-// furnish makes everything that a pod of the group needs: what it carries, its
-// Secrets, its rights. Keys come next, and the pods last.
+// furnish applies everything that a pod of the group needs: its configuration, its Secrets and its
+// rights. Keys come next, and the pods last.
 func (l *look) furnish(ctx context.Context) error {
 	table, current, err := l.ports(ctx)
 	if err != nil {
@@ -54,13 +54,13 @@ func (l *look) furnish(ctx context.Context) error {
 	cm := objects.ConfigMap
 	cm.Data = data
 	if current != nil {
-		cm.ResourceVersion = current.ResourceVersion // nobody has changed the table since
+		cm.ResourceVersion = current.ResourceVersion // fails if the table changed since it was read
 	}
 	if err := l.ensure(ctx, cm); err != nil {
 		return err
 	}
 	if len(l.inTheWay) == 0 {
-		l.table = &table // it is stored
+		l.table = &table // the table is stored
 	}
 	for _, o := range objects.Whole() {
 		if o.GetObjectKind().GroupVersionKind().Kind == "StatefulSet" {
@@ -71,7 +71,7 @@ func (l *look) furnish(ctx context.Context) error {
 		}
 	}
 	for i, s := range objects.Config {
-		if had := l.config[i]; had != nil { // with its key, which an apply would take away
+		if had := l.config[i]; had != nil { // keep the key, which an apply without it would remove
 			s.Data, s.ResourceVersion = had.Data, had.ResourceVersion
 			for _, name := range []string{v1alpha1.AuthKeyIDAnnotation, v1alpha1.AuthKeyExpiresAnnotation} {
 				if v, ok := had.Annotations[name]; ok {
@@ -98,7 +98,8 @@ func (l *look) furnishPods(ctx context.Context) error {
 	return l.ensure(ctx, objects.StatefulSet)
 }
 
-// render renders the group as it is to be. Rights stay with ordinals that still end.
+// render renders the desired objects of the group. Rights remain for ordinals whose pods still
+// end.
 func (l *look) render(table portmap.Table) (*workload.Objects, error) {
 	standing := workload.Replicas(l.group)
 	for i := range l.facts.Ordinals {
@@ -116,8 +117,8 @@ func mappedPorts(table portmap.Table) (out []v1alpha1.MappedPort) {
 	return out
 }
 
-// ports allocates the ports of the group, upon the table that its ConfigMap holds. If
-// somebody has spoilt that one, the status still knows which ports are in use.
+// ports allocates the ports of the group, starting from the table in its ConfigMap. If that table
+// is invalid, it uses the ports in the status.
 func (l *look) ports(ctx context.Context) (next portmap.Table, current *corev1.ConfigMap, err error) {
 	cm := &corev1.ConfigMap{}
 	switch err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.group.Namespace, Name: workload.ConfigMapName(l.group)}, cm); {
@@ -157,8 +158,8 @@ func nameOf(o client.Object) gateway.Name {
 	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// withdraw takes everything from a group that it carries, because it may not be there
-// any more. Its devices stay: what made it so may be over in a moment.
+// withdraw removes all services from the configuration of a group that is no longer accepted. Its
+// devices stay, because the cause may be temporary.
 func (l *look) withdraw(ctx context.Context) error {
 	table, current, err := l.ports(ctx)
 	if err != nil || current == nil || !metav1.IsControlledBy(current, l.group) {
@@ -196,8 +197,7 @@ func (l *look) dropBudget(ctx context.Context) error {
 	return l.delete(ctx, pdb)
 }
 
-// ensure applies an object, unless it is as it should be. Nobody else's of that name
-// is ever touched.
+// ensure applies an object if it differs. It never changes an object of another owner.
 func (l *look) ensure(ctx context.Context, want client.Object) error {
 	name := want.GetObjectKind().GroupVersionKind().Kind + " " + want.GetName()
 	current := l.had(want)
@@ -211,7 +211,7 @@ func (l *look) ensure(ctx context.Context, want client.Object) error {
 	}
 	if current != nil && !metav1.IsControlledBy(current, l.group) {
 		if owner := metav1.GetControllerOf(current); owner != nil && owner.Name == l.group.Name && owner.Kind == "TailscaleProxyGroup" {
-			l.again(l.Now().Add(soon)) // what is left of a group of this name; it goes by itself
+			l.again(l.Now().Add(soon)) // belongs to a former group with this name and is garbage-collected
 		}
 		l.inTheWay = append(l.inTheWay, name)
 		return nil
@@ -226,9 +226,9 @@ func (l *look) ensure(ctx context.Context, want client.Object) error {
 	return nil
 }
 
-// bring applies an object, unless current, which is nil if there is none, is as it
-// should be; wrote says that it was not. An object that has a resourceVersion is
-// applied to that version only.
+// bring applies want if current differs from it. current is nil if the object does not exist.
+// wrote reports whether it was applied. If want has a resourceVersion, only that version is
+// changed.
 func bring(ctx context.Context, to client.Client, want, current client.Object) (wrote bool, err error) {
 	wanted, err := applied(want)
 	if err != nil {
@@ -250,7 +250,7 @@ func bring(ctx context.Context, to client.Client, want, current client.Object) (
 	return true, to.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 }
 
-// had is the Secret of that name as this look has read it, nil if it has not.
+// had returns the Secret with this name that this reconcile has read, or nil.
 func (l *look) had(want client.Object) client.Object {
 	if _, ok := want.(*corev1.Secret); !ok {
 		return nil
@@ -265,8 +265,8 @@ func (l *look) had(want client.Object) client.Object {
 	return nil
 }
 
-// applied is an object as it is applied: with the hash of itself, and without what
-// the type writes although it says nothing.
+// applied returns the object to apply, with the hash of its contents and without fields that are
+// empty but serialized.
 func applied(o client.Object) (map[string]any, error) {
 	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -277,7 +277,7 @@ func applied(o client.Object) (map[string]any, error) {
 		unstructured.RemoveNestedField(out, path...)
 	}
 	hashed := maps.Clone(out)
-	delete(hashed, "data") // no hash of a secret; what is in there is compared
+	delete(hashed, "data") // do not hash secrets; their data is compared directly
 	delete(hashed, "apiVersion")
 	text, err := json.Marshal(hashed)
 	if err != nil {
@@ -290,19 +290,19 @@ func applied(o client.Object) (map[string]any, error) {
 	return out, nil
 }
 
-// settled says whether everything that is wanted is so. What others have added is
-// theirs.
+// settled reports whether is contains all values in want. Additional fields of other managers are
+// ignored.
 func settled(want, is any) bool {
 	switch want := want.(type) {
 	case map[string]any:
 		is, _ := is.(map[string]any)
 		for key, value := range want {
 			switch key {
-			case "apiVersion", "kind": // what was read by its type does not say
+			case "apiVersion", "kind": // not set in objects read by type
 				continue
-			case "ownerReferences": // others may own it too; whose it is was asked before
+			case "ownerReferences": // more owners are allowed; the controller was checked before
 				continue
-			case "data": // all of it is ours
+			case "data": // all of it belongs to the operator
 				if w, ok := value.(map[string]any); ok && is[key] != nil && len(w) != len(is[key].(map[string]any)) {
 					return false
 				}

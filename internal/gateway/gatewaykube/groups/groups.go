@@ -1,7 +1,6 @@
-// Package groups keeps the relays of TailscaleProxyGroups as they should be: their
-// objects, their keys and devices at Tailscale, what they carry, and what is said of
-// them. It keeps law 7: whatever is outside the cluster is written down before
-// anything that knows of it is deleted, and what should be known and cannot be had
+// Package groups reconciles the relays of TailscaleProxyGroups: their Kubernetes objects, their
+// keys and devices at Tailscale, their configuration and their status. It follows law 7: external
+// objects are recorded before anything that refers to them is deleted, and missing information
 // deletes nothing.
 package groups
 
@@ -46,30 +45,30 @@ import (
 )
 
 const (
-	lookLimit  = 2 * time.Minute  // for one look at one group, with all its requests
-	longestNap = 10 * time.Minute // between two looks: what nobody tells us of is found then
-	soon       = 2 * time.Second  // for what comes of itself, and tells nobody
+	lookLimit  = 2 * time.Minute  // for one reconcile of one group, including all API requests
+	longestNap = 10 * time.Minute // between two reconciles, to find changes without an event
+	soon       = 2 * time.Second  // for changes that come without an event
 	workers    = 4
 
-	forbiddenNap = 10 * time.Second // while the operator may not read in the group's namespace
+	forbiddenNap = 10 * time.Second // while the operator cannot read the group's namespace
 )
 
-// A Controller keeps groups. Fields without a remark are required.
+// A Controller reconciles groups. Fields are required unless documented otherwise.
 type Controller struct {
-	Namespace       string   // the operator's own, where the groups are that it makes
-	ProxyNamespaces []string // where groups may be besides; none is fine
+	Namespace       string   // the operator's namespace, where it creates groups
+	ProxyNamespaces []string // additional namespaces of groups; may be empty
 	ClusterDomain   string   // such as cluster.local
 	Workload        workload.Settings
 
-	Clients *tsapi.Clients // filled by whoever looks after tailnets
+	Clients *tsapi.Clients // filled by the tailnet controller
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	// Keys, optional, hears of each auth key: "minted", "reissued" or "deleted".
+	// Keys is called for each auth key with "minted", "reissued" or "deleted". Optional.
 	Keys func(op string)
 
-	cache  client.Reader // of what others say: tailnets, services
-	direct client.Client // reads what is so now, and writes
+	cache  client.Reader // for objects of others: tailnets and services
+	direct client.Client // reads from the API server, and writes
 	events events.EventRecorder
 	board  *gather.Board
 
@@ -77,21 +76,21 @@ type Controller struct {
 	after map[types.UID]pause
 }
 
-// A pause is until when the API is not asked for a group, unless what made it refuse
-// is other by then.
+// A pause is the time until which the API is not called for a group. It ends early if the
+// generation or the client changes.
 type pause struct {
 	until      time.Time
 	generation int64
 	version    tsapi.Version
 }
 
-// kinds are those of the objects that a group is made of.
+// kinds returns the kinds of the objects of a group.
 func kinds() []client.Object {
 	return []client.Object{&appsv1.StatefulSet{}, &corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{},
 		&rbacv1.Role{}, &rbacv1.RoleBinding{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}}
 }
 
-// AddToScheme adds the kinds that the controller speaks of.
+// AddToScheme registers the kinds that the controller uses.
 func AddToScheme(s *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
 		networkingv1.AddToScheme, discoveryv1.AddToScheme} {
@@ -102,8 +101,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-// Kinds are the kinds that the controller speaks of and whose objects are in
-// namespaces, for a mapper.
+// Kinds returns the namespaced kinds that the controller uses, for a mapper.
 func Kinds() []schema.GroupVersionKind {
 	core, rbac := corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion
 	return []schema.GroupVersionKind{
@@ -113,9 +111,9 @@ func Kinds() []schema.GroupVersionKind {
 	}
 }
 
-// CacheOptions limit the caches to the namespaces where groups are, and to what is
-// ours there: the account may list and watch nothing else. Services and
-// NetworkPolicies are not among them, for others follow more of them.
+// CacheOptions limits the caches to the namespaces of groups and to the operator's objects,
+// because the ServiceAccount may list and watch nothing else. It does not limit Services and
+// NetworkPolicies, because other controllers watch more of them.
 func CacheOptions(namespaces []string) map[client.Object]cache.ByObject {
 	ours := labels.SelectorFromSet(labels.Set{v1alpha1.ManagedLabel: "true"})
 	where := map[string]cache.Config{}
@@ -133,16 +131,17 @@ func CacheOptions(namespaces []string) map[client.Object]cache.ByObject {
 	return out
 }
 
-// Add makes the manager run the controller, on its leader, upon what the board shows.
+// Add registers the controller with the manager's leader. It reconciles the decisions of the
+// Board.
 //
-// Of what a group is made of, only metadata is watched: what it says is read from the
-// API server when it is looked at, since a view that is a moment old would lead to a
-// key for a relay that has just joined, or to the deletion of the Secret of one.
+// The controller watches only the metadata of a group's objects, and reads their contents from the
+// API server. An outdated view could create a key for a relay that has just joined, or delete the
+// Secret of a relay.
 func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 	if c.Namespace == "" || c.ClusterDomain == "" || c.Workload.Image == "" || c.Clients == nil || c.Log == nil || c.Now == nil || board == nil {
 		return errors.New("the controller of proxy groups lacks a setting: namespace, cluster domain, image, clients, log, clock and board are required")
 	}
-	// Not the manager's client: it would follow whole every kind that is written.
+	// The manager's client would watch every written kind with its full contents.
 	direct, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), FieldOwner: v1alpha1.FieldManager})
 	if err != nil {
 		return err
@@ -164,7 +163,7 @@ func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 	return b.Complete(c)
 }
 
-// groupOf is the group that an object is a part of.
+// groupOf returns the group to which an object belongs.
 func groupOf(_ context.Context, o client.Object) []reconcile.Request {
 	if name := o.GetLabels()[v1alpha1.ProxyGroupLabel]; name != "" {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
@@ -172,7 +171,7 @@ func groupOf(_ context.Context, o client.Object) []reconcile.Request {
 	return nil
 }
 
-// carrying is the group that carries a TailscaleService.
+// carrying returns the group that carries a TailscaleService.
 func (c *Controller) carrying(_ context.Context, o client.Object) []reconcile.Request {
 	result := c.board.Result()
 	if result == nil {
@@ -185,7 +184,7 @@ func (c *Controller) carrying(_ context.Context, o client.Object) []reconcile.Re
 	return []reconcile.Request{{NamespacedName: types.NamespacedName(group)}}
 }
 
-// within are the groups of a tailnet.
+// within returns the groups of a tailnet.
 func (c *Controller) within(_ context.Context, o client.Object) (out []reconcile.Request) {
 	result := c.board.Result()
 	if result == nil {
@@ -199,7 +198,7 @@ func (c *Controller) within(_ context.Context, o client.Object) (out []reconcile
 	return out
 }
 
-// serviceChanged picks the changes of a service that its relays are told of.
+// serviceChanged selects the changes of a service that affect the configuration of relays.
 func serviceChanged(e event.UpdateEvent) bool {
 	was, ok := e.ObjectOld.(*v1alpha1.TailscaleService)
 	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleService)
@@ -207,7 +206,7 @@ func serviceChanged(e event.UpdateEvent) bool {
 		is.Spec.VIPService != nil && mayHost(was) != mayHost(is)
 }
 
-// tailnetChanged picks the changes of a tailnet that its groups see.
+// tailnetChanged selects the changes of a tailnet that affect its groups.
 func tailnetChanged(e event.UpdateEvent) bool {
 	was, ok := e.ObjectOld.(*v1alpha1.TailscaleTailnet)
 	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleTailnet)
@@ -215,7 +214,7 @@ func tailnetChanged(e event.UpdateEvent) bool {
 		meta.IsStatusConditionTrue(was.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionReady)
 }
 
-// changed are the groups upon which two decisions differ.
+// changed returns the groups whose decision changed.
 func (c *Controller) changed(was, is *gateway.Result) (out []types.NamespacedName) {
 	if was == nil {
 		was = &gateway.Result{}
@@ -238,7 +237,7 @@ func (c *Controller) changed(was, is *gateway.Result) (out []types.NamespacedNam
 		_, still := is.Wanted[name]
 		note(gateway.Name{Namespace: c.Namespace, Name: name}, !still)
 	}
-	for name, report := range is.Services { // it may be carried elsewhere now
+	for name, report := range is.Services { // another group may carry it now
 		if had := was.Services[name]; had.Group != report.Group || had.ResolvedRefs != report.ResolvedRefs {
 			note(report.Group, report.Group.Name != "")
 			note(had.Group, had.Group.Name != "")
@@ -252,12 +251,12 @@ func (c *Controller) changed(was, is *gateway.Result) (out []types.NamespacedNam
 	return out
 }
 
-// Reconcile brings one group to where it should be: gather, decide, act, report.
+// Reconcile reconciles one group: gather facts, decide, act, report.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	wake, err := c.look(ctx, req.NamespacedName)
 	switch {
 	case kube.Stale(err):
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // it is no longer what was looked at
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale object: try again in a moment
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("proxy group %s: %w", req.NamespacedName, err)
 	case wake.IsZero():
@@ -266,8 +265,8 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: min(max(wake.Sub(c.Now()), time.Millisecond), longestNap)}, nil
 }
 
-// manages says whether the operator keeps groups in a namespace. It may not even read
-// in another.
+// manages reports whether the operator manages groups in a namespace. It may not be able to read
+// other namespaces.
 func (c *Controller) manages(namespace string) bool {
 	return namespace == c.Namespace || slices.Contains(c.ProxyNamespaces, namespace)
 }

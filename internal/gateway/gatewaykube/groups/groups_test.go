@@ -14,8 +14,8 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// GTW-16, GTW-22, GW-11: a group comes, may do what it must, is quiet, and goes, and
-// leaves nothing.
+// GTW-16, GTW-22, GW-11: a group is created, has the necessary rights, writes nothing without
+// changes, is deleted, and leaves nothing behind.
 func TestLife(t *testing.T) {
 	p := newPlace(t)
 	g := p.group("web", 2)
@@ -34,7 +34,7 @@ func TestLife(t *testing.T) {
 
 	p.rights(t, "web")
 
-	// Ten quiet looks, and a new operator's.
+	// Ten reconciles without changes, and those of a new operator.
 	p.poke("web")
 	p.poke("web")
 	asked := map[string]int{"POST": p.requests("POST"), "DELETE": p.requests("DELETE"), "PUT": p.requests("PUT")}
@@ -69,7 +69,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// nothingLeft checks that neither Tailscale nor the cluster has anything of a group.
+// nothingLeft checks that nothing of a group is left at Tailscale and in the cluster.
 func (p *place) nothingLeft(g *v1alpha1.TailscaleProxyGroup) {
 	p.t.Helper()
 	p.onlyGarbage(g)
@@ -83,8 +83,8 @@ func (p *place) nothingLeft(g *v1alpha1.TailscaleProxyGroup) {
 	})
 }
 
-// onlyGarbage checks that there is nothing of a group but what goes by itself because
-// its owner is gone.
+// onlyGarbage checks that only objects are left that are garbage-collected because their owner is
+// deleted.
 func (p *place) onlyGarbage(g *v1alpha1.TailscaleProxyGroup) {
 	p.t.Helper()
 	if d, k := p.devices(), p.keys(); len(d)+len(k) > 0 {

@@ -23,19 +23,19 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// Labels of the Service that Envoy Gateway makes for a Gateway.
+// Labels on the Service that Envoy Gateway creates for a Gateway.
 const (
 	owningGatewayName      = "gateway.envoyproxy.io/owning-gateway-name"
 	owningGatewayNamespace = "gateway.envoyproxy.io/owning-gateway-namespace"
 )
 
 const (
-	backendPause = 15 * time.Second // until it is asked again whether backends have endpoints
-	mostExposed  = 100              // services that relays read; with more they would read none
+	backendPause = 15 * time.Second // between checks whether backends have endpoints
+	mostExposed  = 100              // limit of the relay; it rejects a configuration with more services
 )
 
-// An ingress is what the tailnet reaches through a group: for our relays, and in the
-// two forms that Tailscale's own image reads.
+// An ingress is what a group exposes to the tailnet, for Tailplane's relay and in the two formats
+// of Tailscale's image.
 type ingress struct {
 	relay    map[string]document.IngressFile
 	serve    serveConfig
@@ -66,7 +66,7 @@ type vipMapping struct {
 	ClusterIP          netip.Addr
 }
 
-// ingress collects the services that the tailnet reaches through this group.
+// ingress collects the services that this group exposes to the tailnet.
 func (l *look) ingress(ctx context.Context) (*ingress, error) {
 	var all v1alpha1.TailscaleServiceList
 	if err := l.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -97,7 +97,7 @@ func (l *look) ingress(ctx context.Context) (*ingress, error) {
 	return out, nil
 }
 
-// expose adds one service, if its backend is there.
+// expose adds one service if its backend exists.
 func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *ingress) error {
 	backend, err := l.backend(ctx, s)
 	if err != nil || backend == nil {
@@ -109,7 +109,7 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 	}
 	domain := ""
 	if terminates(s) {
-		if !mayHost(s) { // nor is its certificate ours to have
+		if !mayHost(s) { // the operator must not hold a certificate for it either
 			return nil
 		}
 		if domain, err = l.useCertificate(ctx, s); err != nil || domain == "" {
@@ -138,10 +138,10 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 	return nil
 }
 
-// carried is what relays carry of a service to a host: in the form of ours, and in that
-// of Tailscale's own image. Where they end TLS, it is that of domain. A service of a
-// tailnet has TCP alone, so one of UDP is on the relays' own addresses; left says that
-// ports were left out.
+// carried returns the ports of a service that relays forward to a host, in the relay's format and
+// in that of Tailscale's image. If relays terminate TLS, domain is the name of the certificate. A
+// tailnet service carries only TCP, so UDP uses the relays' own addresses. left means that ports
+// were left out.
 func carried(s *v1alpha1.TailscaleService, host, domain string) (file document.IngressFile, serve serveService, left bool) {
 	file.Domain = domain
 	file.ProxyProtocol, serve.TCP = s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2, map[string]serveTCP{}
@@ -172,16 +172,16 @@ func carried(s *v1alpha1.TailscaleService, host, domain string) (file document.I
 	return file, serve, left
 }
 
-// mayHost says whether our relays may offer to be hosts of the service: it is ours
-// at the tailnet. To offer it before would be to step in for somebody else's, which
-// a rule of the tailnet may approve by itself.
+// mayHost reports whether the relays may offer themselves as hosts of the service, which requires
+// ownership of the tailnet service. Offering before that would impersonate another owner's
+// service, and a rule of the tailnet might approve it automatically.
 func mayHost(s *v1alpha1.TailscaleService) bool {
 	vip, c := s.Status.VIP, meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionProgrammed)
 	return vip != nil && vip.Name == s.Spec.VIPService.Name && len(vip.Addresses) > 0 &&
 		c != nil && (c.Status == metav1.ConditionTrue || c.Reason != v1alpha1.ReasonVIPNotOwned && c.Reason != v1alpha1.ReasonVIPConflict)
 }
 
-// mappingOf joins the addresses of a service of the tailnet with those of its backend.
+// mappingOf combines the addresses of a tailnet service with those of its backend.
 func mappingOf(s *v1alpha1.TailscaleService, backend *corev1.Service) (m ingressMapping) {
 	if s.Status.VIP == nil {
 		return m
@@ -205,8 +205,8 @@ func mappingOf(s *v1alpha1.TailscaleService, backend *corev1.Service) (m ingress
 	return m
 }
 
-// backend is the Service that an ingress service leads to: the named one, or Envoy's
-// own of the named Gateway. Nil: it is not there.
+// backend returns the Service behind an ingress service: the named Service, or Envoy's Service of
+// the named Gateway. It returns nil if there is none.
 func (l *look) backend(ctx context.Context, s *v1alpha1.TailscaleService) (*corev1.Service, error) {
 	ref := s.Spec.BackendRef
 	namespace := cmp.Or(ref.Namespace, s.Namespace)
@@ -227,14 +227,14 @@ func (l *look) backend(ctx context.Context, s *v1alpha1.TailscaleService) (*core
 			return nil, fmt.Errorf("look for Envoy's Service of the Gateway %s/%s: %w", namespace, ref.Name, err)
 		}
 		if len(list.Items) > 0 {
-			return &list.Items[0], nil // by name, as the API server lists them
+			return &list.Items[0], nil // the first by name, in the API server's list order
 		}
 	}
 	return nil, nil
 }
 
-// hasEndpoint says whether anybody answers behind a Service. One without a selector
-// and without EndpointSlices has nobody either.
+// hasEndpoint reports whether a Service has a ready endpoint. A Service without a selector and
+// without EndpointSlices has none.
 func (l *look) hasEndpoint(ctx context.Context, s *corev1.Service) (bool, error) {
 	var list discoveryv1.EndpointSliceList
 	if err := l.direct.List(ctx, &list, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// GTW-25: TCP is carried as a service of the tailnet; UDP alone, on the relays' own addresses.
+// GTW-25: TCP ports become a tailnet service; a service with only UDP uses the relays' own
+// addresses.
 func TestCarried(t *testing.T) {
 	tcp, udp := v1alpha1.ServicePort{Port: 80, TargetPort: 8080}, v1alpha1.ServicePort{Port: 53, Protocol: v1alpha1.UDP}
 	tls := v1alpha1.ServicePort{Port: 443, TargetPort: 8080, AppProtocol: v1alpha1.AppGRPC, TLS: v1alpha1.TLSTerminate}
@@ -47,8 +48,8 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// GW-10: relays offer to be hosts of a service only once it is ours, and no longer
-// when it turns out to be somebody else's; a call that fails meanwhile changes nothing.
+// GW-10: relays offer to be hosts of a service only after the operator owns it, and stop when
+// another owner turns out to have it. A failed API call in between changes nothing.
 func TestMayHost(t *testing.T) {
 	service := func(vip *v1alpha1.VIPStatus, status metav1.ConditionStatus, reason string) *v1alpha1.TailscaleService {
 		s := &v1alpha1.TailscaleService{}

@@ -22,28 +22,28 @@ import (
 const (
 	keyField = "authkey"
 
-	// retiredField held the configuration, with its key, of the runtime Containerboot.
+	// retiredField contained the configuration and key of the former runtime Containerboot.
 	retiredField = "cap-106.hujson"
 
-	// noKey is the id of a key that was begun and is not there any more. It stands in
-	// the annotation so that the pause until the next one is kept.
+	// noKey is the value of the ID annotation after a begun key turned out not to exist. It keeps
+	// the pause before the next key.
 	noKey = "none"
 
-	atOnce   = 4                // requests to the API for one group
-	tidyTime = 10 * time.Second // for a deletion, whatever the look's context says
+	atOnce   = 4                // concurrent API requests for one group
+	tidyTime = 10 * time.Second // for a deletion, even if the context of the reconcile has ended
 
-	refusedAgain = 5 * time.Minute // until what was refused is asked for again, if nothing changes before
+	refusedAgain = 5 * time.Minute // before a refused request is repeated if nothing changes
 )
 
-// A mint is a key that was made in this look.
+// A mint is a key that was created in this reconcile.
 type mint struct {
 	ordinal int
 	id      string
-	again   bool // because the relay asked for one
+	again   bool // the relay requested a new key
 }
 
-// keyOf reads a config Secret. One that has an end and no id was begun: whoever
-// began it may have made a key and not come to write it down.
+// keyOf reads the key state from a config Secret. An expiry without an ID means that a creation
+// began: a key may exist that was not recorded.
 func keyOf(s *corev1.Secret) upkeep.Key {
 	k := upkeep.Key{ID: s.Annotations[v1alpha1.AuthKeyIDAnnotation], AtHand: len(s.Data[keyField]) > 0}
 	until, err := time.Parse(time.RFC3339, s.Annotations[v1alpha1.AuthKeyExpiresAnnotation])
@@ -57,14 +57,13 @@ func keyOf(s *corev1.Secret) upkeep.Key {
 	return k
 }
 
-// writeKey writes what the config Secret of an ordinal says of its key, if the Secret
-// is still what was read.
+// writeKey writes the key state to the config Secret of an ordinal, with optimistic locking.
 func (l *look) writeKey(ctx context.Context, ordinal int, k upkeep.Key, secret string) error {
 	l.mu.Lock()
 	s := l.config[ordinal]
 	l.mu.Unlock()
 	if s == nil && secret == "" && l.group.DeletionTimestamp != nil {
-		return nil // nor is there to be one
+		return nil // the Secret must not be created again
 	}
 	if s == nil {
 		return fmt.Errorf("the config Secret of %d is gone", ordinal)
@@ -101,7 +100,7 @@ func (l *look) writeKey(ctx context.Context, ordinal int, k upkeep.Key, secret s
 	return nil
 }
 
-// hostname is the name that the device of an ordinal asks for.
+// hostname returns the hostname that the device of an ordinal requests.
 func (l *look) hostname(ordinal int) string { return fmt.Sprintf("%s-%d", l.hostnamePrefix(), ordinal) }
 
 func (l *look) hostnamePrefix() string {
@@ -118,7 +117,7 @@ func (l *look) controlURL() string {
 	return l.tailnet.Spec.ControlURL
 }
 
-// tags are those of the group's devices.
+// tags returns the tags of the group's devices.
 func (l *look) tags() []string {
 	if len(l.group.Spec.Tags) > 0 || l.tailnet == nil {
 		return l.group.Spec.Tags
@@ -126,16 +125,17 @@ func (l *look) tags() []string {
 	return l.tailnet.Spec.Tags
 }
 
-// description finds a key again. It may have 50 letters, digits, hyphens and spaces.
+// description returns the description by which a key can be found again. Tailscale allows 50
+// letters, digits, hyphens and spaces.
 func (l *look) description(ordinal int) string {
 	return l.descriptions() + strconv.Itoa(ordinal)
 }
 
-// descriptions are how those of all ordinals begin.
+// descriptions returns the common prefix of the descriptions of all ordinals.
 func (l *look) descriptions() string { return fmt.Sprintf("tailplane-relay-%.8s-", l.group.UID) }
 
-// each does something for several ordinals, some at once, and returns what Kubernetes
-// said. An error of the API ends nothing but what it is about, and is noted.
+// each calls do for every element, some of them concurrently, and returns the Kubernetes errors.
+// An API error affects only its element and is recorded.
 func each[T any](l *look, of []T, do func(T) error) error {
 	errs := make([]error, len(of))
 	slots := make(chan struct{}, atOnce)
@@ -151,7 +151,7 @@ func each[T any](l *look, of []T, do func(T) error) error {
 	return errors.Join(slices.DeleteFunc(errs, l.noted)...)
 }
 
-// noted takes note of an error if it is Tailscale's.
+// noted records an error if it comes from Tailscale's API.
 func (l *look) noted(err error) bool {
 	failure, ok := errors.AsType[*tsapi.Error](err)
 	if !ok {
@@ -163,7 +163,7 @@ func (l *look) noted(err error) bool {
 	case tsapi.RateLimited, tsapi.Unavailable, tsapi.CircuitOpen:
 		wait = max(failure.RetryAfter, 100*time.Millisecond)
 	case tsapi.Dropped:
-		wait = 100 * time.Millisecond // there is a newer client
+		wait = 100 * time.Millisecond // a newer client exists
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *look) noted(err error) bool {
 	return true
 }
 
-// paused is until when the API is not asked for this group.
+// paused returns the time until which the API must not be called for this group.
 func (l *look) paused() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,12 +194,12 @@ func (c *Controller) counted(op string) {
 	}
 }
 
-// mint makes a key for each ordinal. It writes down that it begins before it asks,
-// and a key that it cannot write down it deletes at once.
+// mint creates a key for each ordinal. It records the beginning before it calls the API. If it
+// cannot record the key, it deletes the key immediately.
 func (l *look) mint(ctx context.Context, ordinals []int) error {
 	return each(l, ordinals, func(i int) error {
 		r := l.facts.Ordinals[i]
-		if r.Key.AtHand && r.Key.ID != "" { // it did not let the relay in
+		if r.Key.AtHand && r.Key.ID != "" { // this key did not let the relay in
 			if err := l.deleteKey(ctx, r.Key.ID); err != nil {
 				return err
 			}
@@ -215,7 +215,7 @@ func (l *look) mint(ctx context.Context, ordinals []int) error {
 		}
 		key, err := l.api.CreateKey(ctx, tsapi.KeyRequest{Tags: l.tags(), Life: upkeep.KeyLife, Description: l.description(i)})
 		if err != nil {
-			if failure, ok := errors.AsType[*tsapi.Error](err); ok && failure.Class != tsapi.Unavailable { // there is none for certain
+			if failure, ok := errors.AsType[*tsapi.Error](err); ok && failure.Class != tsapi.Unavailable { // no key was created
 				return errors.Join(err, l.writeKey(context.WithoutCancel(ctx), i, upkeep.Key{}, ""))
 			}
 			return err
@@ -236,7 +236,8 @@ func (l *look) mint(ctx context.Context, ordinals []int) error {
 	})
 }
 
-// deleteKey has its own time: a look that is broken off leaves no key.
+// deleteKey deletes a key. It does not stop with ctx, so that a canceled reconcile leaves no key
+// behind.
 func (l *look) deleteKey(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
 	defer cancel()
@@ -248,8 +249,8 @@ func (l *look) deleteKey(ctx context.Context, id string) error {
 	return nil
 }
 
-// tidy deletes keys that were begun and never written down; of a group that ends, all
-// that it has. The pause until the next one holds for those that were there.
+// tidy deletes keys whose creation began but was not recorded. For a group that is being deleted,
+// it deletes all keys. The pause before the next key stays only if a key existed.
 func (l *look) tidy(ctx context.Context, ordinals []int) error {
 	ids, err := l.api.Keys(ctx)
 	if l.noted(err) {
@@ -298,13 +299,13 @@ func (l *look) tidy(ctx context.Context, ordinals []int) error {
 	return nil
 }
 
-// isGone says whether the API answered that there is no such thing.
+// isGone reports whether the API answered that the object does not exist.
 func isGone(err error) bool {
 	failure, ok := errors.AsType[*tsapi.Error](err)
 	return ok && failure.Class == tsapi.NotFound && !failure.AtToken
 }
 
-// dropKeys deletes keys that nobody is to use any more.
+// dropKeys deletes keys that are no longer needed.
 func (l *look) dropKeys(ctx context.Context, ordinals []int) error {
 	return each(l, ordinals, func(i int) error {
 		k := l.facts.Ordinals[i].Key

@@ -23,52 +23,52 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
-const mostDeeds = 24 // in one look; the deletion of a group with all its ways round has fewer
+const mostDeeds = 24 // per reconcile; a complete deletion of a group needs fewer
 
-// A look is one look at one group.
+// A look is one reconcile of one group.
 type look struct {
 	*Controller
 	result *gateway.Result
 	report gateway.GroupReport
-	group  *v1alpha1.TailscaleProxyGroup // as it was last written
-	before *v1alpha1.TailscaleProxyGroup // as it was found
+	group  *v1alpha1.TailscaleProxyGroup // as last written
+	before *v1alpha1.TailscaleProxyGroup // as read at the start
 
-	tailnet *v1alpha1.TailscaleTailnet // nil: it is not known, or not there
-	api     *tsapi.Client              // nil: there is none
+	tailnet *v1alpha1.TailscaleTailnet // nil if unknown or missing
+	api     *tsapi.Client              // nil if there is none
 	version tsapi.Version
 
-	// What is there now.
-	set    *appsv1.StatefulSet // nil: none
+	// The current objects.
+	set    *appsv1.StatefulSet // nil if there is none
 	pods   map[int]*corev1.Pod
 	state  map[int]*corev1.Secret
 	config map[int]*corev1.Secret
-	certs  map[string]*corev1.Secret // ours, by name
+	certs  map[string]*corev1.Secret // those of the operator, by name
 	facts  upkeep.Facts
 
-	// What was found out and done in this look.
-	gone, doubted map[string]bool // devices, as the API said
-	dropped       map[string]bool // devices that are gone from the tailnet
-	tidied        bool            // of a group that ends: no key is left that nothing tells of
-	forbidden     bool            // what is in the namespace may not be read now
+	// Results of this reconcile.
+	gone, doubted map[string]bool // devices, according to the API
+	dropped       map[string]bool // devices that are deleted from the tailnet
+	tidied        bool            // for a deletion: no unrecorded key is left
+	forbidden     bool            // the namespace cannot be read now
 	failure       *tsapi.Error
 	blocked       bool
-	inTheWay      []string       // objects of others with our names
-	troubles      []string       // what is left out of what the group carries, and why
-	allocated     int            // ports, anew
-	table         *portmap.Table // nil: it was not read
+	inTheWay      []string       // names that objects of other owners have
+	troubles      []string       // services that are left out, with the reason
+	allocated     int            // number of newly allocated ports
+	table         *portmap.Table // nil if it was not read
 	refused       []portmap.Key
-	issue         map[string]bool // names of certificates that the relays use: whether it is for them to have one issued
-	kept          map[string]bool // those that are not to be taken away
+	issue         map[string]bool // names of used certificates; true if the relays issue them
+	kept          map[string]bool // names of certificates that must not be deleted
 	minted        []mint
 	deleted       []string // devices
 	wake          time.Time
 }
 
-// look looks at a group once, and says when to look again at the latest.
+// look reconciles a group once and returns the latest time of the next reconcile.
 func (c *Controller) look(ctx context.Context, key types.NamespacedName) (time.Time, error) {
 	result := c.board.Result()
 	if result == nil {
-		return time.Time{}, nil // the first decision will bring us here again
+		return time.Time{}, nil // the first decision triggers the next reconcile
 	}
 	g := &v1alpha1.TailscaleProxyGroup{}
 	if err := c.direct.Get(ctx, key, g); err != nil {
@@ -79,7 +79,7 @@ func (c *Controller) look(ctx context.Context, key types.NamespacedName) (time.T
 	}
 	report, known := result.Groups[gateway.Name(key)]
 	if !known && g.DeletionTimestamp == nil {
-		return time.Time{}, nil // it is new, and not decided upon
+		return time.Time{}, nil // new group without a decision
 	}
 	l := &look{Controller: c, result: result, report: report, group: g, before: g.DeepCopy(), gone: map[string]bool{}, doubted: map[string]bool{}, dropped: map[string]bool{},
 		issue: map[string]bool{}, kept: map[string]bool{}}
@@ -88,19 +88,19 @@ func (c *Controller) look(ctx context.Context, key types.NamespacedName) (time.T
 	}
 	err := l.run(ctx)
 	if kube.Stale(err) {
-		return time.Time{}, err // what is to be reported was seen in what is no longer so
+		return time.Time{}, err // the facts are outdated, so they are not reported
 	}
 	if l.group.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(l.group, v1alpha1.Finalizer) {
 		c.forget(g.UID)
 		return time.Time{}, err
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return time.Time{}, err // the operator ends; what was not seen is not told
+		return time.Time{}, err // the operator stops: do not report incomplete facts
 	}
 	return l.wake, errors.Join(err, l.tell(context.WithoutCancel(ctx), err))
 }
 
-// again notes when to look again.
+// again sets the latest time of the next reconcile.
 func (l *look) again(t time.Time) {
 	if !t.IsZero() && (l.wake.IsZero() || t.Before(l.wake)) {
 		l.wake = t
@@ -125,7 +125,7 @@ func (l *look) run(ctx context.Context) error {
 		return l.withdraw(ctx)
 	}
 	if alive {
-		if step := upkeep.Next(l.facts, l.Now()); step.Deed == upkeep.Hold { // before anything is made
+		if step := upkeep.Next(l.facts, l.Now()); step.Deed == upkeep.Hold { // before any object is created
 			if err := l.hold(ctx); err != nil {
 				return err
 			}
@@ -143,7 +143,7 @@ func (l *look) run(ctx context.Context) error {
 	return nil
 }
 
-// decide lets the decision be carried out, step by step.
+// decide executes the actions that package upkeep decides, one after the other.
 func (l *look) decide(ctx context.Context) error {
 	for range mostDeeds {
 		if err := l.gather(ctx); err != nil || l.forbidden {
@@ -153,7 +153,7 @@ func (l *look) decide(ctx context.Context) error {
 		if step.Deed == upkeep.Rest {
 			l.again(step.Wake)
 			l.blocked = step.Blocked
-			if l.api == nil && l.tailnetReady() { // its client is made this moment, and nobody tells
+			if l.api == nil && l.tailnetReady() { // the client is being created, and no event reports it
 				l.again(l.Now().Add(soon))
 			}
 			return nil
@@ -167,14 +167,14 @@ func (l *look) decide(ctx context.Context) error {
 	return nil
 }
 
-// findTailnet finds the tailnet of the group, and its client.
+// findTailnet finds the tailnet of the group and its client.
 func (l *look) findTailnet(ctx context.Context) error {
 	name := l.report.Tailnet
 	if ref := l.group.Spec.TailnetRef; name == "" && ref != nil {
 		name = ref.Name
 	}
 	if name == "" {
-		name = l.group.Labels[v1alpha1.TailnetLabel] // it was the default one
+		name = l.group.Labels[v1alpha1.TailnetLabel] // it was the default tailnet
 	}
 	if name == "" {
 		return nil
@@ -191,13 +191,13 @@ func (l *look) findTailnet(ctx context.Context) error {
 	return nil
 }
 
-// tailnetReady says whether keys of the tailnet may be asked for at all.
+// tailnetReady reports whether keys can be requested for the tailnet.
 func (l *look) tailnetReady() bool {
 	return l.tailnet != nil && meta.IsStatusConditionTrue(l.tailnet.Status.Conditions, v1alpha1.ConditionReady)
 }
 
-// act carries a step out. An error is Kubernetes' own; what Tailscale refuses is
-// noted, and the next decision knows it.
+// act executes a step. It returns only Kubernetes errors; failures of Tailscale's API are recorded
+// for the next decision.
 func (l *look) act(ctx context.Context, step upkeep.Step) error {
 	switch step.Deed {
 	case upkeep.Hold:
@@ -234,7 +234,8 @@ func (l *look) act(ctx context.Context, step upkeep.Step) error {
 	case upkeep.DropSecrets:
 		for _, i := range step.Ordinals {
 			for _, s := range []*corev1.Secret{l.config[i], l.state[i]} {
-				// Of exactly what was read: a device that came since must not be lost.
+				// Delete only the version that was read: a new device in the Secret must not be
+				// lost.
 				if s != nil {
 					if err := l.delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}); err != nil {
 						return err
@@ -242,7 +243,7 @@ func (l *look) act(ctx context.Context, step upkeep.Step) error {
 				}
 			}
 		}
-		l.tidied = true // keys came first, and what told of them is gone by our own hand
+		l.tidied = true // the keys were deleted first, and this operator deleted their records itself
 		return nil
 	case upkeep.DropDevices:
 		return l.dropDevices(ctx, step.Devices)
@@ -250,7 +251,7 @@ func (l *look) act(ctx context.Context, step upkeep.Step) error {
 	return fmt.Errorf("no such deed: %q", step.Deed)
 }
 
-// delete deletes exactly o. That it is gone already is success.
+// delete deletes exactly o. It is no error if o no longer exists.
 func (l *look) delete(ctx context.Context, o client.Object, more ...client.DeleteOption) error {
 	err := l.direct.Delete(ctx, o, append([]client.DeleteOption{client.Preconditions{UID: new(o.GetUID())}}, more...)...)
 	if err = client.IgnoreNotFound(err); err != nil {
@@ -259,8 +260,8 @@ func (l *look) delete(ctx context.Context, o client.Object, more ...client.Delet
 	return nil
 }
 
-// hold puts the finalizer on, and writes down the tailnet: that it is the default one
-// may be over when the group goes.
+// hold adds the finalizer and records the tailnet, because the default tailnet may be another one
+// when the group is deleted.
 func (l *look) hold(ctx context.Context) error {
 	return l.patch(ctx, "put the finalizer on", func() {
 		controllerutil.AddFinalizer(l.group, v1alpha1.Finalizer)
@@ -272,7 +273,7 @@ func (l *look) release(ctx context.Context) error {
 	return client.IgnoreNotFound(l.patch(ctx, "take the finalizer off", func() { controllerutil.RemoveFinalizer(l.group, v1alpha1.Finalizer) }))
 }
 
-// patch changes the metadata of the group, if it is still what was read.
+// patch changes the metadata of the group with optimistic locking.
 func (l *look) patch(ctx context.Context, doing string, change func()) error {
 	was := l.group.DeepCopy()
 	change()
@@ -282,8 +283,7 @@ func (l *look) patch(ctx context.Context, doing string, change func()) error {
 	return nil
 }
 
-// leave is for a group in a namespace that is not ours, or no longer, or that we may
-// not read.
+// leave handles a group in a namespace that the operator does not manage or cannot read.
 func (l *look) leave(ctx context.Context) error {
 	l.facts = upkeep.Facts{}
 	if l.group.DeletionTimestamp == nil || !controllerutil.ContainsFinalizer(l.group, v1alpha1.Finalizer) {

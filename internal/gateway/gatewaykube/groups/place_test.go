@@ -47,11 +47,11 @@ import (
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
+	ctrllog.SetLogger(logr.Discard()) // for libraries without a logger of their own
 	os.Exit(m.Run())
 }
 
-// deadline bounds every wait for a real condition on a loaded machine.
+// deadline is the limit of every wait on a loaded machine.
 const deadline = 2 * time.Minute
 
 const (
@@ -60,8 +60,7 @@ const (
 		"grants": [{"src": ["tag:k8s-operator"], "dst": ["*"], "ip": ["*"]}]}`
 )
 
-// A place is a namespace of the cluster that all tests share, an operator there, and
-// a tailnet of its own.
+// A place is a namespace on the shared test cluster with a running operator and its own tailnet.
 type place struct {
 	t       *testing.T
 	cluster *kubetest.Cluster
@@ -70,11 +69,11 @@ type place struct {
 	net     *tailnettest.Net
 	api     *fakeapi.API
 	clients *tsapi.Clients
-	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
+	ahead   atomic.Int64 // offset of the operator's clock, in nanoseconds
 	log     kubetest.Log
 	counted lockedCounts
 
-	wire  *wire // of the operator that runs now
+	wire  *wire // of the current operator
 	board *gather.Board
 	stop  func()
 }
@@ -111,7 +110,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// tailnet makes the tailnet as its own controller would leave it.
+// tailnet creates the tailnet as its controller leaves it.
 func (p *place) tailnet() {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}, Spec: v1alpha1.TailscaleTailnetSpec{APIBaseURL: p.api.URL(), ControlURL: p.net.ControlURL(),
@@ -128,7 +127,7 @@ func (p *place) tailnet() {
 	p.must(err)
 }
 
-// clear takes what is left, by force, so that its namespace can go.
+// clear deletes everything by force, so that the namespace can be deleted.
 func (p *place) clear(ctx context.Context) {
 	var groups v1alpha1.TailscaleProxyGroupList
 	if err := p.admin.List(ctx, &groups, client.InNamespace(p.ns)); err != nil {
@@ -144,7 +143,7 @@ func (p *place) clear(ctx context.Context) {
 	}
 }
 
-// start runs an operator as if there had been none.
+// start starts a new operator process.
 func (p *place) start() {
 	p.t.Helper()
 	p.wire = &wire{group: "/tailscaleproxygroups/"}
@@ -192,7 +191,7 @@ func (p *place) until(what string, ok func() bool) {
 	}
 }
 
-// group makes a group that carries svc:web by itself.
+// group creates a group whose own target is svc:web.
 func (p *place) group(name string, replicas int32, change ...func(*v1alpha1.TailscaleProxyGroup)) *v1alpha1.TailscaleProxyGroup {
 	p.t.Helper()
 	g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name}, Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, Replicas: &replicas,
@@ -211,7 +210,7 @@ func (p *place) get(name string) *v1alpha1.TailscaleProxyGroup {
 	return g
 }
 
-// there fills o and reports whether there is one.
+// there reads an object into o and reports whether it exists.
 func (p *place) there(name string, o client.Object) bool {
 	p.t.Helper()
 	err := p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: p.ns, Name: name}, o)
@@ -231,7 +230,7 @@ func (p *place) patch(o client.Object, patch string) {
 	p.must(p.admin.Patch(p.t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
-// condition waits for a condition to have a status and a reason.
+// condition waits until a condition has a status and a reason.
 func (p *place) condition(name, kind, want string) *v1alpha1.TailscaleProxyGroup {
 	p.t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
@@ -247,7 +246,7 @@ func (p *place) condition(name, kind, want string) *v1alpha1.TailscaleProxyGroup
 	}
 }
 
-// poke lets the operator look again, and waits until it has begun to.
+// poke triggers a reconcile and waits until it has begun.
 func (p *place) poke(name string) {
 	p.t.Helper()
 	looks := p.wire.looks.Load()
@@ -255,7 +254,7 @@ func (p *place) poke(name string) {
 	p.until("it looks again", func() bool { return p.wire.looks.Load() > looks })
 }
 
-// events are the reasons of the events about a group.
+// events returns the reasons of the events about a group.
 func (p *place) events(g *v1alpha1.TailscaleProxyGroup) (reasons []string) {
 	p.t.Helper()
 	var all eventsv1.EventList
@@ -274,7 +273,7 @@ func (p *place) event(g *v1alpha1.TailscaleProxyGroup, reason string) {
 	p.until("event "+reason, func() bool { return slices.Contains(p.events(g), reason) })
 }
 
-// requests counts what the API was asked for.
+// requests returns the number of API requests with this method.
 func (p *place) requests(method string) (n int) {
 	for _, r := range p.api.Requests() {
 		if m, path, _ := strings.Cut(r.Route, " "); m == method && !strings.HasPrefix(path, "/oauth") {
@@ -284,7 +283,7 @@ func (p *place) requests(method string) (n int) {
 	return n
 }
 
-// keys are the ids of the auth keys of relays that still open.
+// keys returns the IDs of the valid auth keys of relays.
 func (p *place) keys() (ids []string) {
 	p.t.Helper()
 	c, _, _ := p.clients.Get(p.ns)
@@ -300,7 +299,7 @@ func (p *place) keys() (ids []string) {
 	return ids
 }
 
-// devices are the ids of the tailnet's devices.
+// devices returns the IDs of the tailnet's devices.
 func (p *place) devices() (ids []string) {
 	for _, n := range p.net.Nodes() {
 		ids = append(ids, string(n.StableID))
@@ -309,8 +308,8 @@ func (p *place) devices() (ids []string) {
 	return ids
 }
 
-// join does what the relay of an ordinal does: it logs a node in with the key of its
-// config Secret, and writes the state Secret. There is no pod that says so.
+// join simulates the relay of an ordinal: it logs a node in with the key in the config Secret, and
+// writes the state Secret. There is no pod.
 func (p *place) join(group string, ordinal int) (id string) {
 	p.t.Helper()
 	name := group + "-" + strconv.Itoa(ordinal)
@@ -331,7 +330,7 @@ func (p *place) join(group string, ordinal int) (id string) {
 	return id
 }
 
-// stateOf is what a relay writes of its device.
+// stateOf returns the device fields that a relay writes.
 func (p *place) stateOf(id, name, pod string) string {
 	b, err := json.Marshal(map[string]any{"data": map[string][]byte{
 		"device_id": []byte(id), "device_fqdn": []byte(name + "." + p.net.Suffix() + "."), "device_ips": []byte(`["100.64.0.9"]`), "pod_uid": []byte(pod),
@@ -348,17 +347,17 @@ func (p *place) replicas(name string) int {
 	return int(*s.Spec.Replicas)
 }
 
-// A wire is an operator's way to the API server: it counts, and it can be cut.
+// A wire is the operator's connection to the API server. It counts requests and can be cut.
 type wire struct {
 	group  string
 	dead   atomic.Bool
-	writes atomic.Int64 // that are no events
+	writes atomic.Int64 // without events
 	looks  atomic.Int64 // reads of one group
 	last   atomic.Pointer[string]
 	cut    atomic.Pointer[func(method, path string, body []byte) cut]
 }
 
-// A cut ends the wire at a write: before it, or after.
+// A cut ends the connection before or after a write.
 type cut int
 
 const (
@@ -410,7 +409,7 @@ func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// lockedCounts count what was done with keys.
+// lockedCounts counts the operations on keys.
 type lockedCounts struct {
 	mu sync.Mutex
 	of map[string]int

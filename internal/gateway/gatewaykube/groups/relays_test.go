@@ -25,7 +25,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// GTW-13, GTW-14, GTW-15, GTW-17: a group whose relays are real.
+// GTW-13, GTW-14, GTW-15, GTW-17: a group with real relays.
 func TestRelays(t *testing.T) {
 	p := newPlace(t)
 	pods, err := testenv.RunPods(p.cluster, t.TempDir(), testenv.PodsOptions{Namespace: p.ns, First: netip.MustParseAddr("127.79.1.1"), Env: tailnettest.ChildEnv()})
@@ -41,7 +41,7 @@ func TestRelays(t *testing.T) {
 		}
 	})
 
-	// GTW-13: two real nodes; keys go after login; the state Secrets hold everything.
+	// GTW-13: two real nodes; keys are removed after login; the state Secrets contain everything.
 	g := p.group("web", 2)
 	is := p.condition("web", "Ready", "True/Ready")
 	devices := map[int32]v1alpha1.RelayDevice{}
@@ -70,7 +70,8 @@ func TestRelays(t *testing.T) {
 		t.Errorf("status %+v", is.Status)
 	}
 
-	// GTW-14: a pod is deleted: the same node, its address, and no new key.
+	// GTW-14: after the deletion of a pod, the relay has the same node and address and needs no
+	// new key.
 	minted := p.requests("POST")
 	old := &corev1.Pod{}
 	p.there("web-0", old)
@@ -88,8 +89,8 @@ func TestRelays(t *testing.T) {
 		t.Errorf("it was %+v and is %+v; %d keys made", was, now, p.requests("POST")-minted)
 	}
 
-	// GTW-17: a device is deleted in the API: the relay comes back, with one key.
-	// The pause between two keys counts from the last one, so it is over first.
+	// GTW-17: a device is deleted in the API: the relay comes back with one new key. The pause
+	// between two keys must be over first.
 	p.ahead.Add(int64(upkeep.ReissuePause + time.Second))
 	if !p.net.Delete(tailcfg.StableNodeID(devices[1].NodeID)) {
 		t.Fatal("there is no such device")
@@ -107,7 +108,7 @@ func TestRelays(t *testing.T) {
 		t.Errorf("%d keys made, %d reissued", n, p.counted.get("reissued"))
 	}
 
-	// GTW-15: 2 -> 3 -> 1: nobody is restarted, and of 1 and 2 there is nothing left.
+	// GTW-15: 2 -> 3 -> 1: no other relay restarts, and nothing of relays 1 and 2 is left.
 	p.condition("web", "Ready", "True/Ready")
 	p.until("the device that was lost is forgotten", func() bool { return len(p.get("web").Status.Devices) == 2 })
 	uid := func() (ids []string) {
@@ -142,7 +143,7 @@ func TestRelays(t *testing.T) {
 		t.Errorf("keys %v", keys)
 	}
 
-	// GW-10: a Secret that is deleted by hand under a relay.
+	// GW-10: a Secret of a running relay is deleted manually.
 	p.must(p.admin.Delete(t.Context(), p.secret("web-0")))
 	p.until("it is another device, alone", func() bool {
 		d := p.get("web").Status.Devices
@@ -154,8 +155,8 @@ func TestRelays(t *testing.T) {
 	p.onlyGarbage(g)
 }
 
-// rights checks what the account of a group may do: section 6.3 of the contract and
-// what every account may, and nothing of another group.
+// rights checks that the ServiceAccount of a group has exactly the rights in section 6.3 of the
+// contract and those of every ServiceAccount, and none for another group.
 func (p *place) rights(t *testing.T, group string) {
 	t.Helper()
 	account, seen := p.may(t, group)
@@ -185,7 +186,7 @@ func (p *place) rights(t *testing.T, group string) {
 	p.must(p.admin.Delete(t.Context(), other))
 }
 
-// may is what an account may do in the namespace.
+// may returns the rights of a ServiceAccount in the namespace.
 func (p *place) may(t *testing.T, account string) (*kubernetes.Clientset, map[string]bool) {
 	t.Helper()
 	path, err := p.cluster.ServiceAccountKubeconfig(t.Context(), p.ns, account, t.TempDir())
@@ -210,7 +211,7 @@ func sortedWords(words []string) string {
 	return strings.Join(slices.Sorted(slices.Values(words)), ",")
 }
 
-// lastOurs is the end of a relay's log, without what Tailscale's library says.
+// lastOurs returns the end of a relay's log without the lines of Tailscale's library.
 func lastOurs(log string) string {
 	var lines []string
 	for line := range strings.Lines(log) {

@@ -25,9 +25,9 @@ import (
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// GTW-04, GW-06, GW-10: the API is away, or refuses, while a group goes: it waits and
-// says for what; an administrator may let it go; a device of somebody else's stays,
-// whatever a Secret says.
+// GTW-04, GW-06, GW-10: the API is unavailable or refuses while a group is deleted. The deletion
+// waits and reports the reason, and an administrator can release the group. A device of another
+// owner stays, whatever a Secret contains.
 func TestBlocked(t *testing.T) {
 	p := newPlace(t)
 	victim := p.net.Node("victim", "", "tag:svc-web")
@@ -59,7 +59,7 @@ func TestBlocked(t *testing.T) {
 		t.Errorf("devices %v", ids)
 	}
 
-	// With a word of an administrator it goes at once, and leaves the device.
+	// With the administrator's annotation the group is deleted immediately, and the device stays.
 	g = p.group("gone", 1)
 	id = p.join("gone", 0)
 	p.until("the device is written down", func() bool { d := p.get("gone").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
@@ -71,7 +71,7 @@ func TestBlocked(t *testing.T) {
 	restore()
 	p.net.Delete(tailcfg.StableNodeID(id))
 
-	// A state Secret names a device of somebody else.
+	// A state Secret contains a device of another owner.
 	g = p.group("liar", 1)
 	p.until("it has its Secrets", func() bool { return len(p.secret("liar-0-config").Data["authkey"]) > 0 && p.secret("liar-0") != nil })
 	p.patch(p.secret("liar-0"), p.stateOf(string(foreign), "victim", ""))
@@ -83,8 +83,8 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
-// GW-06, GW-11: keys that cannot be had; a key that cannot be written down; no key in
-// what anybody may read. A tenant's group for a tailnet that is not his gets nothing.
+// GW-06, GW-11: keys that cannot be created, and a key that cannot be recorded. No readable object
+// contains a key. A tenant's group for a tailnet without permission gets nothing.
 func TestKeys(t *testing.T) {
 	p := newPlace(t)
 	restore := p.api.Fault(fakeapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusForbidden})
@@ -103,7 +103,7 @@ func TestKeys(t *testing.T) {
 	p.until("a key", func() bool { return len(p.secret("web-0-config").Data["authkey"]) > 0 })
 	secret := string(p.secret("web-0-config").Data["authkey"])
 
-	// The first answer is lost: the key that it made is found and deleted.
+	// The first answer is lost: the created key is found and deleted.
 	restore = p.api.Fault(fakeapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusBadGateway, Acts: true, Times: 1})
 	p.group("lost", 1)
 	p.until("the key of which nobody was told is deleted", func() bool { return p.counted.get("deleted") == 1 })
@@ -138,9 +138,9 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// GTW-18: 1,000 mappings have ports, the 1,001st has none and moves no other; a port
-// that was given back rests; the table is kept over a restart, and over a ConfigMap
-// that is deleted by hand. GTW-20: the pings are thrice the replicas.
+// GTW-18: 1,000 mappings have ports. The 1,001st has none and moves no other. A released port is
+// not reused for some time. The table survives a restart and the manual deletion of the ConfigMap.
+// GTW-20: the number of pings is three times the replicas.
 func TestPorts(t *testing.T) {
 	p := newPlace(t)
 	p.group("many", 1, func(g *v1alpha1.TailscaleProxyGroup) { g.Spec.TailnetTarget = nil })
@@ -189,7 +189,7 @@ func TestPorts(t *testing.T) {
 		t.Error("others moved")
 	}
 
-	// A restart, and a ConfigMap that is gone: the same table.
+	// After a restart and the loss of the ConfigMap, the table is the same.
 	p.stop()
 	p.must(p.admin.Delete(t.Context(), cm))
 	p.start()
@@ -199,7 +199,7 @@ func TestPorts(t *testing.T) {
 		t.Error("others moved when the ConfigMap was gone")
 	}
 
-	// Eight ports are given back, and rest.
+	// Eight ports are released and not reused yet.
 	p.must(p.admin.Delete(t.Context(), last))
 	p.until("they are given back", func() bool { return len(p.get("many").Status.Ports) == 992 })
 	p.condition("many", "Accepted", "False/"+v1alpha1.ReasonPortsExhausted)
@@ -212,7 +212,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// sameWhere says whether what both know has the same port.
+// sameWhere reports whether the keys that both maps contain have the same port.
 func sameWhere(a, b map[string]int32) bool {
 	for key, port := range a {
 		if other, ok := b[key]; ok && other != port {
@@ -222,9 +222,9 @@ func sameWhere(a, b map[string]int32) bool {
 	return true
 }
 
-// 6.5: a service without a group gets one, which it and nobody else may use; it stays
-// ten minutes after its last user, over a restart; a stranger's group of that name is
-// left alone. 2.2: the named service if there is one, else all devices with all tags.
+// 6.5: a service without a group gets one that no other service may use. The group stays ten
+// minutes after its last user, also over a restart. A group of another owner with that name is not
+// touched. 2.2: the target is the named service if it exists, otherwise all devices with all tags.
 func TestWanted(t *testing.T) {
 	p := newPlace(t)
 	p.must(p.admin.Create(t.Context(), &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "theirs-proxy-group"},
@@ -305,9 +305,10 @@ func TestWanted(t *testing.T) {
 	p.onlyGarbage(g)
 }
 
-// GTW-23: relays end TLS with what lies in the Secret of a service's name: one that we
-// make for them to fill, or one that somebody else fills. A service that is not ours at the
-// tailnet gives no right to any Secret, and what is no certificate is left alone.
+// GTW-23: relays terminate TLS with the certificate in the Secret of a service's name. Either the
+// operator creates the Secret for the relays to fill, or another party fills it. A service that
+// the operator does not own in the tailnet gives no right to any Secret. A Secret of another type
+// is not touched.
 func TestCertificateSecrets(t *testing.T) {
 	p := newPlace(t)
 	g := p.group("doors", 1, func(g *v1alpha1.TailscaleProxyGroup) {
@@ -325,7 +326,7 @@ func TestCertificateSecrets(t *testing.T) {
 			VIPService: &v1alpha1.VIPService{Name: "svc:" + label}}}
 		p.must(p.admin.Create(t.Context(), s))
 		if label == "stranger" {
-			continue // it is somebody else's at the tailnet
+			continue // another owner has it in the tailnet
 		}
 		s.Status.VIP = &v1alpha1.VIPStatus{Name: "svc:" + label, Tailnet: p.ns, Addresses: []string{"100.100.1.2"}}
 		s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonProgrammed, LastTransitionTime: metav1.Now()}}
@@ -357,7 +358,8 @@ func TestCertificateSecrets(t *testing.T) {
 		return may["secrets get,patch,update doors-0,doors-0-config,"+name("given")+","+name("vault")]
 	})
 
-	// What a relay wrote stays, also while the service is not carried; it goes with the wish.
+	// A certificate that a relay wrote stays while the service is not carried. It is deleted when
+	// the service no longer needs it.
 	p.patch(made, `{"stringData":{"tls.crt":"mine"}}`)
 	p.must(p.admin.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "backend"}}))
 	p.until("nothing is carried", func() bool { return len(told()) == 0 })

@@ -25,16 +25,16 @@ import (
 )
 
 const (
-	mostDevices = 100 // that the status holds
+	mostDevices = 100 // maximum in the status
 	mostMessage = 500 // characters
 
-	cleanupBlocked = "CleanupBlocked" // the reason of Degraded, and the event
+	cleanupBlocked = "CleanupBlocked" // reason of Degraded and of the event
 	inTheWay       = "ObjectInTheWay"
 	leftOut        = "ServicesLeftOut"
 )
 
-// record writes the devices of the group into the status: what is to be deleted must
-// be known after whatever names it is gone.
+// record writes the devices of the group to the status. The status must contain the devices to
+// delete before other records of them are deleted.
 func (l *look) record(ctx context.Context) error {
 	was := l.group.DeepCopy()
 	l.group.Status.Devices = l.devices()
@@ -47,7 +47,7 @@ func (l *look) record(ctx context.Context) error {
 	return nil
 }
 
-// devices are the replicas as devices, and those that must still be deleted.
+// devices returns the status rows of the replicas and of devices that must still be deleted.
 func (l *look) devices() []v1alpha1.RelayDevice {
 	had := map[string]v1alpha1.RelayDevice{}
 	for _, d := range l.group.Status.Devices {
@@ -64,7 +64,7 @@ func (l *look) devices() []v1alpha1.RelayDevice {
 			if json.Unmarshal(s.Data[relaykube.DeviceIPs], &ips) == nil {
 				d.IPs = ips[:min(len(ips), 4)]
 			}
-			if d.FQDN == "" { // it comes up: it is the one that it was
+			if d.FQDN == "" { // while the relay starts, keep the values of the same device
 				d.FQDN, d.IPs = had[r.Node].FQDN, had[r.Node].IPs
 			}
 		}
@@ -91,7 +91,7 @@ func (l *look) devices() []v1alpha1.RelayDevice {
 	return out[:min(len(out), mostDevices)]
 }
 
-// reasonOf says why a replica is not ready.
+// reasonOf returns the reason why a replica is not ready.
 func reasonOf(wished, pod, joined, asks bool) string {
 	switch {
 	case !wished:
@@ -115,13 +115,14 @@ type verdict struct {
 func yes(reason, message string) verdict { return verdict{metav1.ConditionTrue, reason, message} }
 func no(reason, message string) verdict  { return verdict{metav1.ConditionFalse, reason, message} }
 
-// tell writes the status, if it is another one, and tells of what changed. It is the
-// one place that does, whatever came before; trouble is why the look ended early.
+// tell writes the status if it changed, and emits events. It is called at the end of every
+// reconcile, and no other function writes the complete status. trouble is the error that ended the
+// reconcile early.
 func (l *look) tell(ctx context.Context, trouble error) error {
 	was := l.group.DeepCopy()
 	s := &l.group.Status
 	s.ObservedGeneration = l.group.Generation
-	if l.facts.Ordinals != nil { // it was read
+	if l.facts.Ordinals != nil { // only if the objects were read
 		s.Replicas, s.ReadyReplicas, s.Devices = int32(len(l.pods)), 0, l.devices()
 		for _, d := range s.Devices {
 			if d.Ready {
@@ -147,7 +148,7 @@ func (l *look) tell(ctx context.Context, trouble error) error {
 }
 
 func (l *look) verdicts(trouble error) map[string]verdict {
-	if l.forbidden { // what else is said of it may still be so
+	if l.forbidden { // the other conditions may still be true
 		out := map[string]verdict{v1alpha1.ConditionDegraded: l.degraded(trouble)}
 		switch {
 		case l.group.DeletionTimestamp != nil:
@@ -157,7 +158,7 @@ func (l *look) verdicts(trouble error) map[string]verdict {
 		}
 		return out
 	}
-	if trouble != nil && l.facts.Ordinals == nil { // what is said of it may still be so
+	if trouble != nil && l.facts.Ordinals == nil { // the other conditions may still be true
 		return map[string]verdict{v1alpha1.ConditionDegraded: l.degraded(trouble)}
 	}
 	out := map[string]verdict{v1alpha1.ConditionAccepted: l.accepted()}
@@ -173,7 +174,7 @@ func (l *look) verdicts(trouble error) map[string]verdict {
 
 func (l *look) accepted() verdict {
 	switch v := l.report.Accepted; {
-	case !v.OK && v.Reason == "": // it goes, and nobody decides upon it any more
+	case !v.OK && v.Reason == "": // the group is being deleted, and there is no decision about it
 		return no(v1alpha1.ReasonDeleting, "It is being deleted.")
 	case !v.OK:
 		return no(v.Reason, v.Message)
@@ -199,7 +200,7 @@ func (l *look) ready(ready, wished int) verdict {
 		return no(v1alpha1.ReasonTailnetNotReady, "A relay needs an auth key, and the tailnet cannot be asked for one.")
 	case l.paused().After(l.Now()) && l.needsKey():
 		if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == v1alpha1.ReasonAuthKeyFailed {
-			return no(c.Reason, c.Message) // it is not asked again yet
+			return no(c.Reason, c.Message) // the API is paused; keep the last failure
 		}
 	case g.Status.ObservedGeneration != 0 && (extra || len(l.pods) < wished && len(l.pods) > 0):
 		return no(v1alpha1.ReasonScaling, fmt.Sprintf("There are %d relays, and there are to be %d.", len(l.pods), wished))
@@ -211,7 +212,7 @@ func (l *look) ready(ready, wished int) verdict {
 	return no(v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%d of %d relays are ready.", ready, wished))
 }
 
-// needsKey says whether a relay that is to be has neither a device nor a key.
+// needsKey reports whether a desired relay has neither a device nor a key.
 func (l *look) needsKey() bool {
 	for i, r := range l.facts.Ordinals {
 		if i < l.facts.Replicas && (r.Node == "" || r.Reissue != "") && !r.Key.AtHand {
@@ -230,7 +231,7 @@ func (l *look) degraded(trouble error) verdict {
 		} else if l.forbidden {
 			why = gather.Forbidden(l.group.Namespace)
 		} else if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Reason == cleanupBlocked {
-			return yes(c.Reason, c.Message) // it is not asked again yet
+			return yes(c.Reason, c.Message) // the API is paused; keep the last reason
 		} else if !l.manages(l.group.Namespace) {
 			why = "the operator runs no relays in this namespace any more"
 		}
@@ -249,8 +250,8 @@ func (l *look) degraded(trouble error) verdict {
 	return no(v1alpha1.ReasonAsExpected, "")
 }
 
-// leftBehind names what is still to be deleted at Tailscale. A key is named by its
-// id, which opens nothing.
+// leftBehind lists what must still be deleted at Tailscale. A key is listed by its ID, which is
+// not secret.
 func (l *look) leftBehind() string {
 	var names []string
 	for _, d := range l.facts.Recorded {
@@ -279,7 +280,7 @@ func someKeys(keys []portmap.Key) string {
 	return text
 }
 
-// short cuts a message to what the status holds.
+// short limits a message to the maximum length in the status.
 func short(s string) string {
 	if r := []rune(s); len(r) > mostMessage {
 		return string(r[:mostMessage]) + "…"
@@ -287,7 +288,7 @@ func short(s string) string {
 	return s
 }
 
-// tellEvents makes events of what was done and of what changed.
+// tellEvents emits events for actions and changes.
 func (l *look) tellEvents() {
 	event := func(kind, reason, action, format string, args ...any) {
 		l.events.Eventf(l.group, nil, kind, reason, action, "%s", short(fmt.Sprintf(format, args...)))

@@ -16,10 +16,10 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// unusedAnnotation is when a group that was made for others lost its last user.
+// unusedAnnotation is the time at which a group that the operator created lost its last user.
 const unusedAnnotation = "gateway.tailscale.com/unused-since"
 
-// makeWanted makes a group that is not there and that others want.
+// makeWanted creates a group that services need and that does not exist.
 func (c *Controller) makeWanted(ctx context.Context, key types.NamespacedName, result *gateway.Result) error {
 	w, ok := result.Wanted[key.Name]
 	if !ok || key.Namespace != c.Namespace {
@@ -32,9 +32,8 @@ func (c *Controller) makeWanted(ctx context.Context, key types.NamespacedName, r
 	return nil
 }
 
-// keepWanted keeps a group that was made for others as they want it. Once nobody
-// does, it goes after a while, and unused is true while it goes or changes: this
-// look ends there.
+// keepWanted updates a group that the operator created for services. It deletes the group some
+// time after its last user. unused is true if the reconcile must end here.
 func (l *look) keepWanted(ctx context.Context) (unused bool, err error) {
 	g := l.group
 	if g.Namespace != l.Namespace || g.Labels[v1alpha1.ManagedLabel] != "true" || g.DeletionTimestamp != nil {
@@ -50,7 +49,7 @@ func (l *look) keepWanted(ctx context.Context) (unused bool, err error) {
 		return false, l.applyWanted(ctx, w, g)
 	}
 	if g.Annotations[appliedAnnotation] == "" {
-		return false, nil // somebody else made it, with our label
+		return false, nil // another party created it with the operator's label
 	}
 	at, err := time.Parse(time.RFC3339, since)
 	if err != nil {
@@ -69,8 +68,8 @@ func (l *look) keepWanted(ctx context.Context) (unused bool, err error) {
 	return true, kube.Delete(ctx, l.direct, g)
 }
 
-// applyWanted makes a group be as it is wanted, if it is not. current is what is
-// there; nil: nothing.
+// applyWanted applies a wanted group if it differs from current. current is nil if the group does
+// not exist.
 func (c *Controller) applyWanted(ctx context.Context, w gateway.WantedGroup, current *v1alpha1.TailscaleProxyGroup) error {
 	g := &v1alpha1.TailscaleProxyGroup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: w.Name, Labels: map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.TailnetLabel: w.Tailnet}},
@@ -81,7 +80,7 @@ func (c *Controller) applyWanted(ctx context.Context, w gateway.WantedGroup, cur
 		},
 	}
 	g.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"))
-	var is client.Object // not a nil pointer
+	var is client.Object // stays a nil interface if current is nil
 	if current != nil {
 		g.ResourceVersion, is = current.ResourceVersion, current
 	}

@@ -27,13 +27,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// GTW-19: a pod reaches a node of the tailnet: ExternalName, ClusterIP and
-// EndpointSlice are resolved object by object, as cluster DNS and kube-proxy would,
-// and what comes out is dialled: a real relay, which is an endpoint because it said
-// itself that it carries the service, and no longer when it is another pod.
+// GTW-19: a pod reaches a node of the tailnet. The test resolves ExternalName, ClusterIP and
+// EndpointSlice as cluster DNS and kube-proxy do, and dials the result. This is a real relay,
+// which is an endpoint because it has reported the service itself. It is no endpoint any longer
+// when its pod is replaced.
 //
-// The API server refuses endpoints on loopback, where the relay's process has to be.
-// So its pod says 10.77.9.1, and whoever dials that reaches 127.77.9.1.
+// The API server rejects loopback endpoints, but the relay's process must listen on loopback. Its
+// pod therefore has the address 10.77.9.1, and the test dials 127.77.9.1 instead.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-chain", true)
@@ -77,7 +77,7 @@ func TestChain(t *testing.T) {
 	key := p.shop + ".billing"
 	p.ports(g, v1alpha1.MappedPort{Service: key, Protocol: v1alpha1.TCP, TargetPort: 8080, MatchPort: 10000}, v1alpha1.MappedPort{Service: key, Protocol: v1alpha1.UDP, TargetPort: 53, MatchPort: 10001})
 
-	// The group, as its controller makes it.
+	// The group as its controller leaves it.
 	egress, err := json.Marshal(map[string]any{key: map[string]any{"tailnetTarget": map[string]any{"fqdn": "web-1." + tn.Suffix()}, "ports": []any{
 		map[string]any{"protocol": "TCP", "matchPort": 10000, "targetPort": 8080}, map[string]any{"protocol": "UDP", "matchPort": 10001, "targetPort": 53}}}})
 	p.must(err)
@@ -144,8 +144,8 @@ func TestChain(t *testing.T) {
 		})
 	}
 
-	// The pod is replaced: what its Secret says is of the former one, until the relay
-	// of the new one has said it again.
+	// The pod is replaced. The status in its Secret belongs to the former pod until the new relay
+	// writes its own.
 	p.must(p.admin.Delete(ctx, pod))
 	p.gone(pod.DeepCopy())
 	again := p.pod(g, 0, "10.77.9.2")
@@ -173,8 +173,8 @@ func withAccess(t *testing.T) *runtime.Scheme {
 	return s
 }
 
-// resolve finds where a connection to a Service of a namespace goes, as cluster DNS
-// and kube-proxy do.
+// resolve returns the destination of a connection to a Service, as cluster DNS and kube-proxy
+// compute it.
 func (p *place) resolve(ctx context.Context, ns, called string, protocol corev1.Protocol, port int32) (string, error) {
 	o := &corev1.Service{}
 	if err := p.admin.Get(ctx, client.ObjectKey{Namespace: ns, Name: called}, o); err != nil {

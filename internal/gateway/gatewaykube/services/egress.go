@@ -20,11 +20,11 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// conflictNap is until a Service is looked at again that is somebody else's: nobody
-// tells us when its name is free, if it is not that of the object.
+// conflictNap is the interval for checking whether a Service name of another owner is free. If the
+// name is not that of the object, no event reports this.
 const conflictNap = time.Minute
 
-// egress keeps the way from the cluster to the tailnet:
+// egress maintains the path from the cluster to the tailnet:
 //
 //	pod -> alias (ExternalName) -> front (ClusterIP) -> EndpointSlices -> relays
 func (l *look) egress(ctx context.Context) error {
@@ -35,7 +35,7 @@ func (l *look) egress(ctx context.Context) error {
 	l.object.Status.Egress = st
 	st.Endpoints = v1alpha1.EndpointCount{}
 	if !l.usable() {
-		return l.withdraw(ctx, st) // what may not be is not carried, whatever relays say
+		return l.withdraw(ctx, st) // a refused service gets no endpoints, whatever relays report
 	}
 	g, err := l.group(ctx)
 	if err != nil {
@@ -68,7 +68,7 @@ func (l *look) egress(ctx context.Context) error {
 		return err
 	}
 	if l.before.Status.Egress == nil || l.before.Status.Egress.Service != st.Service || l.before.Status.Egress.Group != st.Group {
-		if err := l.report(ctx); err != nil { // before it is made
+		if err := l.report(ctx); err != nil { // record it before it is created
 			return err
 		}
 		st = l.object.Status.Egress
@@ -106,7 +106,7 @@ func (l *look) egress(ctx context.Context) error {
 	return nil
 }
 
-// count says how many relays carry the service, all of it.
+// count counts the relays that carry all ports of the service.
 func (l *look) count(st *v1alpha1.EgressStatus, ports []mapping, lack []string, relays []relay) {
 	key := gateway.ServiceKey(name(l.object))
 	reached := false
@@ -124,7 +124,7 @@ func (l *look) count(st *v1alpha1.EgressStatus, ports []mapping, lack []string, 
 	}
 }
 
-// withdraw leaves nothing that leads to relays.
+// withdraw removes the endpoints of the service.
 func (l *look) withdraw(ctx context.Context, st *v1alpha1.EgressStatus) error {
 	if st.Service == "" {
 		return l.hold(ctx, false)
@@ -133,7 +133,7 @@ func (l *look) withdraw(ctx context.Context, st *v1alpha1.EgressStatus) error {
 	return l.dropSlices(ctx, namespace, called, nil)
 }
 
-// dropFront deletes the Service in front of relays, with its EndpointSlices.
+// dropFront deletes the Service in front of the relays and its EndpointSlices.
 func (l *look) dropFront(ctx context.Context, at string) error {
 	namespace, called, _ := strings.Cut(at, "/")
 	if err := l.dropSlices(ctx, namespace, called, nil); err != nil {
@@ -142,7 +142,7 @@ func (l *look) dropFront(ctx context.Context, at string) error {
 	return l.drop(ctx, types.NamespacedName{Namespace: namespace, Name: called})
 }
 
-// putAlias keeps the Service of the object's own namespace.
+// putAlias maintains the Service in the object's own namespace.
 func (l *look) putAlias(ctx context.Context, st *v1alpha1.EgressStatus, ports []mapping) error {
 	wish := l.object.Spec.ClusterService
 	if wish == nil {
@@ -180,14 +180,14 @@ func (l *look) putAlias(ctx context.Context, st *v1alpha1.EgressStatus, ports []
 	return nil
 }
 
-// written is what a Service was when it was last seen to be right.
+// written is the last known correct version of a Service.
 type written struct {
-	version string // its resourceVersion
+	version string // resourceVersion
 	uid     types.UID
 	want    *corev1.Service
 }
 
-// seen returns a Service's metadata, as the cache has it; nil if there is none.
+// seen returns the cached metadata of a Service, or nil if it does not exist.
 func (l *look) seen(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
 	o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}}
 	if err := l.client.Get(ctx, key, o); err != nil {
@@ -199,8 +199,8 @@ func (l *look) seen(ctx context.Context, key types.NamespacedName) (*metav1.Part
 	return o, nil
 }
 
-// put makes a Service or changes it to what it should be; free is false if somebody
-// else has it. Those that are right are not read again until they change.
+// put creates or updates a Service. free is false if another owner has the name. A correct Service
+// is not read again until it changes.
 func (l *look) put(ctx context.Context, want *corev1.Service) (uid types.UID, free bool, err error) {
 	key := client.ObjectKeyFromObject(want)
 	seen, err := l.seen(ctx, key)
@@ -211,7 +211,7 @@ func (l *look) put(ctx context.Context, want *corev1.Service) (uid types.UID, fr
 		o := want.DeepCopy()
 		if err := l.client.Create(ctx, o, client.DisableReadYourWritesConsistency); err != nil {
 			if apierrors.IsAlreadyExists(err) {
-				return l.settle(ctx, want) // the cache does not know it yet
+				return l.settle(ctx, want) // the cache does not contain it yet
 			}
 			return "", false, fmt.Errorf("make the Service %s: %w", key, err)
 		}
@@ -230,7 +230,7 @@ func (l *look) put(ctx context.Context, want *corev1.Service) (uid types.UID, fr
 	return l.settle(ctx, want)
 }
 
-// settle reads a Service and changes what is not as it should be.
+// settle reads a Service and corrects it.
 func (l *look) settle(ctx context.Context, want *corev1.Service) (uid types.UID, free bool, err error) {
 	key := client.ObjectKeyFromObject(want)
 	have := &corev1.Service{}
@@ -265,7 +265,7 @@ func (l *look) remember(key types.NamespacedName, o, want *corev1.Service) {
 	l.written[key] = written{o.ResourceVersion, o.UID, want}
 }
 
-// drop deletes a Service, if it is ours.
+// drop deletes a Service if it belongs to this object.
 func (l *look) drop(ctx context.Context, key types.NamespacedName) error {
 	l.mu.Lock()
 	delete(l.written, key)
@@ -280,7 +280,7 @@ func (l *look) drop(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// putSlices makes the EndpointSlices of the front what they should be.
+// putSlices creates, updates and deletes the EndpointSlices of front.
 func (l *look) putSlices(ctx context.Context, want []*discoveryv1.EndpointSlice) error {
 	namespace, called := l.said.Group.Namespace, gateway.GroupServiceName(name(l.object))
 	have, err := l.slices(ctx, namespace, called)
@@ -312,7 +312,7 @@ func (l *look) putSlices(ctx context.Context, want []*discoveryv1.EndpointSlice)
 	return l.dropSlices(ctx, namespace, called, keep)
 }
 
-// slices are those that we wrote for a Service.
+// slices returns the EndpointSlices that the operator wrote for a Service.
 func (l *look) slices(ctx context.Context, namespace, service string) ([]discoveryv1.EndpointSlice, error) {
 	var list discoveryv1.EndpointSliceList
 	err := l.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy,

@@ -26,7 +26,7 @@ func egressService(ns, called, tailnet, groupNS, group string) *v1alpha1.Tailsca
 	}}
 }
 
-// GTW-19, GTW-03, GTW-04: the whole life of an egress service, object by object.
+// GTW-19, GTW-03, GTW-04: the lifecycle of an egress service, object by object.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-egress", true)
@@ -37,7 +37,7 @@ func TestEgress(t *testing.T) {
 	key := p.shop + ".billing"
 	called := gateway.GroupServiceName(gateway.Name{Namespace: p.shop, Name: "billing"})
 
-	// Without ports nothing leads anywhere.
+	// Without ports there are no Services and endpoints.
 	o := p.condition(s, v1alpha1.ConditionProgrammed, "False/Pending")
 	if len(o.Finalizers) != 0 || o.Status.Egress.Service != "" {
 		t.Errorf("there is nothing to clean, but %v, %+v", o.Finalizers, o.Status.Egress)
@@ -47,7 +47,7 @@ func TestEgress(t *testing.T) {
 	p.ports(g, http, dns)
 	o = p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
 	p.condition(s, v1alpha1.ConditionReady, "False/NoReadyEndpoints")
-	if len(o.Finalizers) != 1 { // what is in another namespace Kubernetes does not collect
+	if len(o.Finalizers) != 1 { // Kubernetes does not garbage-collect objects in other namespaces
 		t.Errorf("finalizers %v", o.Finalizers)
 	}
 	front, alias := p.service(p.ns, called), p.service(p.shop, "billing")
@@ -70,7 +70,7 @@ func TestEgress(t *testing.T) {
 		}
 	}
 
-	// A relay is an endpoint when it is ready and said so itself.
+	// A relay becomes an endpoint when it is ready and has reported the ports itself.
 	first, second := p.pod(g, 0, "10.77.0.1", "fd77::1"), p.pod(g, 1, "10.77.0.2")
 	tcp, udp := document.Port{Protocol: document.TCP, Match: 10000, Target: 8080}, document.Port{Protocol: document.UDP, Match: 10001, Target: 53}
 	p.says("relays-0", string(first.UID), carrying(key, tcp))
@@ -86,7 +86,7 @@ func TestEgress(t *testing.T) {
 	}
 	a4, a6, b4 := "relays-0@10.77.0.1", "relays-0@fd77::1", "relays-1@10.77.0.2"
 	await("one port of one relay", map[int32][]string{10000: {a4, a6}, 9002: {a4, a6}})
-	p.condition(s, v1alpha1.ConditionReady, "False/NoReadyEndpoints") // for half a service is none
+	p.condition(s, v1alpha1.ConditionReady, "False/NoReadyEndpoints") // a relay that carries only some ports does not count
 	p.says("relays-0", string(first.UID), carrying(key, tcp, udp))
 	await("both", map[int32][]string{10000: {a4, a6}, 10001: {a4, a6}, 9002: {a4, a6}})
 	o = p.condition(s, v1alpha1.ConditionReady, "True/Ready")
@@ -121,7 +121,7 @@ func TestEgress(t *testing.T) {
 		t.Errorf("%d slices: %+v", len(list), list)
 	}
 
-	// Nothing to do is nothing done.
+	// Without changes nothing is written.
 	p.quiet()
 	before := p.writes.Load()
 	p.poke(s, 10)
@@ -137,7 +137,7 @@ func TestEgress(t *testing.T) {
 		t.Error(stderr)
 	}
 
-	// What somebody does to what is ours is undone.
+	// Manual changes to the operator's objects are reverted.
 	p.must(p.admin.Delete(t.Context(), alias))
 	p.must(p.admin.Delete(t.Context(), front))
 	p.until("both Services are back, and lead somewhere", func() error {
@@ -163,7 +163,7 @@ func TestEgress(t *testing.T) {
 		return nil
 	})
 
-	// A spec that changes: another name, and then none.
+	// The spec changes: first to another name, then to none.
 	o = p.get(s)
 	o.Spec.ClusterService = &v1alpha1.ClusterService{Name: "money"}
 	p.must(p.admin.Update(t.Context(), o))
@@ -184,7 +184,8 @@ func TestEgress(t *testing.T) {
 	p.gone(money) // by the garbage collector
 }
 
-// GW-02, GTW-19: what is not ours is not touched, and where we may not write we do not.
+// GW-02, GTW-19: the operator does not touch objects of other owners, and does not write to
+// namespaces without permission.
 func TestEgressConflicts(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-conflicts", true)
@@ -203,14 +204,14 @@ func TestEgressConflicts(t *testing.T) {
 		t.Errorf("somebody else's Service was touched: %+v", now)
 	}
 
-	// It becomes free.
+	// The name becomes free.
 	s = egressService(p.shop, "billing", "conflicts", p.ns, "relays")
 	p.must(p.admin.Create(t.Context(), s))
 	p.condition(s, v1alpha1.ConditionProgrammed, "False/ServiceNameConflict")
 	p.must(p.admin.Delete(t.Context(), theirs))
 	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
 
-	// The front's name is somebody else's.
+	// Another owner has the name of the front.
 	called := gateway.GroupServiceName(gateway.Name{Namespace: p.shop, Name: "other"})
 	theirs = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: called, Labels: map[string]string{v1alpha1.ManagedLabel: "true"}}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	p.must(p.admin.Create(t.Context(), theirs))
@@ -226,7 +227,7 @@ func TestEgressConflicts(t *testing.T) {
 		t.Errorf("somebody else's Service was touched: %+v", now)
 	}
 
-	// A tailnet that may not be used any more leads nowhere, at once.
+	// If the namespace may no longer use the tailnet, all endpoints are removed immediately.
 	pod := p.pod(g, 0, "10.77.1.1")
 	p.says("relays-0", string(pod.UID), carrying(key, document.Port{Protocol: document.TCP, Match: 10000, Target: 8080}, document.Port{Protocol: document.UDP, Match: 10001, Target: 53}))
 	p.condition(s, v1alpha1.ConditionReady, "True/Ready")
@@ -240,8 +241,8 @@ func TestEgressConflicts(t *testing.T) {
 	}
 }
 
-// A team's namespace where the operator may not write has no Service of ours; and a
-// group in the service's own namespace needs no finalizer.
+// In a team's namespace without write permission there is no Service of the operator. A group in
+// the service's own namespace needs no finalizer.
 func TestEgressWithoutConsumers(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-without", false)

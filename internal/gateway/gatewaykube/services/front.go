@@ -19,11 +19,12 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// forAnnotation, on what is made for a TailscaleService, is its namespace and name.
-// What has it and ManagedLabel is ours.
+// forAnnotation is set on objects that the controller creates for a TailscaleService. Its value is
+// the namespace and name of the TailscaleService. An object with it and ManagedLabel belongs to
+// this controller.
 const forAnnotation = "gateway.tailscale.com/tailscale-service"
 
-// cutFor returns the TailscaleService that an object was made for.
+// cutFor returns the TailscaleService for which an object was created.
 func cutFor(o client.Object) (namespace, name string, ok bool) {
 	if o.GetLabels()[v1alpha1.ManagedLabel] != "true" {
 		return "", "", false
@@ -31,16 +32,16 @@ func cutFor(o client.Object) (namespace, name string, ok bool) {
 	return strings.Cut(o.GetAnnotations()[forAnnotation], "/")
 }
 
-// madeFor says whether an object was made for a service.
+// madeFor reports whether an object was created for a service.
 func madeFor(o client.Object, s *v1alpha1.TailscaleService) bool {
 	namespace, name, ok := cutFor(o)
 	return ok && namespace == s.Namespace && name == s.Name
 }
 
-// A mapping is one port of a service, and the port of the relays for it.
+// A mapping is one port of a service and the corresponding port on the relays.
 type mapping struct {
-	name     string // of the port, in Services and EndpointSlices
-	port     int32  // that callers use
+	name     string // of the port in Services and EndpointSlices
+	port     int32  // port for clients
 	protocol corev1.Protocol
 	speaks   v1alpha1.AppProtocol
 	target   uint16 // in the tailnet
@@ -49,8 +50,8 @@ type mapping struct {
 
 const healthName = "health"
 
-// mappings are the ports of a service that a group has given ports to, and the names
-// of those that it has not.
+// mappings returns the ports of a service that have a port on the group's relays, and messages for
+// the ports that have none.
 func mappings(s *v1alpha1.TailscaleService, g *v1alpha1.TailscaleProxyGroup) (have []mapping, lack []string) {
 	key := gateway.ServiceKey(name(s))
 	for _, p := range s.Spec.Ports {
@@ -73,15 +74,15 @@ func mappings(s *v1alpha1.TailscaleService, g *v1alpha1.TailscaleProxyGroup) (ha
 	return have, lack
 }
 
-// health is the port where relays say how they are, as a port of the Service; false
-// if the service itself has that port or that name.
+// health returns the health port of the relays as a port of the Service. ok is false if the
+// service itself uses that port or name.
 func health(ports []mapping) (mapping, bool) {
 	m := mapping{name: healthName, port: v1alpha1.HealthPort, protocol: corev1.ProtocolTCP, match: v1alpha1.HealthPort}
 	taken := slices.ContainsFunc(ports, func(p mapping) bool { return p.name == m.name || p.port == m.port && p.protocol == m.protocol })
 	return m, !taken
 }
 
-// spoken is what a port speaks, in the words of Kubernetes.
+// spoken returns the appProtocol of a port in Kubernetes' terms.
 func (m mapping) spoken() *string {
 	switch m.speaks {
 	case v1alpha1.AppHTTP, v1alpha1.AppHTTPS, v1alpha1.AppGRPC:
@@ -99,9 +100,8 @@ func servicePorts(ports []mapping) (out []corev1.ServicePort) {
 	return out
 }
 
-// front is the Service in front of the relays of a group, which turns ports of
-// callers into those of the relays. It selects no pods: those that carry the service
-// are written into its EndpointSlices.
+// front returns the Service in front of the relays of a group, which maps client ports to relay
+// ports. It has no selector, because the controller writes its EndpointSlices.
 func front(s *v1alpha1.TailscaleService, group gateway.Name, ports []mapping) *corev1.Service {
 	if h, ok := health(ports); ok {
 		ports = append(slices.Clone(ports), h)
@@ -113,7 +113,8 @@ func front(s *v1alpha1.TailscaleService, group gateway.Name, ports []mapping) *c
 	return o
 }
 
-// alias is the Service by which pods of the service's own namespace reach front.
+// alias returns the Service through which pods in the namespace of the TailscaleService reach
+// front.
 func alias(s *v1alpha1.TailscaleService, group gateway.Name, called, domain string, ports []mapping) *corev1.Service {
 	meta := made(s, group, called)
 	meta.Namespace = s.Namespace
@@ -121,14 +122,14 @@ func alias(s *v1alpha1.TailscaleService, group gateway.Name, called, domain stri
 	o := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeExternalName, ExternalName: gateway.GroupServiceName(name(s)) + "." + group.Namespace + ".svc." + domain,
 	}}
-	for _, p := range servicePorts(ports) { // a name has no ports; these tell those who read it
+	for _, p := range servicePorts(ports) { // an ExternalName has no port mapping; the ports are only information
 		p.TargetPort = intstr.FromInt32(p.Port)
 		o.Spec.Ports = append(o.Spec.Ports, p)
 	}
 	return o
 }
 
-// made is the metadata of what is made for a service, in its group's namespace.
+// made returns the metadata of objects for a service in the namespace of its group.
 func made(s *v1alpha1.TailscaleService, group gateway.Name, called string) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{Namespace: group.Namespace, Name: called,
 		Labels:      map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: group.Name},
@@ -139,14 +140,14 @@ func made(s *v1alpha1.TailscaleService, group gateway.Name, called string) metav
 	return meta
 }
 
-// endpointSlices are those of front. A relay is in one with just those ports that it
-// said it carries: ports that the same relays carry share one. A service has 33 ports
-// at most, and a group 50 relays, so that neither fills one.
+// endpointSlices returns the EndpointSlices of front. A relay is an endpoint only for the ports
+// that it has reported. Ports with the same set of relays share one EndpointSlice. A service has
+// at most 33 ports and a group at most 50 relays, so they fit in one EndpointSlice.
 func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID types.UID, ports []mapping, relays []relay) (out []*discoveryv1.EndpointSlice) {
 	key := gateway.ServiceKey(name(s))
 	called := gateway.GroupServiceName(name(s))
 	for _, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
-		sets := map[string][]mapping{} // by the relays that carry them
+		sets := map[string][]mapping{} // by the set of relays that carry the ports
 		carried := map[int]bool{}
 		for _, m := range ports {
 			set := ""
@@ -168,7 +169,7 @@ func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID t
 		n := 0
 		for _, set := range slices.SortedFunc(maps.Keys(sets), func(a, b string) int { return cmp.Compare(sets[a][0].match, sets[b][0].match) }) {
 			if set == "" {
-				continue // nobody
+				continue // no relay carries these ports
 			}
 			o := &discoveryv1.EndpointSlice{ObjectMeta: made(s, group, called+"-"+strings.ToLower(string(family))), AddressType: family}
 			if n++; n > 1 {
@@ -183,12 +184,12 @@ func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID t
 			for index := range strings.FieldsSeq(set) {
 				var i int
 				if _, err := fmt.Sscan(index, &i); err != nil {
-					panic(err) // we wrote it
+					panic(err) // the index was written above
 				}
 				r := relays[i]
 				e := discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 					TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: group.Namespace, Name: r.pod, UID: types.UID(r.uid)}}
-				for _, a := range r.of(family)[:1] { // an endpoint is one address: what others mean is not defined
+				for _, a := range r.of(family)[:1] { // an endpoint has one address; Kubernetes does not define the meaning of more
 					e.Addresses = append(e.Addresses, a.String())
 				}
 				if r.node != "" {
@@ -202,7 +203,7 @@ func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID t
 	return out
 }
 
-// of are the relay's addresses of a family.
+// of returns the relay's addresses of a family.
 func (r relay) of(family discoveryv1.AddressType) (out []netip.Addr) {
 	for _, a := range r.ips {
 		if a.Is4() == (family == discoveryv1.AddressTypeIPv4) {

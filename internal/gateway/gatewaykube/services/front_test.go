@@ -17,9 +17,9 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// GTW-19: whatever relays say, a relay is behind a port exactly if it said that it
-// carries just this port, behind each of its families once, and no slice is one that
-// the API server refuses.
+// GTW-19: for any reports of relays, a relay is an endpoint of a port exactly if it has reported
+// this port, once for each of its address families. No EndpointSlice is one that the API server
+// rejects.
 func TestEndpointSlices(t *testing.T) {
 	s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	group := gateway.Name{Namespace: "system", Name: "relays"}
@@ -58,7 +58,7 @@ func TestEndpointSlices(t *testing.T) {
 				}
 				says = append(says, p)
 			}
-			// What it says of others is of no interest.
+			// Reports about other services have no effect.
 			key := []string{"shop.web", "shop.web", "shop.web", "shop.webs"}[r.IntN(4)]
 			if key != "shop.web" {
 				for k := range want {
@@ -76,7 +76,7 @@ func TestEndpointSlices(t *testing.T) {
 			one.status.Services[key] = document.ServiceStatus{Ports: says}
 			relays = append(relays, one)
 		}
-		// A relay that carries a port one off carries another one by that.
+		// A relay with a wrong port number may carry another mapping by that.
 		for _, one := range relays {
 			for _, m := range ports {
 				for _, a := range one.ips {
@@ -117,7 +117,7 @@ func TestEndpointSlices(t *testing.T) {
 	}
 }
 
-// One pod with an address that the API server refuses must not keep the others out.
+// An address that the API server rejects must not affect the other relays.
 func TestEndpoint(t *testing.T) {
 	for text, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "127.0.0.1": false, "::1": false, "169.254.1.1": false, "fe80::1": false, "0.0.0.0": false, "224.0.0.1": false,
 		"::ffff:10.0.0.1": false, "fd00::1%eth0": false} {
@@ -127,7 +127,7 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// The port of health gives way to one of the service.
+// A port of the service has priority over the health port.
 func TestHealth(t *testing.T) {
 	s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	for _, tt := range []struct {

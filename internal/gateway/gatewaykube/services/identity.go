@@ -13,13 +13,13 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/vip"
 )
 
-// IdentityConfigMap is the ConfigMap, in the operator's namespace, whose UID tells an
-// operator from its copy in a cluster that was restored from this one.
+// IdentityConfigMap is the name of a ConfigMap in the operator's namespace. Its UID distinguishes
+// the operator from a copy in a cluster that was restored from this one.
 const IdentityConfigMap = "tailplane-gateway-identity"
 
-// Identify returns who an operator is to others: id as it was configured, or, if that
-// is empty, made of the cluster and the release; and the instance. It makes the
-// ConfigMap that an instance is known by.
+// Identify returns the IDs by which other operators know this operator. operatorID is id, or is
+// derived from the cluster and the release if id is empty. instance is the UID of the
+// IdentityConfigMap, which Identify creates if necessary.
 func Identify(ctx context.Context, c client.Client, namespace, release, id string) (operatorID, instance string, err error) {
 	if id == "" {
 		var ns corev1.Namespace
@@ -31,7 +31,7 @@ func Identify(ctx context.Context, c client.Client, namespace, release, id strin
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: IdentityConfigMap, Labels: map[string]string{v1alpha1.ManagedLabel: "true"}}}
 	err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
 	if apierrors.IsNotFound(err) {
-		if err = c.Create(ctx, m); apierrors.IsAlreadyExists(err) { // another replica was faster
+		if err = c.Create(ctx, m); apierrors.IsAlreadyExists(err) { // another replica created it first
 			err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
 		}
 	}

@@ -23,25 +23,25 @@ import (
 )
 
 const (
-	defaultInterval = 5 * time.Minute // between two readings of a tailnet that says no other
-	hostsNap        = 5 * time.Second // while relays are still to become hosts; doubled each time
-	refusedNap      = 5 * time.Minute // after a refusal: whoever changes something wakes us
-	noClientNap     = 2 * time.Second // in a program that has just begun, the client comes with no change of any object
+	defaultInterval = 5 * time.Minute // between two reads of a tailnet without an interval
+	hostsNap        = 5 * time.Second // while relays are not hosts yet; doubled each time
+	refusedNap      = 5 * time.Minute // after a refusal; a change of the object triggers an earlier reconcile
+	noClientNap     = 2 * time.Second // after a start, the client appears without a change of any object
 )
 
-// A vipMemory is what is known of a service of a tailnet beyond what stands in the
-// object. Without it, it is read again.
+// A vipMemory is the state of a tailnet service that the object does not contain. If it is lost,
+// the service is read again.
 type vipMemory struct {
 	uid           types.UID // of the object
 	tailnet, name string
-	at            time.Time    // of the last reading of this service alone; zero: none
-	have          *vip.Service // what was read then; nil: there was none
-	due           time.Time    // when to read it again, because it was written; zero: not
-	settled       bool         // of a deletion: it was read again after it was written
-	hosts         string       // the relays of which all are approved hosts
-	await         string       // what is awaited of which relays, while they are not
-	asked         int          // how often it was asked in vain since then, for that reason alone
-	ask           time.Time    // when to ask next
+	at            time.Time    // last read of this service alone; zero means none
+	have          *vip.Service // result of that read; nil if the service did not exist
+	due           time.Time    // next read after a write; zero means none
+	settled       bool         // for a deletion: the service was read again after the write
+	hosts         string       // key of the relays if all are approved hosts
+	await         string       // key of the relays and the state that is awaited while they are not
+	asked         int          // number of unsuccessful queries since then for that reason
+	ask           time.Time    // time of the next query
 }
 
 func (l *look) memory(tailnet, name string) *vipMemory {
@@ -53,21 +53,21 @@ func (l *look) memory(tailnet, name string) *vipMemory {
 		m = &vipMemory{uid: l.object.UID, tailnet: tailnet, name: name}
 		l.vips[key] = m
 	}
-	return m // one look at an object at a time
+	return m // reconciles of one object never run concurrently
 }
 
-// me is how other operators know this object.
+// me returns the owner entry of this object for other operators.
 func (l *look) me() vip.Owner {
 	return vip.Owner{OperatorID: l.OperatorID, Instance: l.Instance,
 		Resource: vip.Resource{Kind: "TailscaleService", Namespace: l.object.Namespace, Name: l.object.Name, UID: string(l.object.UID)}}
 }
 
-// ingress keeps the service of the tailnet and its hosts. What leads from relays to
-// the backend is in the group's ConfigMap.
+// ingress maintains the tailnet service and its hosts. The group's ConfigMap contains the mapping
+// from relays to the backend.
 func (l *look) ingress(ctx context.Context) error {
 	l.degraded = &verdict{reason: v1alpha1.ReasonAsExpected}
 	if !l.usable() {
-		return nil // what there is stays, with its addresses; nobody carries it
+		return nil // the tailnet service and its addresses stay, but no relay carries it
 	}
 	var t v1alpha1.TailscaleTailnet
 	if err := l.client.Get(ctx, types.NamespacedName{Name: l.said.Tailnet}, &t); err != nil {
@@ -94,14 +94,14 @@ func (l *look) ingress(ctx context.Context) error {
 		if err := l.keepVIP(ctx, &t, wish); err != nil {
 			return err
 		}
-	} else if err := l.hold(ctx, false); err != nil { // UDP is on the relays' own addresses
+	} else if err := l.hold(ctx, false); err != nil { // UDP uses the relays' own addresses
 		return err
 	}
 	relays, err := l.relays(ctx, l.said.Group)
 	if err != nil {
 		return err
 	}
-	carrying, ports := 0, cmp.Or(len(wish.Ports), len(l.object.Spec.Ports)) // a service of a tailnet carries TCP only
+	carrying, ports := 0, cmp.Or(len(wish.Ports), len(l.object.Spec.Ports)) // a tailnet service carries only TCP
 	for _, r := range relays {
 		if r.exposes(gateway.ServiceKey(name(l.object)), ports) {
 			carrying++
@@ -116,7 +116,7 @@ func (l *look) ingress(ctx context.Context) error {
 	return nil
 }
 
-// wish is what the object wants of the tailnet.
+// wish returns the desired state of the tailnet service.
 func (l *look) wish(t *v1alpha1.TailscaleTailnet) vip.Wish {
 	spec := l.object.Spec.VIPService
 	if spec == nil {
@@ -142,7 +142,7 @@ func (l *look) wish(t *v1alpha1.TailscaleTailnet) vip.Wish {
 	return w
 }
 
-// keepVIP makes the service what it should be, and says what it is.
+// keepVIP brings the tailnet service to the desired state and sets its status.
 func (l *look) keepVIP(ctx context.Context, t *v1alpha1.TailscaleTailnet, wish vip.Wish) error {
 	api, err := l.api(t.Name)
 	if err != nil {
@@ -178,7 +178,7 @@ func (l *look) keepVIP(ctx context.Context, t *v1alpha1.TailscaleTailnet, wish v
 			return nil
 		}
 		if have == nil {
-			l.again(l.Now()) // somebody deleted it in between
+			l.again(l.Now()) // another party deleted it in the meantime
 			return nil
 		}
 	case vip.Rest:
@@ -204,7 +204,7 @@ func (l *look) keepVIP(ctx context.Context, t *v1alpha1.TailscaleTailnet, wish v
 	return nil
 }
 
-// own writes down that a service of the tailnet is, or will be, ours too, before it is.
+// own records in the object, before a write, that the object owns the tailnet service.
 func (l *look) own(ctx context.Context, tailnet, name string) error {
 	if err := l.hold(ctx, true); err != nil {
 		return err
@@ -226,8 +226,8 @@ func (l *look) api(tailnet string) (*tsapi.Client, error) {
 	return api, nil
 }
 
-// have is the service as it was last read: with all others of its tailnet, which
-// costs nothing here, or alone, if it was written. It is fresh if it was read now.
+// have returns the service as it was last read. This is the shared list of all services, or a read
+// of this service alone if that is newer. fresh is true if the service was read now.
 func (l *look) have(ctx context.Context, api *tsapi.Client, m *vipMemory, interval time.Duration) (have *vip.Service, fresh bool, err error) {
 	if !m.due.IsZero() && !l.Now().Before(m.due) {
 		have, err = l.read(ctx, api, m)
@@ -251,7 +251,7 @@ func (l *look) have(ctx context.Context, api *tsapi.Client, m *vipMemory, interv
 	return nil, false, nil
 }
 
-// read reads the service alone; nil if there is none.
+// read reads only this service. It returns nil if the service does not exist.
 func (l *look) read(ctx context.Context, api *tsapi.Client, m *vipMemory) (*vip.Service, error) {
 	at := l.Now()
 	s, err := api.Service(ctx, m.name)
@@ -267,13 +267,13 @@ func (l *look) read(ctx context.Context, api *tsapi.Client, m *vipMemory) (*vip.
 	return m.have, nil
 }
 
-// write writes the service and reads what came of it. It will be read once more:
-// somebody may have written at the same time.
+// write writes the service and reads the result. It schedules another read, because another
+// operator may have written at the same time.
 func (l *look) write(ctx context.Context, api *tsapi.Client, m *vipMemory, s vip.Service) (*vip.Service, error) {
 	m.due, m.hosts, m.await = l.Now().Add(jitter()), "", ""
 	err := api.PutService(ctx, tsapi.Service(s))
 	if failure, _ := errors.AsType[*tsapi.Error](err); failure != nil && failure.Class == tsapi.Invalid && len(s.Addrs) == 1 {
-		s.Addrs = nil // the old address is somebody else's by now
+		s.Addrs = nil // the old address belongs to another service now
 		err = api.PutService(ctx, tsapi.Service(s))
 	}
 	if err != nil {
@@ -283,12 +283,12 @@ func (l *look) write(ctx context.Context, api *tsapi.Client, m *vipMemory, s vip
 	return l.read(ctx, api, m)
 }
 
-// jitter is how long after a write a service is read again. Two operators that wrote
-// at once must not go on in step.
+// jitter is the time after which a service is read again after a write. It is random, so that two
+// operators that write at the same time do not continue in step.
 func jitter() time.Duration { return time.Second + rand.N(4*time.Second) }
 
-// leaveVIP gives up what is ours of a service of a tailnet. gone is false while it
-// has to be looked at again.
+// leaveVIP gives up the ownership of a tailnet service. gone is false while another reconcile is
+// necessary.
 func (l *look) leaveVIP(ctx context.Context, tailnet, name string) (gone bool, err error) {
 	m := l.memory(tailnet, name)
 	if !m.due.IsZero() && l.Now().Before(m.due) {
@@ -305,7 +305,7 @@ func (l *look) leaveVIP(ctx context.Context, tailnet, name string) (gone bool, e
 	}
 	d := vip.Leave(have, l.me())
 	if d.Deed == vip.Delete {
-		if have, err = l.read(ctx, api, m); err != nil { // twice: the API knows no conditions
+		if have, err = l.read(ctx, api, m); err != nil { // read twice, because the API has no conditional deletion
 			return false, err
 		}
 		d = vip.Leave(have, l.me())
@@ -315,7 +315,7 @@ func (l *look) leaveVIP(ctx context.Context, tailnet, name string) (gone bool, e
 		if have == nil || m.settled {
 			return true, nil
 		}
-		m.settled = true // somebody who read it before we left may write us back
+		m.settled = true // an operator that read it earlier may write this owner back
 	case vip.Refuse:
 		return false, &duplicate{d.Message}
 	case vip.Write:
@@ -335,12 +335,12 @@ func (l *look) leaveVIP(ctx context.Context, tailnet, name string) (gone bool, e
 	return false, nil
 }
 
-// A duplicate says that another operator has our id.
+// A duplicate means that another operator has the same ID.
 type duplicate struct{ message string }
 
 func (d *duplicate) Error() string { return d.message }
 
-// refused says why a service of the tailnet is not ours to write.
+// refused sets the conditions if this operator may not write the tailnet service.
 func (l *look) refused(d vip.Decision) {
 	reason := v1alpha1.ReasonVIPNotOwned
 	switch d.Why {
@@ -354,14 +354,15 @@ func (l *look) refused(d vip.Decision) {
 	l.programmed = verdict{reason: reason, message: d.Message}
 }
 
-// warn tells of what is wrong, when it begins to be.
+// warn emits an event when a problem begins.
 func (l *look) warn(reason, message string) {
 	if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c == nil || c.Reason != reason {
 		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, reason, "Sync", "%s", message)
 	}
 }
 
-// failing says that the tailnet's API did not do as asked. What was in effect still is.
+// failing sets the conditions after an error of the tailnet's API. The existing configuration
+// stays in effect.
 func (l *look) failing(err error, what string) {
 	reason, wait := trouble(err)
 	l.again(l.Now().Add(wait))
@@ -375,7 +376,7 @@ func (l *look) failing(err error, what string) {
 	l.programmed = verdict{reason: reason, message: message}
 }
 
-// trouble is what a failure is called in conditions, and how long to wait.
+// trouble returns the condition reason for an error and the time before the next try.
 func trouble(err error) (reason string, wait time.Duration) {
 	if _, ok := errors.AsType[*duplicate](err); ok {
 		return v1alpha1.ReasonDuplicateOperatorID, refusedNap
@@ -393,14 +394,14 @@ func trouble(err error) (reason string, wait time.Duration) {
 	reason = cmp.Or(reasons[e.Class], v1alpha1.ReasonAPIUnavailable)
 	switch e.Class {
 	case tsapi.Dropped:
-		return reason, time.Second // another client is there already
+		return reason, time.Second // another client already exists
 	case tsapi.Unavailable, tsapi.RateLimited, tsapi.CircuitOpen:
 		return reason, max(e.RetryAfter, time.Second)
 	}
 	return reason, refusedNap
 }
 
-// hosts approves the group's relays as hosts of the service, and counts them.
+// hosts approves the group's relays as hosts of the service and counts them.
 func (l *look) hosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying int, exposed bool) error {
 	if carrying == 0 {
 		l.ready = verdict{reason: v1alpha1.ReasonNoReadyEndpoints, message: "no relay carries the service: none is ready, or the backend has no endpoint"}
@@ -432,8 +433,8 @@ func (l *look) hosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying
 			if await := fmt.Sprint(key, carrying); m.await != await {
 				m.await, m.asked, m.ask = await, 0, time.Time{}
 			}
-			if now := l.Now(); !now.Before(m.ask) { // a look for another reason makes nobody wait longer
-				m.ask = now.Add(min(hostsNap<<min(m.asked, 8), refusedNap)) // it may wait for a person
+			if now := l.Now(); !now.Before(m.ask) { // a reconcile for another reason must not increase the wait
+				m.ask = now.Add(min(hostsNap<<min(m.asked, 8), refusedNap)) // an administrator may have to approve
 				m.asked++
 			}
 			l.again(m.ask)
@@ -445,7 +446,7 @@ func (l *look) hosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying
 	return nil
 }
 
-// devicesOf are the stable ids of a group's relays.
+// devicesOf returns the stable IDs of a group's relays.
 func devicesOf(g *v1alpha1.TailscaleProxyGroup) (ids []string) {
 	if g == nil {
 		return nil
@@ -459,8 +460,8 @@ func devicesOf(g *v1alpha1.TailscaleProxyGroup) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// approve approves what is to be approved. It is done when all of the group's relays
-// are hosts.
+// approve approves the relays that need approval. done is true when all relays of the group are
+// hosts.
 func (l *look) approve(ctx context.Context, tailnet string, st *v1alpha1.VIPStatus, devices []string) (done bool, err error) {
 	api, err := l.api(tailnet)
 	if err != nil {
@@ -474,7 +475,7 @@ func (l *look) approve(ctx context.Context, tailnet string, st *v1alpha1.VIPStat
 	count := v1alpha1.VIPHosts{}
 	for _, h := range all {
 		if !slices.Contains(devices, h.Device) {
-			continue // of another operator, or nobody's that we know
+			continue // belongs to another operator or is unknown
 		}
 		if !h.Approved && (auto == nil || *auto) {
 			if err := api.ApproveHost(ctx, st.Name, h.Device); err != nil {

@@ -52,7 +52,7 @@ func (p *place) backend(ns string) {
 	p.must(p.admin.Create(p.t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "backend"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 3000}}}}))
 }
 
-// world asks the API itself, beside every operator.
+// world returns a client of the API that is independent of every operator.
 func world(t *testing.T, api *fakeapi.API) *tsapi.Client {
 	t.Helper()
 	own := api.Client([]string{"services", "devices:core"}, "tag:k8s", "tag:web")
@@ -68,7 +68,7 @@ func world(t *testing.T, api *fakeapi.API) *tsapi.Client {
 	return c
 }
 
-// there returns a service of a tailnet; nil if there is none.
+// there returns a tailnet service, or nil if it does not exist.
 func there(t *testing.T, c *tsapi.Client, name string) *tsapi.Service {
 	t.Helper()
 	s, err := c.Service(t.Context(), name)
@@ -81,7 +81,7 @@ func there(t *testing.T, c *tsapi.Client, name string) *tsapi.Service {
 	return &s
 }
 
-// has waits for a service of a tailnet to belong to just these operators.
+// has waits until a tailnet service belongs to exactly these operators.
 func (p *place) has(c *tsapi.Client, name string, operators ...string) *tsapi.Service {
 	p.t.Helper()
 	var s *tsapi.Service
@@ -97,7 +97,7 @@ func (p *place) has(c *tsapi.Client, name string, operators ...string) *tsapi.Se
 	return s
 }
 
-// nothing waits for a service of a tailnet to be gone.
+// nothing waits until a tailnet service is deleted.
 func (p *place) nothing(c *tsapi.Client, name string) {
 	p.t.Helper()
 	p.until(name+" is gone", func() error {
@@ -108,7 +108,7 @@ func (p *place) nothing(c *tsapi.Client, name string) {
 	})
 }
 
-// changes are the requests to an API that may change something, but for tokens.
+// changes returns the number of API requests that can change something, without those for tokens.
 func changes(api *fakeapi.API) (n int) {
 	for _, r := range api.Requests() {
 		if r.Method != "GET" && !strings.HasPrefix(r.Route, "POST /oauth") {
@@ -118,8 +118,8 @@ func changes(api *fakeapi.API) (n int) {
 	return n
 }
 
-// GTW-25, GTW-23 (the controller's part), GTW-04: the whole life of a service of the
-// tailnet, with a real node as its host.
+// GTW-25, GTW-23 (the controller's part), GTW-04: the lifecycle of a tailnet service with a real
+// node as host.
 func TestIngress(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-ingress", false)
@@ -144,7 +144,7 @@ func TestIngress(t *testing.T) {
 		t.Errorf("finalizers %v", o.Finalizers)
 	}
 
-	// A relay that carries it becomes its host, once the tailnet knows that it offers it.
+	// A relay that carries the service becomes its host when the tailnet knows its offer.
 	node := tn.Node("in-0", "", "tag:web")
 	p.must(tn.Ready(t.Context(), node))
 	id, err := tn.ID(node)
@@ -163,7 +163,7 @@ func TestIngress(t *testing.T) {
 	}
 	says("none was\x1b[31m issued yet")
 	p.condition(s, v1alpha1.ConditionReady, "False/AwaitingApproval")
-	// Looks for other reasons do not make the next one come later.
+	// Reconciles for other reasons do not delay the next query.
 	asked := func() (n int) {
 		for _, r := range api.Requests() {
 			if r.Method == "GET" && strings.HasSuffix(r.Path, "/svc:grafana/devices") {
@@ -192,7 +192,7 @@ func TestIngress(t *testing.T) {
 		}
 		return nil
 	})
-	// A relay that refuses TLS for want of a certificate makes nothing ready (GTW-23).
+	// A relay that refuses TLS because it lacks a certificate is not ready (GTW-23).
 	o = p.condition(s, v1alpha1.ConditionReady, "False/NoCertificate")
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); !strings.Contains(c.Message, "issued yet") || strings.Contains(c.Message, "\x1b") {
 		t.Errorf("it says %q", c.Message)
@@ -211,7 +211,7 @@ func TestIngress(t *testing.T) {
 		t.Errorf("kubectl get: %q %s", out, stderr)
 	}
 
-	// Nothing to do is nothing done, here and there.
+	// Without changes nothing is written, neither in the cluster nor in the tailnet.
 	p.until("it was read again after it was written", func() error {
 		n := 0
 		for _, r := range api.Requests() {
@@ -232,7 +232,7 @@ func TestIngress(t *testing.T) {
 		t.Errorf("ten looks: %d writes to Kubernetes, %d to Tailscale of %d requests\n%s", n, m, r, p.log.Tail())
 	}
 
-	// Deleted by hand: it comes back, with its address, at the next reading.
+	// After a manual deletion, the next read recreates the service with its address.
 	p.must(admin.DeleteService(t.Context(), "svc:grafana"))
 	p.later(11*time.Minute, s)
 	back := p.has(admin, "svc:grafana", "tp-ingress")
@@ -247,13 +247,13 @@ func TestIngress(t *testing.T) {
 		return nil
 	})
 
-	// Another name: the former goes.
+	// After a change of the name, the former service is deleted.
 	o = p.get(s)
 	o.Spec.VIPService.Name, o.Spec.VIPService.Tags, o.Spec.VIPService.AutoApprove = "svc:dashboards", nil, new(false)
 	p.must(p.admin.Update(t.Context(), o))
 	made = p.has(admin, "svc:dashboards", "tp-ingress")
 	p.nothing(admin, "svc:grafana")
-	if !slices.Equal(made.Tags, []string{"tag:k8s"}) { // the tailnet's own
+	if !slices.Equal(made.Tags, []string{"tag:k8s"}) { // the default tags of the tailnet
 		t.Errorf("tags %v", made.Tags)
 	}
 	p.condition(s, v1alpha1.ConditionReady, "False/AwaitingApproval")
@@ -262,7 +262,7 @@ func TestIngress(t *testing.T) {
 		t.Errorf("approved although nobody asked for it: %+v, %v", hosts, err)
 	}
 
-	// Deletion, with the API down at first.
+	// Deletion, at first with a failing API.
 	remove := api.Fault(fakeapi.Fault{Status: 500})
 	p.must(p.admin.Delete(t.Context(), s))
 	p.condition(s, v1alpha1.ConditionReady, "False/Deleting")
@@ -273,7 +273,7 @@ func TestIngress(t *testing.T) {
 	p.nothing(admin, "svc:dashboards")
 }
 
-// later puts the operator's clock forward and lets it look.
+// later moves the operator's clock forward and triggers a reconcile.
 func (p *place) later(d time.Duration, s *v1alpha1.TailscaleService) {
 	p.t.Helper()
 	p.ahead.Add(int64(d))
@@ -299,8 +299,8 @@ func (p *place) event(s *v1alpha1.TailscaleService, reason string) {
 	})
 }
 
-// GTW-25, GW-10: two operators share a service; one leaves, then the other; a lost
-// update heals; each change of the first is the others' too.
+// GTW-25, GW-10: two operators share a service. A lost update heals. They leave one after the
+// other, and the service is deleted with the last one.
 func TestTwoOperators(t *testing.T) {
 	t.Parallel()
 	tn, api := newTailnet(t)
@@ -318,7 +318,7 @@ func TestTwoOperators(t *testing.T) {
 	}
 	a, b := places[0], places[1]
 	a.must(a.admin.Create(t.Context(), objects[0]))
-	a.must(b.admin.Create(t.Context(), objects[1])) // at once: the API knows no conditions
+	a.must(b.admin.Create(t.Context(), objects[1])) // at the same time: the API has no conditional writes
 	made := a.has(admin, "svc:web", "tp-a", "tp-b")
 	for i, p := range places {
 		p.condition(objects[i], v1alpha1.ConditionProgrammed, "True/Programmed")
@@ -332,7 +332,7 @@ func TestTwoOperators(t *testing.T) {
 		})
 	}
 
-	// Somebody writes the service as it was before b came: b is lost, and comes back.
+	// Another party overwrites the annotation. Both entries are lost and come back.
 	lost := *made
 	lost.Annotations = map[string]string{vip.Annotation: vip.Owners{}.With(vip.Owner{OperatorID: "tp-x", Instance: "x"}).String(), "by": "hand"}
 	a.must(admin.PutService(t.Context(), lost))
@@ -353,7 +353,7 @@ func TestTwoOperators(t *testing.T) {
 	x.Annotations = map[string]string{vip.Annotation: all.String(), "by": "hand"}
 	a.must(admin.PutService(t.Context(), x))
 
-	// One leaves, and the other keeps it as it is; then the last deletes it.
+	// One operator leaves and the other keeps the service unchanged. Then the last one deletes it.
 	a.must(a.admin.Delete(t.Context(), objects[0]))
 	a.gone(objects[0])
 	if left := a.has(admin, "svc:web", "tp-b"); !slices.Equal(left.Addrs, made.Addrs) || left.Annotations["by"] != "hand" {
@@ -364,8 +364,8 @@ func TestTwoOperators(t *testing.T) {
 	b.nothing(admin, "svc:web")
 }
 
-// GTW-25, GW-10: what somebody else made is not touched, neither by those who come
-// nor by those who go.
+// GTW-25, GW-10: an operator never changes a service of another owner, neither when it creates nor
+// when it deletes.
 func TestForeignServices(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-foreign", false)
@@ -408,11 +408,11 @@ func TestForeignServices(t *testing.T) {
 			t.Errorf("%s: %+v became %+v", tt.called, before, after)
 		}
 	}
-	if n := changes(api); n != 5 { // all by hand
+	if n := changes(api); n != 5 { // all by the test itself
 		t.Errorf("%d requests that change something", n)
 	}
 
-	// With adopt it is taken over, and what others said of it stays.
+	// With adopt the operator takes the service over, and the entries of other owners stay.
 	s := ingressService(p.shop, "of-tailscale", "foreign", p.ns)
 	s.Spec.VIPService.Adopt = true
 	p.must(p.admin.Create(t.Context(), s))
@@ -431,8 +431,8 @@ func sameService(a, b *tsapi.Service) bool {
 	return a != nil && b != nil && fmt.Sprintf("%+v", *a) == fmt.Sprintf("%+v", *b)
 }
 
-// GTW-04, GW-10: an object whose service cannot be taken away goes when an
-// administrator says so, and the service is what is left behind.
+// GTW-04, GW-10: if the tailnet service cannot be deleted, an administrator can release the
+// object. The service then stays behind.
 func TestSkipCleanup(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-skip", false)
@@ -445,7 +445,7 @@ func TestSkipCleanup(t *testing.T) {
 	p.must(p.admin.Create(t.Context(), s))
 	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
 
-	// The API fails: what is known stays, and is told as such.
+	// The API fails: the last known state stays and is reported as such.
 	remove := api.Fault(fakeapi.Fault{Status: 403})
 	p.later(22*time.Minute, s)
 	o := p.condition(s, v1alpha1.ConditionDegraded, "True/InsufficientPermissions")
@@ -466,7 +466,8 @@ func TestSkipCleanup(t *testing.T) {
 	}
 }
 
-// GW-01: what may not be referred to is not published, and what was is not carried.
+// GW-01: a backend without permission is not exposed. If the permission is revoked later, no relay
+// carries the service.
 func TestIngressGrant(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-grant", false)
@@ -498,7 +499,7 @@ func TestIngressGrant(t *testing.T) {
 	p.nothing(admin, "svc:web")
 }
 
-// A tailnet whose client is not there yet is waited for, and UDP has no such service.
+// The operator waits for the client of a tailnet, and UDP gets no tailnet service.
 func TestIngressWaits(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, "tp-waits", false)

@@ -20,21 +20,21 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 )
 
-// A look is one look at one service. What it does to the status it does to object,
-// and report writes it.
+// A look is one reconcile of one service. Its methods change the status in object, and report
+// writes it.
 type look struct {
 	*Controller
-	object *v1alpha1.TailscaleService // as it is to be
-	before *v1alpha1.TailscaleService // as it was last read or written
+	object *v1alpha1.TailscaleService // desired state
+	before *v1alpha1.TailscaleService // as last read or written
 	said   gateway.ServiceReport
-	wake   time.Time // when to look again though nothing changes; zero: never
+	wake   time.Time // next reconcile without a change; zero means never
 
 	programmed verdict
 	ready      verdict
-	degraded   *verdict // nil: nothing is said of it
+	degraded   *verdict // nil leaves the condition unchanged
 }
 
-// A verdict is one condition, without its times.
+// A verdict is one condition without its times.
 type verdict struct {
 	ok      bool
 	reason  string
@@ -47,7 +47,7 @@ func name(o client.Object) gateway.Name {
 
 func equal(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
 
-// again makes the next look come no later than at t.
+// again sets the latest time of the next reconcile.
 func (l *look) again(t time.Time) {
 	if l.wake.IsZero() || t.Before(l.wake) {
 		l.wake = t
@@ -64,7 +64,7 @@ func (l *look) run(ctx context.Context) error {
 	}
 	said, ok := result.Services[name(l.object)]
 	if !ok || said.Generation != l.object.Generation {
-		return nil // another decision is on its way, and wakes us
+		return nil // a new decision will trigger a reconcile
 	}
 	l.said = said
 	if at := said.Group.Namespace; at != "" && (said.LeftOut || l.Refused != nil && l.Refused(at)) {
@@ -78,14 +78,13 @@ func (l *look) run(ctx context.Context) error {
 		err = l.egress(ctx)
 	}
 	if err != nil {
-		return err // what is to be said is not known; what was said stays until it is
+		return err // the facts are unknown, so the last status stays
 	}
 	l.conclude()
 	return l.report(ctx)
 }
 
-// unseen is for a service whose relays cannot be seen: what was said of it stays, and
-// where it leads.
+// unseen handles a service whose relays cannot be read. Its status and its endpoints stay.
 func (l *look) unseen(ctx context.Context, namespace string) error {
 	l.again(l.Now().Add(unseenNap))
 	l.set(v1alpha1.ConditionDegraded, verdict{true, v1alpha1.ReasonNamespaceForbidden, gather.Forbidden(namespace)})
@@ -95,10 +94,10 @@ func (l *look) unseen(ctx context.Context, namespace string) error {
 	return l.report(ctx)
 }
 
-// usable says whether the service may be at all.
+// usable reports whether the service is accepted and its references are resolved.
 func (l *look) usable() bool { return l.said.Accepted.OK && l.said.ResolvedRefs.OK }
 
-// conclude makes the conditions of what was found.
+// conclude computes the conditions from the results.
 func (l *look) conclude() {
 	accepted := verdict{l.said.Accepted.OK, l.said.Accepted.Reason, l.said.Accepted.Message}
 	resolved := verdict{l.said.ResolvedRefs.OK, l.said.ResolvedRefs.Reason, l.said.ResolvedRefs.Message}
@@ -109,7 +108,7 @@ func (l *look) conclude() {
 		l.programmed = verdict{reason: v1alpha1.ReasonPending, message: "the service cannot be as it is"}
 	}
 	ready := l.ready
-	for _, v := range []verdict{l.programmed, resolved, accepted} { // the first in order counts
+	for _, v := range []verdict{l.programmed, resolved, accepted} { // the first failing condition in order of importance wins
 		if !v.ok {
 			ready = v
 		}
@@ -121,7 +120,7 @@ func (l *look) conclude() {
 	l.set(v1alpha1.ConditionReady, ready)
 	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
 	if l.degraded == nil && was != nil && was.Reason == v1alpha1.ReasonNamespaceForbidden {
-		l.degraded = &verdict{reason: v1alpha1.ReasonAsExpected} // its relays are seen again
+		l.degraded = &verdict{reason: v1alpha1.ReasonAsExpected} // the relays can be read again
 	}
 	if l.degraded != nil {
 		l.set(v1alpha1.ConditionDegraded, *l.degraded)
@@ -136,7 +135,7 @@ func (l *look) set(kind string, v verdict) {
 	meta.SetStatusCondition(&l.object.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: v.reason, Message: v.message, ObservedGeneration: l.object.Generation})
 }
 
-// report writes the status, if it is another one.
+// report writes the status if it changed.
 func (l *look) report(ctx context.Context) error {
 	if equal(l.before.Status, l.object.Status) {
 		return nil
@@ -148,8 +147,8 @@ func (l *look) report(ctx context.Context) error {
 	return nil
 }
 
-// hold puts our finalizer on the object, or takes it away: it is there while there is
-// something to clean up that Kubernetes does not.
+// hold adds or removes the finalizer. The finalizer is needed while there are objects that
+// Kubernetes does not garbage-collect.
 func (l *look) hold(ctx context.Context, hold bool) error {
 	if controllerutil.ContainsFinalizer(l.object, v1alpha1.Finalizer) == hold || hold && l.object.DeletionTimestamp != nil {
 		return nil
@@ -175,7 +174,7 @@ func (l *look) hold(ctx context.Context, hold bool) error {
 	return nil
 }
 
-// leave takes away what Kubernetes does not, and lets the object go.
+// leave deletes what Kubernetes does not garbage-collect, and then removes the finalizer.
 func (l *look) leave(ctx context.Context) error {
 	if !controllerutil.ContainsFinalizer(l.object, v1alpha1.Finalizer) {
 		return nil
@@ -201,7 +200,7 @@ func (l *look) leave(ctx context.Context) error {
 	return l.hold(ctx, false)
 }
 
-// blocked says why the object cannot go.
+// blocked reports why the object cannot be deleted yet.
 func (l *look) blocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) error {
 	reason, wait := trouble(why)
 	l.again(l.Now().Add(wait))
@@ -215,7 +214,7 @@ func (l *look) blocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) er
 	return l.report(ctx)
 }
 
-// forget forgets what is known of an object that is gone.
+// forget removes the state of a deleted object.
 func (c *Controller) forget(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +226,7 @@ func (c *Controller) forget(key types.NamespacedName) {
 	}
 }
 
-// short cuts a text to what a condition may hold.
+// short limits a text to the maximum length in a condition.
 func short(s string) string {
 	if runes := []rune(s); len(runes) > 400 {
 		return string(runes[:400]) + "…"
@@ -235,7 +234,7 @@ func short(s string) string {
 	return s
 }
 
-// group returns the group that carries the service; nil if it is not there yet.
+// group returns the group that carries the service, or nil if it does not exist yet.
 func (l *look) group(ctx context.Context) (*v1alpha1.TailscaleProxyGroup, error) {
 	if l.said.Group.Name == "" {
 		return nil, nil
@@ -251,16 +250,16 @@ func (l *look) group(ctx context.Context) (*v1alpha1.TailscaleProxyGroup, error)
 	return g, nil
 }
 
-// exhausted says whether a group has no port left for somebody.
+// exhausted reports whether a group has no free ports.
 func exhausted(g *v1alpha1.TailscaleProxyGroup) bool {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionAccepted)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonPortsExhausted
 }
 
-// replicas is how many relays a group is to have.
+// replicas returns the desired number of relays of a group.
 func replicas(g *v1alpha1.TailscaleProxyGroup) int32 {
 	if g.Spec.Replicas == nil {
-		return 2 // what the API server fills in
+		return 2 // default of the API server
 	}
 	return *g.Spec.Replicas
 }

@@ -48,7 +48,7 @@ import (
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
+	ctrllog.SetLogger(logr.Discard()) // for libraries without a logger of their own
 	os.Exit(m.Run())
 }
 
@@ -59,17 +59,17 @@ const testPolicy = `{
 	"grants": [{"src": ["tag:relay"], "dst": ["tag:svc-web"], "ip": ["*"]}, {"src": ["autogroup:member"], "dst": ["*"], "ip": ["*"]}],
 }`
 
-// A place is one operator at work: on the cluster that all tests share it sees its
-// own namespaces only, so that there may be several.
+// A place is a running operator on the shared test cluster. It sees only its own namespaces, so
+// several can run in parallel.
 type place struct {
 	t       *testing.T
 	cluster *kubetest.Cluster
 	admin   client.Client
-	ns      string // the operator's, where groups are
-	shop    string // where teams are
+	ns      string // namespace of the operator and of the groups
+	shop    string // namespace of a team
 	clients *tsapi.Clients
-	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
-	writes  atomic.Int64 // to the API server, but for events
+	ahead   atomic.Int64 // offset of the operator's clock, in nanoseconds
+	writes  atomic.Int64 // to the API server, without events
 	log     *kubetest.Log
 	board   *gather.Board
 	id      string
@@ -78,8 +78,8 @@ type place struct {
 
 var once sync.Mutex // one test installs definitions at a time
 
-// newPlace starts an operator with that id. consumer says whether it may write
-// Services for teams.
+// newPlace starts an operator with this ID. consumer says whether it may write Services in the
+// team's namespace.
 func newPlace(t *testing.T, id string, consumer bool) *place {
 	t.Helper()
 	p := &place{t: t, cluster: kubetest.Start(t), log: new(kubetest.Log), clients: new(tsapi.Clients), id: id}
@@ -118,7 +118,7 @@ func (p *place) install(pattern string) {
 		p.t.Fatalf("%s: no files (%v)", pattern, err)
 	}
 	for _, f := range files {
-		if strings.Contains(f, "vap") { // a policy, no definition
+		if strings.Contains(f, "vap") { // a policy, not a definition
 			continue
 		}
 		b, err := os.ReadFile(f)
@@ -127,7 +127,7 @@ func (p *place) install(pattern string) {
 	}
 }
 
-// start runs an operator as if there had been none.
+// start starts a new operator process.
 func (p *place) start(consumer bool) {
 	p.t.Helper()
 	config := kube.Unthrottled(p.cluster.AdminConfig())
@@ -162,7 +162,7 @@ func (p *place) start(consumer bool) {
 	p.stop = kubetest.Background(p.t, "the operator", deadline, func() bool { return false }, mgr.Start)
 }
 
-// now is the operator's time.
+// now returns the operator's time.
 func (p *place) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 
 func (p *place) must(err error) {
@@ -185,7 +185,7 @@ func (p *place) until(what string, ok func() error) {
 	}
 }
 
-// tailnet makes a tailnet, as the controller of tailnets would, and a client of it.
+// tailnet creates a tailnet as its controller leaves it, and a client for it.
 func (p *place) tailnet(name, suffix string, api *fakeapi.API, scopes ...string) {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{Tags: []string{"tag:k8s"}, SyncInterval: metav1.Duration{Duration: 5 * time.Minute},
@@ -214,7 +214,7 @@ func (p *place) join(name string, api *fakeapi.API) {
 	p.t.Cleanup(func() { p.clients.Drop(name) })
 }
 
-// group makes a group of two relays, as the controller of groups would.
+// group creates a group of two relays as its controller leaves it.
 func (p *place) group(called, tailnet string, direction v1alpha1.Direction) *v1alpha1.TailscaleProxyGroup {
 	p.t.Helper()
 	g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: called}, Spec: v1alpha1.TailscaleProxyGroupSpec{Type: direction,
@@ -223,7 +223,7 @@ func (p *place) group(called, tailnet string, direction v1alpha1.Direction) *v1a
 	return g
 }
 
-// ports gives a group the ports that services have there.
+// ports sets the allocated ports in the status of a group.
 func (p *place) ports(g *v1alpha1.TailscaleProxyGroup, ports ...v1alpha1.MappedPort) {
 	p.t.Helper()
 	p.until("ports are given", func() error {
@@ -235,7 +235,7 @@ func (p *place) ports(g *v1alpha1.TailscaleProxyGroup, ports ...v1alpha1.MappedP
 	})
 }
 
-// pod makes the pod of an ordinal, ready at an address, and its state Secret.
+// pod creates the ready pod of an ordinal with an address, and its state Secret.
 func (p *place) pod(g *v1alpha1.TailscaleProxyGroup, ordinal int, ips ...string) *corev1.Pod {
 	p.t.Helper()
 	marks := map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: g.Name, v1alpha1.OrdinalLabel: fmt.Sprint(ordinal)}
@@ -272,7 +272,7 @@ func (p *place) ready(o *corev1.Pod, ready bool, ips ...string) {
 	})
 }
 
-// says writes into a relay's state Secret what it carries.
+// says writes a relay's status to its state Secret.
 func (p *place) says(pod, uid string, st document.Status) {
 	p.t.Helper()
 	p.until("the relay says what it carries", func() error {
@@ -289,7 +289,7 @@ func carrying(service string, ports ...document.Port) document.Status {
 	return document.Status{PodIPv4: "10.77.0.1", Services: map[string]document.ServiceStatus{service: {Ports: ports, IPs: []netip.Addr{netip.MustParseAddr("100.64.0.9")}}}}
 }
 
-// get reads a service; a copy of it.
+// get returns a copy of a stored service.
 func (p *place) get(s *v1alpha1.TailscaleService) *v1alpha1.TailscaleService {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleService{}
@@ -297,7 +297,7 @@ func (p *place) get(s *v1alpha1.TailscaleService) *v1alpha1.TailscaleService {
 	return o
 }
 
-// condition waits for a condition to have a status and a reason, for the newest spec.
+// condition waits until a condition of the newest spec has a status and a reason.
 func (p *place) condition(s *v1alpha1.TailscaleService, kind, want string) *v1alpha1.TailscaleService {
 	p.t.Helper()
 	var o *v1alpha1.TailscaleService
@@ -312,7 +312,7 @@ func (p *place) condition(s *v1alpha1.TailscaleService, kind, want string) *v1al
 	return o
 }
 
-// gone waits for an object to be gone.
+// gone waits until an object is deleted.
 func (p *place) gone(o client.Object) {
 	p.t.Helper()
 	p.until("it is gone", func() error {
@@ -324,8 +324,8 @@ func (p *place) gone(o client.Object) {
 	})
 }
 
-// endpoints are the pods that the EndpointSlices of a Service lead to, by the relays'
-// port; and the slices.
+// endpoints returns the pods in the EndpointSlices of a Service by relay port, and the
+// EndpointSlices.
 func (p *place) endpoints(service string) (map[int32][]string, []discoveryv1.EndpointSlice) {
 	p.t.Helper()
 	var list discoveryv1.EndpointSliceList
@@ -364,13 +364,13 @@ func (p *place) quiet() {
 	})
 }
 
-// poke lets the operator look at a service again, so often.
+// poke triggers the given number of reconciles of a service.
 func (p *place) poke(s *v1alpha1.TailscaleService, times int) {
 	p.t.Helper()
 	for i := range times {
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/poke":"%d-%d"}}}`, i, time.Now().UnixNano())
 		p.must(p.admin.Patch(p.t.Context(), p.get(s), client.RawPatch("application/merge-patch+json", []byte(patch))))
-		time.Sleep(20 * time.Millisecond) // so that it is another look; nothing depends on it
+		time.Sleep(20 * time.Millisecond) // separates the reconciles; no result depends on it
 	}
 }
 
@@ -386,7 +386,7 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// owners are the operators that a service of a tailnet belongs to.
+// owners returns the IDs of the operators that own a tailnet service.
 func owners(t *testing.T, s fakeapi.Service) (ids []string) {
 	t.Helper()
 	text := s.Annotations[vip.Annotation]

@@ -19,37 +19,37 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// A relay is one pod of a group that is ready, and what it says that it does.
+// A relay is one ready pod of a group with its reported status.
 type relay struct {
 	pod, uid, node string
 	ips            []netip.Addr
-	status         document.Status // of this very pod; empty if there is none yet
+	status         document.Status // reported by this pod; empty if there is no report yet
 }
 
-// A state is what a relay's Secret says, at a version of it. The Secret holds the
-// relay's node key too; nothing of that is kept.
+// A state is the status in a relay's Secret at one version. The Secret also contains the relay's
+// node key, which is not kept in memory.
 type state struct {
 	version string
-	pod     string // its UID
+	pod     string // UID of the pod
 	status  document.Status
 }
 
-const mostStates = 1000 // that are kept: those of many groups
+const mostStates = 1000 // maximum number of cached states; enough for many groups
 
-// Fields of a relay's Secret. What they hold is in internal/relay.
+// Fields of a relay's Secret; see internal/relay for their contents.
 const (
 	podUIDField = "pod_uid"
 	statusField = document.EgressKey
 )
 
-// serves says whether connections may be led to a pod.
+// serves reports whether a pod can receive connections.
 func serves(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// relays are those of a group that are ready, by name.
+// relays returns the ready relays of a group, sorted by name.
 func (l *look) relays(ctx context.Context, group gateway.Name) (out []relay, err error) {
 	if group.Name == "" {
 		return nil, nil
@@ -73,7 +73,7 @@ func (l *look) relays(ctx context.Context, group gateway.Name) (out []relay, err
 		if err != nil {
 			return nil, err
 		}
-		if st.pod == r.uid { // else it is what a former pod of the name said
+		if st.pod == r.uid { // otherwise a previous pod with this name wrote the status
 			r.status = st.status
 		}
 		out = append(out, r)
@@ -82,13 +82,13 @@ func (l *look) relays(ctx context.Context, group gateway.Name) (out []relay, err
 	return out, nil
 }
 
-// endpoint says whether an address can be one of an EndpointSlice: of those that the
-// API server refuses, one would keep all the others out.
+// endpoint reports whether an EndpointSlice may contain the address. The API server rejects a
+// whole EndpointSlice if one address is invalid.
 func endpoint(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast()
 }
 
-// state reads a relay's Secret, if it is another than was read before.
+// state returns the status in a relay's Secret. It reads the Secret only if its version changed.
 func (l *look) state(ctx context.Context, key types.NamespacedName) (state, error) {
 	seen := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
 	err := l.cached.Get(ctx, key, seen)
@@ -114,33 +114,34 @@ func (l *look) state(ctx context.Context, key types.NamespacedName) (state, erro
 	st = state{version: secret.ResourceVersion, pod: string(secret.Data[podUIDField])}
 	if text := secret.Data[statusField]; len(text) > 0 && secret.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState {
 		if err := json.Unmarshal(text, &st.status); err != nil {
-			st.status = document.Status{} // what cannot be read says nothing
+			st.status = document.Status{} // ignore a status that cannot be parsed
 		}
 	}
 	l.mu.Lock()
 	if len(l.states) >= mostStates {
-		clear(l.states) // of relays that are gone too; the others are read again
+		clear(l.states) // also removes deleted relays; the others are read again
 	}
 	l.states[key] = st
 	l.mu.Unlock()
 	return st, nil
 }
 
-// carries says whether a relay has said that exactly this port leads there.
+// carries reports whether the relay has reported this port mapping.
 func (r relay) carries(service string, m mapping) bool {
 	return slices.Contains(r.status.Services[service].Ports, document.Port{Protocol: document.Protocol(strings.ToLower(string(m.protocol))), Match: m.match, Target: m.target})
 }
 
-// reaches says whether it has found the target in the tailnet.
+// reaches reports whether the relay has found the target in the tailnet.
 func (r relay) reaches(service string) bool { return len(r.status.Services[service].IPs) > 0 }
 
-// exposes says whether it has said that it carries an ingress service, with so many ports.
+// exposes reports whether the relay has reported this ingress service with the given number of
+// ports.
 func (r relay) exposes(service string, ports int) bool {
 	return len(r.status.Exposed[service].Ports) == ports
 }
 
-// uncertified is why no relay can end TLS of an ingress service, as one of them says;
-// "" if one can, or need not.
+// uncertified returns the reason that a relay reports if no relay can terminate TLS for an ingress
+// service. It returns "" if a relay can or if there is no TLS termination.
 func uncertified(relays []relay, service string) (why string) {
 	for _, r := range relays {
 		if e, is := r.status.Exposed[service]; is && len(e.Ports) > 0 {

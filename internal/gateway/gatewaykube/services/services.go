@@ -1,8 +1,8 @@
-// Package services keeps what a TailscaleService makes: for egress the Services and
-// EndpointSlices by which the cluster reaches a tailnet through relays, for ingress
-// the service of the tailnet. It keeps law 7: nothing of somebody else's is touched,
-// a relay is an endpoint only if it said itself that it carries the service, and what
-// is outside the cluster is written down before it is made.
+// Package services maintains the objects of a TailscaleService. For egress these are the Services
+// and EndpointSlices through which the cluster reaches a tailnet. For ingress it is the tailnet
+// service. The package follows law 7: it does not touch objects of other owners. A relay is an
+// endpoint only if it has reported that it carries the service. An external object is recorded
+// before it is created.
 package services
 
 import (
@@ -39,31 +39,31 @@ import (
 )
 
 const (
-	lookLimit  = 2 * time.Minute // for one look at one service, with all its requests
+	lookLimit  = 2 * time.Minute // for one reconcile of one service, including all API requests
 	longestNap = 10 * time.Minute
-	unseenNap  = 10 * time.Second // while the relays of a service cannot be seen
+	unseenNap  = 10 * time.Second // while the relays of a service cannot be read
 	workers    = 8
 )
 
-// A Controller keeps services. Fields without a remark are required.
+// A Controller reconciles services. Fields are required unless documented otherwise.
 type Controller struct {
-	Namespace          string   // the operator's own
-	ConsumerNamespaces []string // where else the Services may be by which pods reach a tailnet; none is fine
+	Namespace          string   // the operator's namespace
+	ConsumerNamespaces []string // more namespaces for the Services through which pods reach a tailnet; may be empty
 	ClusterDomain      string   // such as cluster.local
 
-	// OperatorID and Instance say who we are to other operators; see Identify.
+	// OperatorID and Instance identify this operator to other operators; see Identify.
 	OperatorID, Instance string
 
-	Clients *tsapi.Clients // filled by whoever looks after tailnets
+	Clients *tsapi.Clients // filled by the tailnet controller
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	// Refused, optional, says of which namespaces the caches may lack what is there.
+	// Refused reports whether the caches may be incomplete for a namespace. Optional.
 	Refused func(namespace string) bool
 
-	client client.Client // reads from the caches, but not everything: Secrets it may not
+	client client.Client // reads from the caches, except objects such as Secrets that it may not watch
 	cached client.Reader // reads from the caches
-	direct client.Reader // reads what is so now
+	direct client.Reader // reads from the API server
 	events events.EventRecorder
 	board  *gather.Board
 
@@ -73,14 +73,14 @@ type Controller struct {
 	written map[types.NamespacedName]written // by Service
 }
 
-// AddToScheme adds the kinds that the controller speaks of.
+// AddToScheme registers the kinds that the controller uses.
 func AddToScheme(s *runtime.Scheme) error {
 	return errors.Join(v1alpha1.AddToScheme(s), corev1.AddToScheme(s), discoveryv1.AddToScheme(s), metav1.AddMetaToScheme(s))
 }
 
-// Kinds are the kinds that the controller speaks of, for kube.Mapper. Of Secrets and
-// Services it watches the metadata only. Pods, Secrets and EndpointSlices it needs in
-// the caches with v1alpha1.ManagedLabel, in the namespaces of groups; Services in all.
+// Kinds returns the kinds that the controller uses, for kube.Mapper. It watches only the metadata
+// of Secrets and Services. The caches must contain the Pods, Secrets and EndpointSlices with
+// v1alpha1.ManagedLabel in the namespaces of groups, and the Services of all namespaces.
 func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 	core := corev1.SchemeGroupVersion
 	return []schema.GroupVersionKind{
@@ -90,7 +90,8 @@ func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 		[]schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), core.WithKind("Namespace")}
 }
 
-// Add makes the manager run the controller, on its leader, upon what the board shows.
+// Add registers the controller with the manager's leader. It reconciles the decisions of the
+// Board.
 func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 	if c.Namespace == "" || c.ClusterDomain == "" || c.OperatorID == "" || c.Instance == "" || c.Clients == nil || c.Log == nil || c.Now == nil || board == nil {
 		return errors.New("the controller of services lacks a setting: namespace, cluster domain, operator id, instance, clients, log, clock and board are required")
@@ -114,7 +115,7 @@ func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 		Complete(c)
 }
 
-// changed are the services upon which two decisions differ.
+// changed returns the services whose decision changed.
 func changed(was, is *gateway.Result) (out []types.NamespacedName) {
 	if was == nil {
 		was = &gateway.Result{}
@@ -127,12 +128,12 @@ func changed(was, is *gateway.Result) (out []types.NamespacedName) {
 	return out
 }
 
-// carriedBy are the services that a group carries.
+// carriedBy returns the services that a group carries.
 func (c *Controller) carriedBy(_ context.Context, o client.Object) []reconcile.Request {
 	return c.carried(gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()})
 }
 
-// carriedByPartOf are those of the group that a pod or a Secret is a part of.
+// carriedByPartOf returns the services of the group to which a pod or a Secret belongs.
 func (c *Controller) carriedByPartOf(_ context.Context, o client.Object) []reconcile.Request {
 	return c.carried(gateway.Name{Namespace: o.GetNamespace(), Name: o.GetLabels()[v1alpha1.ProxyGroupLabel]})
 }
@@ -141,7 +142,7 @@ func (c *Controller) carried(group gateway.Name) []reconcile.Request {
 	return c.reported(func(r gateway.ServiceReport) bool { return r.Group == group })
 }
 
-// exposedOn are the services that a tailnet has of us.
+// exposedOn returns the services in a tailnet.
 func (c *Controller) exposedOn(_ context.Context, o client.Object) []reconcile.Request {
 	return c.reported(func(r gateway.ServiceReport) bool { return r.Tailnet == o.GetName() })
 }
@@ -149,7 +150,7 @@ func (c *Controller) exposedOn(_ context.Context, o client.Object) []reconcile.R
 func (c *Controller) reported(which func(gateway.ServiceReport) bool) (out []reconcile.Request) {
 	result := c.board.Result()
 	if result == nil {
-		return nil // the first decision names all
+		return nil // the first decision triggers all services
 	}
 	for name, report := range result.Services {
 		if which(report) {
@@ -159,9 +160,9 @@ func (c *Controller) reported(which func(gateway.ServiceReport) bool) (out []rec
 	return out
 }
 
-// around is the service that a Service or an EndpointSlice is of, or that a Service of
-// somebody else is in the way of. One that is in the way under another name is looked
-// at again in time.
+// around returns the service for which a Service or an EndpointSlice was created. For a Service of
+// another owner, it returns the service with the same name, which may be in conflict with it.
+// Conflicts under another name are found by a periodic reconcile.
 func (c *Controller) around(_ context.Context, o client.Object) []reconcile.Request {
 	of := gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 	if namespace, name, ok := cutFor(o); ok {
@@ -197,7 +198,7 @@ func podChanged(e event.UpdateEvent) bool {
 	return !ok || !ok2 || was.UID != is.UID || serves(was) != serves(is) || !equal(was.Status.PodIPs, is.Status.PodIPs)
 }
 
-// Reconcile brings one service to where it should be: gather, decide, act, report.
+// Reconcile reconciles one service: gather facts, decide, act, report.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	o := &v1alpha1.TailscaleService{}
 	if err := c.client.Get(ctx, req.NamespacedName, o); err != nil {
@@ -211,7 +212,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	err := l.run(ctx)
 	switch {
 	case kube.Stale(err):
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // it is no longer what was looked at
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale object: try again in a moment
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("service %s: %w", req, err)
 	case l.wake.IsZero():
