@@ -65,7 +65,7 @@ func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s sign
 	recordOwn(p, write, e)
 }
 
-// ownActor returns this server as the actor of its own actions.
+// ownActor returns this server as the actor of actions without a request.
 func ownActor(self tailnet.Status) audit.Actor {
 	a := audit.Actor{NodeID: self.ID, Via: access.ViaTailnet}
 	if len(self.Names) > 0 {

@@ -3,9 +3,9 @@
 // only gives a person's tka the address of a cluster.
 //
 //	        heartbeat and digest
-//	A ------------------------------> B    what A knows, as numbers
+//	A ------------------------------> B    the knowledge of A, as numbers
 //	                                       (and A's record, when A has not met B yet)
-//	A <------------------------------ B    what B knows better, and the records that A lacks
+//	A <------------------------------ B    newer knowledge of B, and the records that A lacks
 //	A ------------------------------> B    the records that B lacks, if there are any
 //
 // Decisions are pure: Open parses and verifies a record, Merge applies it, and the detector decides which members are alive. Only Node.Run

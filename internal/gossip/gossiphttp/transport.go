@@ -50,7 +50,7 @@ func NewCarrier(t Transport) *Carrier {
 	c.http = &http.Transport{
 		DialContext:            c.dial,
 		Protocols:              prior,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: silentPeer, PingTimeout: silentPeer}, // drops the connections of dead peers
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: silentPeer, PingTimeout: silentPeer}, // detects dead peers
 		DisableCompression:     true,                                                                    // prevents decompression bombs
 		MaxConnsPerHost:        gossip.ConnectionsPerPeer,
 		MaxIdleConnsPerHost:    1,
