@@ -28,9 +28,10 @@ import (
 // server begins to evaluate it a moment later.
 const policyWait = time.Minute
 
-// confine returns when the API server has refused two things that the fleet must not be able to do: to create a namespace of any name, and
-// to bind itself in any namespace. RBAC cannot express these limits, so an account that passes could read every Secret of the cluster. Both
-// attempts are dry runs and create nothing.
+// confine returns nil when the API server has refused two things that the fleet must not be able to do: to create a namespace of any name,
+// and to bind itself in any namespace. RBAC cannot express these limits, and an account that can do either can read every Secret of the
+// cluster. Both attempts are dry runs and create nothing. confine returns an error if the API server still allows one of them after
+// policyWait.
 func confine(ctx context.Context, config *rest.Config, s settings.Fleet, log *slog.Logger) error {
 	k, err := fleetClient(config)
 	if err != nil {
