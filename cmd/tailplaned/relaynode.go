@@ -147,7 +147,7 @@ func (l *nodeLife) key(ctx context.Context) (id, key string, err error) {
 	return id, key, nil // a node that has joined before needs none
 }
 
-// errSignedOut ends a node that the control server asks to sign in again.
+// errSignedOut ends a node that must sign in again at the control server.
 var errSignedOut = errors.New("the node was signed out: its key has expired, or it was removed")
 
 // join runs the node until ctx ends. It returns errSignedOut when the node needs a key that it does not have.

@@ -730,7 +730,8 @@ func (m *machine) spawn(t *testing.T, env []string, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), out.String(), stderr.String()}
 }
 
-// tka retries a request when a busy server, or one that is still ending the last sign-in, tells it to. It does not retry after a refusal.
+// If a server is busy or is still ending the last sign-in, tka repeats the request after the time in the response. It does not repeat it
+// after a refusal.
 func TestRetryAfterIsHonoured(t *testing.T) {
 	for _, tt := range []struct {
 		code   string

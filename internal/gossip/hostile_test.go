@@ -307,7 +307,8 @@ func lies(t *testing.T, size int) {
 	lie := func() {
 		for _, n := range s.living() {
 			d := []Claim{{Node: friend.self, Order: friend.own.Order, Heartbeat: friend.heartbeat + uint64(s.now/s.set.Interval)}} // always more
-			for i := range size - 1 {                                                                                              // those that fit, in turn
+			for i := range size - 1 {
+				// The nodes that fit into a digest, in turn.
 				o := s.nodes[(n.index+i+int(s.now/s.set.Interval))%(size-1)]
 				if o != friend && o != n && len(d) < maxDigest {
 					d = append(d, Claim{Node: o.self, Order: o.own.Order, Heartbeat: maxGeneration})

@@ -20,8 +20,8 @@ import (
 // longestWait is how long one request for a kubeconfig may wait. It is less than servers allow, so that the server ends the wait.
 const longestWait = 25 * time.Second
 
-// Patiently repeats the request until the response is other than "not yet" or the time limit is near. It asks servers that support waiting
-// to hold the request. It repeats the request to other servers when they tell it to.
+// Patiently repeats the request until the response is other than "not yet" or the time limit is near. A server that supports waiting holds
+// the request for the wait that req gets. For other servers, Patiently repeats the request after their Retry-After.
 func Patiently[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
 	deadline, _ := ctx.Deadline()
 	var late error // error for the last response, if no other one comes in time

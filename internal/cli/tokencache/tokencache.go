@@ -243,7 +243,7 @@ func (f file) keep(now time.Time, c Credential, asker string) {
 	}
 	text, err := json.Marshal(k)
 	if err == nil && f.note(k.mark(asker)) == nil {
-		_ = ownfile.Write(f.entry(), text) // if this fails, the next program asks the server
+		_ = ownfile.Write(f.entry(), text) // if this fails, the next program queries the server
 	}
 }
 
