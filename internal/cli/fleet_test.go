@@ -27,8 +27,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
-// A yard is the operator plane's API for runners on loopback. Every caller is alice, and holds are stored as the API server would store
-// them.
+// A yard is the operator plane's API for runners on loopback. Every caller is alice, and the yard stores the holds in memory in place of
+// the API server.
 type yard struct {
 	*httptest.Server
 	board  *plane.Board

@@ -44,7 +44,7 @@ func TestMeet(t *testing.T) {
 	}
 }
 
-// TestThreeNodes: with three servers, all know all at once, and idle rounds carry digests only (DSC-02).
+// TestThreeNodes: with three servers, every node knows all others at once, and idle rounds carry digests only (DSC-02).
 func TestThreeNodes(t *testing.T) {
 	s := newSim(t, 1, 3, Settings{})
 	s.startAll()

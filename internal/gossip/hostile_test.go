@@ -454,7 +454,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestNothingYet: a server without peers, seeds or its own record neither panics nor responds.
+// TestNothingYet: a server without peers or seeds does not panic and sends nothing. It responds only once it has its own record.
 func TestNothingYet(t *testing.T) {
 	s := newSim(t, 770, 2, Settings{Seeds: []string{"tka-1.tail1234.ts.net"}})
 	n := s.nodes[0]

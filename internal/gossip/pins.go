@@ -11,7 +11,7 @@ import (
 )
 
 // How long a pin outlives its node, counted from when our tailnet lost the node. Node ids are never reused, so the pin of a lost node
-// protects nothing. The last node of a cluster takes the cluster's key with it, and that key is trust, so it stays longer.
+// protects nothing. With its last node, the key of a cluster is forgotten too. That key is trust, so the pin of a last node lives longer.
 const (
 	nodePinLife    = 7 * 24 * time.Hour
 	clusterPinLife = 90 * 24 * time.Hour
@@ -204,8 +204,8 @@ type verdict struct {
 	detail   string
 }
 
-// judge checks a record against the pins. It accepts a contradicting record from the node itself but marks the conflict. It rejects a
-// contradicting relayed record.
+// judge checks a record against the pins. It accepts a contradicting record, marked as a conflict, if the record comes from the node itself
+// or its node has no pin. It rejects other contradicting records.
 func (v *View) judge(r *Record, firstHand bool) verdict {
 	pinnedTo, nodeKnown := v.nodes.Get(r.Node)
 	key, policy, clusterKnown := v.keyOf(r.ClusterID)

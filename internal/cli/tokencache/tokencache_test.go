@@ -285,7 +285,7 @@ func TestDrop(t *testing.T) {
 	b.wants(2, "dropped")
 }
 
-// A process that waits for another's endless request sends its own. A process that is interrupted while it waits ends.
+// A process that waits too long for another's request sends its own. A process that is interrupted while it waits ends.
 func TestWaiting(t *testing.T) { synctest.Test(t, testWaiting) }
 
 func testWaiting(t *testing.T) {
