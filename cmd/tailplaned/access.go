@@ -20,11 +20,10 @@ import (
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 )
 
-// startLimit is how long the API server may stay silent at the start. Later it
-// may be away for as long as it likes.
+// startLimit is how long the API server may be unreachable at the start. Later it may be away for any time.
 const startLimit = 30 * time.Second
 
-// apiServer is how to reach the API server, which has answered.
+// apiServer returns the client configuration of the API server, once the server has responded.
 func apiServer(ctx context.Context, kubeconfig string) (*rest.Config, error) {
 	config, err := kube.Config(kubeconfig)
 	if err != nil {
@@ -33,7 +32,7 @@ func apiServer(ctx context.Context, kubeconfig string) (*rest.Config, error) {
 	return config, kube.Reach(ctx, config, startLimit)
 }
 
-// runAccess wires the sign-in API: tailnet -> door -> desk -> store.
+// runAccess wires and runs the sign-in API: tailnet -> HTTP server -> service -> store.
 func runAccess(ctx context.Context, p *process, working func()) error {
 	config, err := apiServer(ctx, p.kubeconfig)
 	if err != nil {
@@ -88,8 +87,8 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	others.stand()
 	watchAccess(p, config, node, store, keys)
 
-	// Who waits on whom at the end: the door lets its visitors finish, the record
-	// takes what they did, and the node, on whose connections they are, goes last.
+	// Shutdown order: the HTTP server finishes its requests, then the audit log writes their entries, and the node stops last, because it
+	// carries the connections.
 	nodeCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	ctx, cancel := context.WithCancel(ctx)
@@ -109,7 +108,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		}
 		err = way.Run(ctx, ln, node.ConnContext, append(desk.Routes(), memberlist.Serve(others.members, time.Now, clusterspage.Render))...)
 	} else if ctx.Err() != nil {
-		err = nil // asked to stop, or whoever ended it says why
+		err = nil // ctx ended; the part that ended it reports why
 	}
 	cancel()
 	wg.Wait()
@@ -119,7 +118,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	return errors.Join(nodeErr, storeErr, guardErr, othersErr, err)
 }
 
-// clusterInfo is what people are told of the cluster.
+// clusterInfo returns the description of the cluster that people see.
 func clusterInfo(ctx context.Context, config *rest.Config, p *process) (signin.ClusterInfo, error) {
 	c := p.set.Cluster
 	ca, err := c.CA()

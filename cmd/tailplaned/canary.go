@@ -14,11 +14,10 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/canary"
 )
 
-// said is where a container says why it ended.
+// said is the file for a container's termination message.
 const said = "/dev/termination-log"
 
-// canaryCommand is what the fleet runs beside an organisation's jobs. It reads no settings
-// and has no rights.
+// canaryCommand is the command that the fleet runs next to an organisation's jobs. It reads no settings and has no rights.
 func canaryCommand() *cobra.Command {
 	var c canary.Canary
 	var listen string
@@ -51,7 +50,7 @@ func canaryCommand() *cobra.Command {
 	return cmd
 }
 
-// exitCode is what the program ends with.
+// exitCode returns the exit code of the program.
 func exitCode(err error) int {
 	if _, usage := errors.AsType[usageError](err); usage {
 		return 2

@@ -15,15 +15,15 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A keyring holds the cluster's key from when it could be had.
+// A keyring holds the cluster's key as soon as it is loaded.
 type keyring struct {
 	key    atomic.Pointer[door.Key]
-	filled chan struct{} // closed when it is
+	filled chan struct{} // closed when key is set
 }
 
 func newKeyring() *keyring { return &keyring{filled: make(chan struct{})} }
 
-// wait waits for the key.
+// wait blocks until the key is loaded or ctx ends.
 func (k *keyring) wait(ctx context.Context) (door.Key, error) {
 	select {
 	case <-k.filled:
@@ -48,13 +48,13 @@ func (k *keyring) check(context.Context) error {
 	return nil
 }
 
-// Pauses between two tries to have the key.
+// Pauses between two attempts to load the key.
 const (
 	firstKeyTry = 250 * time.Millisecond
 	lastKeyTry  = 15 * time.Second
 )
 
-// fill asks for the key until it is there.
+// fill loads the key and retries until it succeeds or ctx ends.
 func (k *keyring) fill(ctx context.Context, secret *signinkube.ClusterKey, log *slog.Logger) {
 	err := insist(ctx, func(err error) { log.Error("the cluster's key cannot be had; trying again", "err", err) }, func() error {
 		key, err := secret.Load(ctx)
@@ -69,8 +69,8 @@ func (k *keyring) fill(ctx context.Context, secret *signinkube.ClusterKey, log *
 	}
 }
 
-// insist asks until it is answered, with longer and longer pauses. It tells of a
-// failure when it is not the one before. The error is that ctx has ended.
+// insist calls ask until it succeeds, with increasing pauses. It calls tell for each failure that differs from the one before. It returns
+// an error only when ctx has ended.
 func insist(ctx context.Context, tell func(error), ask func() error) error {
 	said := ""
 	for wait := firstKeyTry; ; wait = min(2*wait, lastKeyTry) {
@@ -88,9 +88,8 @@ func insist(ctx context.Context, tell func(error), ask func() error) error {
 	}
 }
 
-// clusterID is what the cluster is known by whatever it is called: the setting,
-// else the UID of kube-system, else, where that may not be read, a name derived
-// from the certificate authority.
+// clusterID returns the stable identity of the cluster, independent of its name. It is the setting, else the UID of kube-system. If this
+// account may not read kube-system, it is derived from the certificate authority.
 func clusterID(ctx context.Context, config *rest.Config, set, caHash string, log *slog.Logger) (string, error) {
 	if set != "" {
 		return set, nil

@@ -17,20 +17,19 @@ import (
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 )
 
-// A configured id wins, and asks nobody.
+// A configured id takes precedence and causes no request.
 func TestConfiguredClusterID(t *testing.T) {
 	id, err := clusterID(t.Context(), &rest.Config{Host: "https://127.0.0.1:1"}, "prod-eu-1", "sha256:00", slog.New(slog.DiscardHandler))
 	if err != nil || id != "prod-eu-1" {
 		t.Errorf("%q, %v", id, err)
 	}
-	// An API server that does not answer is no reason to take another id: it is
-	// what others have pinned.
+	// If the API server does not respond, clusterID must fail and not choose another id, because other servers have pinned the id.
 	if id, err := clusterID(t.Context(), &rest.Config{Host: "https://127.0.0.1:1"}, "", "sha256:00", slog.New(slog.DiscardHandler)); err == nil {
 		t.Errorf("without an answer the id is %q", id)
 	}
 }
 
-// While the key cannot be had the server is not ready, and says so once.
+// While the key cannot be loaded, the server is not ready and logs that once.
 func TestKeyring(t *testing.T) {
 	secret, err := signinkube.NewClusterKey(&rest.Config{Host: "https://127.0.0.1:1"}, "tailplane-system")
 	if err != nil {
@@ -49,8 +48,7 @@ func TestKeyring(t *testing.T) {
 	}
 }
 
-// A process is not ready before each of its parts says that it works, and not
-// any more when it is asked to stop.
+// A process becomes ready when each of its parts reports that it works, and is no longer ready once it stops.
 func TestExpect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &process{health: &health.Listener{Log: slog.New(slog.DiscardHandler)}}
@@ -70,7 +68,7 @@ func TestExpect(t *testing.T) {
 	})
 }
 
-// Mistakes in flags and settings are told apart from the world's: exit code 2.
+// Mistakes in flags and settings have exit code 2, unlike failures of the environment.
 func TestUsage(t *testing.T) {
 	for name, args := range map[string][]string{
 		"log level": {"access", "--log-level", "loud"}, "no file": {"access", "--config", "/nowhere/config.yaml"}, "argument": {"operator", "now"}, "flag": {"all", "--nonsense"},
@@ -86,7 +84,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The defaults of the settings reach the door.
+// The defaults of the settings reach the HTTP server.
 func TestLimits(t *testing.T) {
 	l := limits(settings.Default().API.Limits)
 	if l.Connections != 256 || l.Waiters != 1000 || l.WaitersPerCaller != 4 || l.All.PerMinute != 18000 || len(l.Verbs) != 2 {

@@ -6,10 +6,10 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-// checkConfig says what adapters would say of their document, for the webhook.
+// checkConfig validates a configuration as adapters do, for the webhook.
 func checkConfig(doc, previous []byte) (wrong, warnings []string) {
 	report, err := apiproxy.Validate(doc, previous)
-	if err != nil && previous != nil { // no adapter took the one before
+	if err != nil && previous != nil { // no adapter accepted the previous one
 		report, err = apiproxy.Validate(doc, nil)
 	}
 	if err != nil {

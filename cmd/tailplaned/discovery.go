@@ -32,7 +32,7 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// discovery is this access server among those of other clusters.
+// discovery connects this access server to those of other clusters.
 type discovery struct {
 	p      *process
 	config *rest.Config
@@ -41,23 +41,23 @@ type discovery struct {
 	secret *signinkube.ClusterKey
 	info   signin.ClusterInfo
 	write  func(audit.Entry) error
-	front  door.Door // of the members; the API's door has another port
+	front  door.Door // HTTP server for members; the API's server has another port
 
 	netmap atomic.Pointer[gossip.Netmap]
-	member atomic.Pointer[gossip.Node] // nil while the cluster's key is not at hand
+	member atomic.Pointer[gossip.Node] // nil until the cluster's key is loaded
 
-	handover atomic.Pointer[handover] // nil: the key was not changed
+	handover atomic.Pointer[handover] // nil: the key did not change
 	events   chan gossip.Event        // to be recorded
-	lost     atomic.Uint64            // events that there was no room for, since it was told last
+	lost     atomic.Uint64            // events dropped for lack of room since the last report
 }
 
-// A handover is the word of the cluster's key before for the one of now.
+// A handover is the signature of the cluster's previous key for the present one.
 type handover struct {
 	from door.PublicKey
 	sig  []byte
 }
 
-// members is who is there: this server alone, as long as it does not gossip.
+// members returns the current members. While this server does not gossip, that is this server alone.
 func (d *discovery) members() *gossip.Members {
 	if n := d.member.Load(); n != nil {
 		if m := n.Members(); len(m.List) > 0 {
@@ -68,8 +68,7 @@ func (d *discovery) members() *gossip.Members {
 	return gossip.Alone(d.facts(key.Public()), time.Now())
 }
 
-// facts is what this server says of itself. The cluster's own settings and the
-// tailnet say all of it.
+// facts returns what this server announces about itself. It uses only the cluster's settings and the tailnet.
 func (d *discovery) facts(key door.PublicKey) gossip.Facts {
 	st, set := d.node.Status(), d.p.set
 	f := gossip.Facts{ClusterID: d.info.ID, ClusterName: d.info.Name, Node: st.ID, Port: set.Gossip.Port, APIEndpoint: d.info.ServerURL,
@@ -96,7 +95,7 @@ func (d *discovery) facts(key door.PublicKey) gossip.Facts {
 	return f
 }
 
-// portOf is the port of an https URL, which the settings have checked.
+// portOf returns the port of an https URL. The settings have validated the URL.
 func portOf(server string) uint16 {
 	if u, err := url.Parse(server); err == nil {
 		if port, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
@@ -106,7 +105,7 @@ func portOf(server string) uint16 {
 	return 443
 }
 
-// software is a version as records have it.
+// software returns a version with only the characters that records allow.
 func software(version string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".+_-", r)) {
@@ -116,8 +115,8 @@ func software(version string) string {
 	}, version)
 }
 
-// load reads the settings of a role, with what only the room of gossip can judge:
-// a mistake is told at the start, and not when the node has joined its tailnet.
+// load reads and validates the settings of a role. It includes the checks of package gossip, so that a mistake shows at the start and not
+// after the node has joined its tailnet.
 func load(file string, role settings.Role) (settings.File, error) {
 	set, err := settings.Load(file, role)
 	if err != nil {
@@ -137,7 +136,7 @@ func load(file string, role settings.Role) (settings.File, error) {
 	return set, nil
 }
 
-// gossipSettings are the settings as the room has them.
+// gossipSettings converts the settings for package gossip.
 func gossipSettings(g settings.Gossip) (gossip.Settings, error) {
 	s := gossip.Settings{Network: g.Network, Interval: time.Duration(g.Interval), Fanout: g.Fanout, PinnedOnly: g.Trust == settings.PinnedOnly,
 		MaxMembers: g.MaxMembers, MaxMessageBytes: g.MaxMessageBytes, ForgetAfter: time.Duration(g.ForgetAfter)}
@@ -161,18 +160,18 @@ func gossipSettings(g settings.Gossip) (gossip.Settings, error) {
 	return s, nil
 }
 
-// Limits at the door. Those of one peer are twice what the room itself grants a
-// member, which counts and backs off: the door's are for who is none.
+// Limits of the HTTP server. The limits per peer are twice what package gossip grants a member. Package gossip counts requests and backs
+// off; these limits are for callers that are no members.
 const (
 	exchangesPerMinute  = 2 * 20 * 60
 	exchangesAtOnce     = 2 * 40
 	exchangesOfEveryone = 1000 * 60
 	connectionsOfAll    = 2048
-	connectionAge       = time.Minute // so that a grant that is taken away ends what stands
+	connectionAge       = time.Minute // so that a withdrawn grant ends existing connections
 )
 
-// stand makes the front door that of the members: the API's, but for its limits,
-// and with neither a proof nor a duty to record, which people have.
+// stand configures the HTTP server for members. It starts as a copy of the API's server and gets other limits. It has neither proofs nor
+// required audit entries, which are for people.
 func (d *discovery) stand() {
 	measured := d.p.metrics.Door("gossip")
 	d.front.Key, d.front.MustRecord, d.front.HTTP2 = nil, nil, true
@@ -190,7 +189,7 @@ func (d *discovery) stand() {
 		Connections: gossip.ConnectionsPerPeer, AllConnections: connectionsOfAll, Age: connectionAge}
 }
 
-// stranger reports whether that is how the door refuses who is no member.
+// stranger reports whether c is a code with which the server refuses a caller that is no member.
 func stranger(c problem.Code) bool {
 	switch c {
 	case problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired, problem.FunnelRefused, problem.NoIdentity:
@@ -199,7 +198,7 @@ func stranger(c problem.Code) bool {
 	return false
 }
 
-// run gossips until ctx ends, and says goodbye. The tailnet's node must be up.
+// run gossips until ctx ends, and then announces that this server leaves. The tailnet's node must be up.
 func (d *discovery) run(ctx context.Context) error {
 	g := d.p.set.Gossip
 	set, err := gossipSettings(g)
@@ -213,11 +212,11 @@ func (d *discovery) run(ctx context.Context) error {
 	defer ln.Close()
 	key, err := d.keys.wait(ctx)
 	if err != nil {
-		return nil // asked to stop before
+		return nil // ctx has ended
 	}
 	switch before, ok, err := d.previous(ctx); {
 	case err != nil:
-		return nil // asked to stop before
+		return nil // ctx has ended
 	case ok:
 		d.handover.Store(&handover{before.Public(), before.Sign(gossip.Rekeying(d.info.ID, key.Public()))})
 		d.p.log.Info("the cluster's key was changed; the one before vouches for it", "before", before.Public().String(), "key", key.Public().String())
@@ -267,8 +266,8 @@ func (d *discovery) run(ctx context.Context) error {
 	return errors.Join(runErr, doorErr, publishErr)
 }
 
-// previous asks for the key before until it is told: without its word a changed
-// key is somebody else's to all others.
+// previous loads the cluster's previous key and retries until it succeeds. Without the previous key's signature, all other servers distrust
+// a changed key.
 func (d *discovery) previous(ctx context.Context) (key door.Key, ok bool, err error) {
 	tell := func(err error) {
 		d.p.log.Warn("whether the cluster's key was changed cannot be said yet; trying again", "err", err)
@@ -280,9 +279,9 @@ func (d *discovery) previous(ctx context.Context) (key door.Key, ok bool, err er
 	return key, ok, err
 }
 
-// publisher shows this cluster what is known of the others.
+// publisher returns the publisher that shows this cluster what is known of the others.
 func (d *discovery) publisher(member *gossip.Node, carrier *gossiphttp.Carrier) *gossipkube.Publisher {
-	forgotten := time.Now().Add(time.Duration(d.p.set.Gossip.ForgetAfter)) // is by then whoever was not heard
+	forgotten := time.Now().Add(time.Duration(d.p.set.Gossip.ForgetAfter)) // by then, a server that was not heard is forgotten
 	p := &gossipkube.Publisher{Config: d.config, Namespace: d.p.set.Signin.SystemNamespace, Log: d.p.log, Now: time.Now,
 		Clusters: func() []gossip.Cluster {
 			all, _ := member.Members().Clusters(true)
@@ -313,11 +312,11 @@ func (d *discovery) publisher(member *gossip.Node, carrier *gossiphttp.Carrier) 
 	return p
 }
 
-// whoIs says which member is at an address.
+// whoIs returns the id of the member at an address.
 func (d *discovery) whoIs(ctx context.Context, at netip.AddrPort) (string, error) {
 	c, err := d.node.WhoIs(ctx, at)
 	if p := problem.From(err); err != nil && p.Cause() != nil {
-		return "", fmt.Errorf("%w (%w)", err, p.Cause()) // for our own log
+		return "", fmt.Errorf("%w (%w)", err, p.Cause()) // for this server's log
 	}
 	if err != nil {
 		return "", err
@@ -328,26 +327,26 @@ func (d *discovery) whoIs(ctx context.Context, at netip.AddrPort) (string, error
 	return c.Device.ID, nil
 }
 
-// Times of looking at the tailnet's nodes.
+// Intervals for reading the tailnet's nodes.
 const (
 	netmapRetry = time.Second
 	netmapCheck = 30 * time.Second
 )
 
-// follow keeps the netmap as the tailnet has it: the nodes with a required tag.
+// follow keeps the netmap current: the nodes of the tailnet with a required tag.
 func (d *discovery) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		changed, again := d.node.Changed(), netmapCheck
 		if all, err := d.node.Peers(ctx); err == nil {
 			d.netmap.Store(gossip.NewNetmap(d.servers(all)))
 		} else {
-			again = netmapRetry // what was known stays: silence is no evidence
+			again = netmapRetry // keep the netmap: a failed read is no evidence of change
 		}
-		_ = retry.SleepOrWake(ctx, again, changed) // the loop looks at ctx itself
+		_ = retry.SleepOrWake(ctx, again, changed) // the loop checks ctx itself
 	}
 }
 
-// servers are the peers that may be members, and this server itself.
+// servers returns the peers that may be members, and this server.
 func (d *discovery) servers(all []tailnet.Peer) []gossip.Peer {
 	var servers []gossip.Peer
 	for _, p := range all {
@@ -361,10 +360,10 @@ func (d *discovery) servers(all []tailnet.Peer) []gossip.Peer {
 	return servers
 }
 
-// maxEvents may wait to be recorded.
+// maxEvents is how many events may wait to be recorded.
 const maxEvents = 4096
 
-// later has ev recorded. It does not wait: gossip must go on while a disk is slow.
+// later queues ev for the audit log. It does not block: gossip must continue while a disk is slow.
 func (d *discovery) later(ev gossip.Event) {
 	select {
 	case d.events <- ev:
@@ -373,7 +372,7 @@ func (d *discovery) later(ev gossip.Event) {
 	}
 }
 
-// recordEvents records until ctx ends, and then what is left.
+// recordEvents records events until ctx ends and the queue is empty.
 func (d *discovery) recordEvents(ctx context.Context) {
 	for {
 		select {
@@ -391,7 +390,7 @@ func (d *discovery) recordEvents(ctx context.Context) {
 	}
 }
 
-// tell puts what happened among the members into the record.
+// tell writes an event of the members to the audit log.
 func (d *discovery) tell(ev gossip.Event) {
 	if n := d.lost.Swap(0); n > 0 {
 		d.p.log.Error("some of what happened among the members is not in the record: too much happened at once", "events", n)

@@ -13,8 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/settings"
 )
 
-// What only the room of gossip can judge is told when the file is read, with its
-// name, and not when the server has joined its tailnet.
+// Loading the settings runs the checks of package gossip. The error names the file and comes before the server joins its tailnet.
 func TestGossipSettings(t *testing.T) {
 	srv := httptest.NewTLSServer(nil)
 	defer srv.Close()
@@ -48,7 +47,7 @@ func TestGossipSettings(t *testing.T) {
 	}
 }
 
-// Who is refused as no member counts as that, and no other refusal does (GO-06).
+// Only a refusal of a caller that is no member counts as one of a stranger (GO-06).
 func TestStranger(t *testing.T) {
 	n := 0
 	for _, c := range problem.Codes() {

@@ -8,8 +8,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 )
 
-// envoyConfig prints Envoy Gateway's configuration. We never write it into a cluster: it is Envoy Gateway's own, and may hold
-// what others need of it.
+// envoyConfig prints Envoy Gateway's configuration. Tailplane never writes it into a cluster, because Envoy Gateway owns that configuration
+// and it may contain other settings.
 func envoyConfig() *cobra.Command {
 	var provider, server string
 	o := gatewayxds.ConfigOptions{}

@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/settings"
 )
 
-// fleetAccount is the ServiceAccount that the chart makes: the fleet gives it rights in
-// namespaces of runners, and the admission policies know it by this name.
+// fleetAccount is the ServiceAccount that the chart creates. The fleet grants it rights in namespaces of runners, and the admission
+// policies match it by this name.
 const fleetAccount = "tailplane-fleet"
 
 func fleetCommand(f *flags) *cobra.Command {
@@ -46,7 +46,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 		return nil
 	}
 	quieten()
-	debug.SetGCPercent(50) // what it remembers of many scale sets lies still, and a second time as much would be waiting to be collected
+	debug.SetGCPercent(50) // the large cache of scale sets barely changes; at 100 as much garbage could pile up
 	s := set.Fleet
 	metrics := health.NewFleet(version(), commit())
 	controllers := &fleetkube.Controllers{
@@ -67,12 +67,12 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, probes.Stopping)()
-	// What is missing at the start is said at /readyz, too.
+	// /readyz also reports what is missing at the start.
 	confined := make(chan struct{})
 	probes.Check("fleet", func(context.Context) error {
 		select {
 		case <-confined:
-			return nil // one that waits to be elected is as ready as it can be
+			return nil // a replica that waits for the election is ready
 		default:
 			return errors.New("starting")
 		}
@@ -99,7 +99,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 		})
 }
 
-// fleetValues are figures as metrics have them. What is not known is not among them.
+// fleetValues converts figures to metrics. It leaves out unknown values.
 func fleetValues(now board.Figures, at time.Time) (v health.FleetValues) {
 	for _, w := range now.Workloads {
 		labels := []string{w.Forge, w.Org, w.Pool}
@@ -131,7 +131,7 @@ func fleetValues(now board.Figures, at time.Time) (v health.FleetValues) {
 	return v
 }
 
-// fleetRules are the settings that rules between enrollments take.
+// fleetRules returns the settings that the rules between enrollments use.
 func fleetRules(s settings.Fleet) fleet.Rules {
 	return fleet.Rules{CacheNamespaces: s.CacheNamespaces, ClusterCIDRs: s.Prefixes(), RequireOwnApp: s.RequireOwnApp}
 }

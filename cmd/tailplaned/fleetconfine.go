@@ -24,14 +24,14 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// policyWait is how long a policy may take to be at work: it is made with what starts
-// this process, and the API server begins to ask it a moment later.
+// policyWait is how long the admission policy may take to become effective. The policy is created together with this process, and the API
+// server begins to evaluate it a moment later.
 const policyWait = time.Minute
 
-// confine returns when the API server has refused, twice, what the fleet must not be
-// able to do: to make a namespace of any name, and to give itself a right where it likes.
-// RBAC cannot say that, so an account that is let do it has every Secret of the cluster.
-// Nothing is made: all of it is asked as a dry run.
+// confine returns nil when the API server has refused two things that the fleet must not be able to do: to create a namespace of any name,
+// and to bind itself in any namespace. RBAC cannot express these limits, and an account that can do either can read every Secret of the
+// cluster. Both attempts are dry runs and create nothing. confine returns an error if the API server still allows one of them after
+// policyWait.
 func confine(ctx context.Context, config *rest.Config, s settings.Fleet, log *slog.Logger) error {
 	k, err := fleetClient(config)
 	if err != nil {
@@ -56,7 +56,7 @@ func confine(ctx context.Context, config *rest.Config, s settings.Fleet, log *sl
 			err := k.Create(limit, try.object.DeepCopyObject().(client.Object), client.DryRunAll)
 			switch {
 			case ctx.Err() != nil:
-				return nil // asked to stop
+				return nil // ctx has ended
 			case err == nil:
 				free = append(free, try.what)
 			case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy"):
@@ -83,8 +83,8 @@ func confine(ctx context.Context, config *rest.Config, s settings.Fleet, log *sl
 	}
 }
 
-// apiServers are the addresses by which pods reach the API server: that of its Service,
-// and those behind it, which a network policy may be asked about instead.
+// apiServers returns the addresses by which pods reach the API server. They are the address of its Service and the endpoints of that
+// Service, because a network policy may apply to either.
 func apiServers(ctx context.Context, config *rest.Config) (all []netip.AddrPort, err error) {
 	k, err := fleetClient(config)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
-// gatewayFlags say where the gateway and its things are.
+// gatewayFlags are the addresses, names and options of the gateway.
 type gatewayFlags struct {
 	health, namespace, release   string
 	extension, tlsDir            string
@@ -130,7 +130,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	)
 }
 
-// searchedDomain is the cluster's domain, as the pod's resolver knows it.
+// searchedDomain returns the cluster's domain according to the pod's resolver.
 func searchedDomain(log *slog.Logger) string {
 	b, err := os.ReadFile("/etc/resolv.conf")
 	if err != nil {

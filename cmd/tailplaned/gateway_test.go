@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// asProgram makes the test's own program be the one that is tested.
+// asProgram makes the test binary run as tailplaned.
 const asProgram = "TAILPLANED_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The role as it is run: settings, files of a credential, election, metrics.
+// TestGatewayRole runs the role as in production: settings, credential files, election, metrics.
 func TestGatewayRole(t *testing.T) {
 	tailnettest.Quiet()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -61,7 +61,7 @@ func TestGatewayRole(t *testing.T) {
 
 	socket := filepath.Join(dir, "extension.sock")
 
-	// A process of its own: a role sets the loggers of libraries, which the test uses too.
+	// A separate process, because a role sets the loggers of libraries, which the test uses too.
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

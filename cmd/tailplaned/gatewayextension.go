@@ -36,7 +36,7 @@ func gatewayMetrics(clients *tsapi.Clients) *health.Gateway {
 // countTime bounds the reading of caches for one scrape.
 const countTime = 5 * time.Second
 
-// countTailnets counts, at each scrape, what the controllers know.
+// countTailnets sets metrics to read the controllers' counts at each scrape.
 func countTailnets(metrics *health.Gateway, controllers *gatewaykube.Controllers) {
 	metrics.Tailnets(func() (health.Tailnets, bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), countTime)
@@ -47,7 +47,7 @@ func countTailnets(metrics *health.Gateway, controllers *gatewaykube.Controllers
 	metrics.LeftOut(controllers.LeftOut)
 }
 
-// extensionServer answers Envoy Gateway; what it answered is measured, and noted for the leader.
+// extensionServer returns the server that responds to Envoy Gateway. It measures each call and reports each response for the leader.
 func extensionServer(set settings.GatewayExtension, reflection bool, log *slog.Logger, metrics *health.Gateway, answers *attachments.Answers) *gatewayxds.Server {
 	return &gatewayxds.Server{
 		Deadline: time.Duration(set.Deadline), MaxMessage: int(set.MaxMessageSize), Log: log, Reflection: reflection,
@@ -59,7 +59,7 @@ func extensionServer(set settings.GatewayExtension, reflection bool, log *slog.L
 	}
 }
 
-// publish has Envoy Gateway answered from each new snapshot.
+// publish returns a function that makes the server respond from a new snapshot.
 func publish(server *gatewayxds.Server, metrics *health.Gateway) func(*gateway.Snapshot) {
 	return func(n *gateway.Snapshot) {
 		routes, clusters := 0, 0
@@ -71,8 +71,8 @@ func publish(server *gatewayxds.Server, metrics *health.Gateway) func(*gateway.S
 	}
 }
 
-// serveExtension serves when there is something to answer and, where it is needed, a certificate: whoever makes the
-// certificates may do so after this process has started.
+// serveExtension serves as soon as there is a snapshot and, if TLS is required, a certificate. Another process may create the certificates
+// after this one has started.
 func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxds.Address, dir string, log *slog.Logger) error {
 	var config *tls.Config
 	if dir != "" {
@@ -95,13 +95,13 @@ func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxd
 	return server.Run(ctx, at, config)
 }
 
-// extensionCertificates keeps certificates for the Service by which Envoy Gateway asks.
+// extensionCertificates returns the keeper of the certificates for the Service that Envoy Gateway calls.
 func extensionCertificates(namespace, domain string, log *slog.Logger) *extensiontls.Keeper {
 	service := "tailscale-extension-server." + namespace
 	return &extensiontls.Keeper{Namespace: namespace, Names: []string{service, service + ".svc", service + ".svc." + domain}, Client: gatewayxds.ClientName, Log: log, Now: time.Now}
 }
 
-// relaySettings are what relays run, as the settings have it.
+// relaySettings converts the settings for relays.
 func relaySettings(s settings.Gateway) (workload.Settings, error) {
 	out := workload.Settings{Image: s.Proxy.Image, AllowCustomImages: s.Proxy.AllowCustomImages,
 		EnvoyNamespaces: []string{s.Envoy.Namespace}, MonitoringNamespaces: s.Proxy.MonitoringNamespaces, Version: version(),

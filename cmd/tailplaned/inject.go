@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/inject/injectkube"
 )
 
-// injectFlags say where the webhook is; its sidecar file says how.
+// injectFlags are the addresses and names of the webhook. The sidecar file says what it injects.
 type injectFlags struct {
 	listen, health, sidecar, clientCA string
 	namespace, secret, lease, webhook string
@@ -110,7 +110,7 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, probes.Stopping)()
-	// Who still has this replica on the list goes on asking it for a while.
+	// An API server that still has this replica in its endpoints calls it for a while.
 	after, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(i.drain, end) })()
@@ -129,7 +129,7 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 	)
 }
 
-// together runs all; the first that ends, ends the others.
+// together runs all parts. When the first one ends, together cancels the others.
 func together(cancel func(), parts ...func() error) error {
 	ended := make(chan error, len(parts))
 	for _, run := range parts {

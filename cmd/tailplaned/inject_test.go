@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What is injected is read strictly: a guess would be in every pod.
+// The sidecar file is parsed strictly: a wrong guess would be in every pod.
 func TestSidecarOptions(t *testing.T) {
 	const digest = "image: registry.invalid/mca@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n"
 	for _, tt := range []struct{ why, text, says string }{
@@ -40,7 +40,7 @@ func TestSidecarOptions(t *testing.T) {
 	}
 }
 
-// A document is checked as adapters read it, and against the one before.
+// A configuration is checked as adapters read it, and against the previous one.
 func TestCheckConfig(t *testing.T) {
 	const good = "apiVersion: mca.tailplane.dev/v1alpha1\nkind: Config\nhome: here\nclusters:\n- {name: here, slot: 0, inCluster: true}\n"
 	for _, tt := range []struct {

@@ -10,9 +10,8 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// logs returns the log of a role, on standard error. Quieten has the libraries
-// write there from warnings up: what they do at length is not news. It is called
-// once, before any of them is used.
+// logs returns the log of a role, on standard error. quieten redirects the logs of libraries to it and limits them to warnings and errors.
+// The caller must call quieten once, before it uses any of the libraries.
 func logs(f flags) (log *slog.Logger, quieten func(), err error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {

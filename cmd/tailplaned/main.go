@@ -1,5 +1,4 @@
-// Command tailplaned is Tailplane's server. Each of its roles runs with a
-// ServiceAccount of its own and holds that role's rights only.
+// Command tailplaned is Tailplane's server. Each of its roles runs with a separate ServiceAccount and has only that role's rights.
 package main
 
 import (
@@ -34,7 +33,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// flags say where things are.
+// flags are the flags that all commands share.
 type flags struct {
 	config, kubeconfig, logLevel string
 	check                        bool

@@ -14,11 +14,10 @@ import (
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 )
 
-// policyRecheck is how old an answer about roles and admission policies may be:
-// the operator may read them, not watch them.
+// policyRecheck is the maximum age of cached roles and admission policies: the operator may read them but not watch them.
 const policyRecheck = 30 * time.Second
 
-// runOperator wires the operator of sign-ins. It has no tailnet.
+// runOperator wires and runs the operator of sign-ins. It has no tailnet node.
 func runOperator(ctx context.Context, p *process, working func()) error {
 	config, err := apiServer(ctx, p.kubeconfig)
 	if err != nil {
@@ -47,15 +46,15 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 		Ended:   func(end signinkube.End) { ended(p, record.Write, end) },
 		Swept:   func(kind, namespace, name string) { swept(p, record.Write, kind, namespace, name) },
 	}
-	if p.role == settings.OperatorRole { // else the access server shows the same
+	if p.role == settings.OperatorRole { // otherwise the access server shows the same
 		p.metrics.Signins(operator.All)
 	}
-	working() // one that waits to be elected is as ready as it can be
+	working() // a replica that waits for the election is ready
 	return errors.Join(operator.Run(ctx), closeRecord())
 }
 
-// operatorInfo is by what the operator's record, and the plane's, know the cluster.
-// Their settings need not name it: then it is called by its id.
+// operatorInfo returns the identity of the cluster for the audit logs of the operator and the plane. Their settings need not name the
+// cluster; then its id is its name.
 func operatorInfo(ctx context.Context, config *rest.Config, p *process) (signin.ClusterInfo, error) {
 	if p.role != settings.OperatorRole && p.role != settings.PlaneRole {
 		return clusterInfo(ctx, config, p)

@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// injectStatus is for whoever wants to know which pods to make anew.
+// injectStatus returns the command that lists the pods to recreate.
 func injectStatus(f *flags) *cobra.Command {
 	var sidecar, output string
 	c := &cobra.Command{
@@ -55,7 +55,7 @@ func showDrift(out io.Writer, d injectkube.Drift, format string) error {
 		e.SetIndent("", "  ")
 		return e.Encode(d)
 	}
-	for _, p := range d.Outdated { // names and versions come quoted: a pod's maker chose them
+	for _, p := range d.Outdated { // names and versions are quoted, because the creator of a pod chose them
 		if _, err := fmt.Fprintf(out, "%s/%s of %q, injected by %q\n", p.Namespace, p.Name, p.Owner, p.Version); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func showDrift(out io.Writer, d injectkube.Drift, format string) error {
 	return err
 }
 
-// countOutdated keeps the metric until ctx ends.
+// countOutdated updates the metric until ctx ends.
 func countOutdated(ctx context.Context, config *rest.Config, o inject.Options, every time.Duration, m *health.Inject, log *slog.Logger) error {
 	if every <= 0 {
 		<-ctx.Done()

@@ -59,7 +59,7 @@ func planeCommand(f *flags) *cobra.Command {
 	return c
 }
 
-// planeServer is the plane's process.
+// planeServer is the process of the plane.
 type planeServer struct {
 	*process
 	config *rest.Config
@@ -71,24 +71,23 @@ type planeServer struct {
 
 	changes   *planechange.Desk
 	lookAfter *planechange.Watch
-	drift     *planedrift.Check // nil: there is no repository
+	drift     *planedrift.Check // nil: no repository
 	enroll    *planeenroll.Desk
 
 	record *audit.Log
 	orgs   func() []access.Org
 
 	mu      sync.Mutex
-	exposed map[string]string // the name that the tailnet has given to each exposure that is there
+	exposed map[string]string // by exposure: the name on the tailnet, for exposures that are up
 }
 
-// tailnetSource is where the plane's own node is shown.
+// tailnetSource is the source that shows the state of the plane's own node.
 const tailnetSource = "tailnet"
 
-// noNode is what a replica says that waits.
+// noNode is the message of a replica that waits for the Lease.
 const noNode = "This replica is not the plane's node."
 
-// runPlane wires the operator plane: what is watched is on the board from the
-// start on, and whoever is elected serves it.
+// runPlane wires and runs the operator plane. Every replica fills the store from the start; only the elected one serves it.
 func runPlane(ctx context.Context, p *process, elect bool, working func()) (err error) {
 	s := &planeServer{process: p, board: plane.NewBoard(time.Now), exposed: map[string]string{}}
 	if s.config, err = apiServer(ctx, p.kubeconfig); err != nil {
@@ -146,7 +145,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if err := s.newChanges(); err != nil {
 		return errors.Join(err, closeRecord())
 	}
-	if p.role == settings.PlaneRole { // else others say so
+	if p.role == settings.PlaneRole { // otherwise the other parts check this
 		p.health.Check("kubernetes", reachable(s.config))
 	}
 
@@ -156,7 +155,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	var watchErr error
 	wg.Go(func() { defer cancel(); watchErr = watch.Run(ctx) })
 	if elect {
-		working() // one that waits to be elected is as ready as it can be
+		working() // a replica that waits for the election is ready
 		turn := &election.Election{Config: s.config, Namespace: p.set.Signin.SystemNamespace, Log: p.log, Overdue: func() {
 			p.log.Error("the node did not stop in time, and another replica begins now: this process ends")
 			os.Exit(1)
@@ -171,7 +170,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	return errors.Join(err, watchErr, closeRecord())
 }
 
-// serve is one term as the plane: as its node, or as a listener of this machine.
+// serve runs one term as the plane, either as a tailnet node or with a listener on this machine.
 func (s *planeServer) serve(ctx context.Context, working func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -194,7 +193,7 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 	return s.serveNode(ctx, working)
 }
 
-// door is the plane's, for whoever identify knows.
+// door returns the plane's HTTP server for the callers that identify authenticates.
 func (s *planeServer) door(names func() []string, identify identity.Identifier) *door.Door {
 	policy := s.set.PlanePolicy()
 	return &door.Door{
@@ -204,11 +203,12 @@ func (s *planeServer) door(names func() []string, identify identity.Identifier) 
 			return identify(r)
 		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
-			policy := policy // of this decision
+			policy := policy // a copy for this decision
 			policy.Orgs = s.orgs()
 			return access.DecidePlane(c, v, policy, now)
 		},
-		MustRecord: slices.DeleteFunc(writes(), func(v access.Verb) bool { return v == access.HoldsCreate }), // to pause is never refused for want of a record: the hold is one
+		// Pausing must work even when the audit log is down; the hold object is itself the record.
+		MustRecord: slices.DeleteFunc(writes(), func(v access.Verb) bool { return v == access.HoldsCreate }),
 	}
 }
 
@@ -217,13 +217,13 @@ func (s *planeServer) site() web.Site {
 	return web.Site{Overview: s.desk.Overview, Now: time.Now, Capability: p.Capability, Contact: p.Contact, Tag: p.Tag}
 }
 
-// routes are all that the plane serves, behind way.
+// routes returns all routes that the plane serves with way.
 func (s *planeServer) routes(way *door.Door) []door.Route {
 	api := slices.Concat(s.desk.Routes(), s.fleet.Routes(), s.jobs.Routes(), s.meter.Routes(), s.changes.Routes(), s.enroll.Routes())
 	return append(slices.Concat(api, s.site().Routes()), planemcp.Route(way, api, planemcp.Options{Version: version()}))
 }
 
-// serveHere serves on a listener of this machine, where a named peer says who is calling.
+// serveHere serves on a listener of this machine, where a trusted peer reports the caller.
 func (s *planeServer) serveHere(ctx context.Context, working func()) error {
 	i := s.set.Plane.Identity
 	mode, err := planeMode(s.set)
@@ -239,13 +239,13 @@ func (s *planeServer) serveHere(ctx context.Context, working func()) error {
 		return errors.Join(err, ln.Close())
 	}
 	way := s.door(hostNames(i), identify)
-	way.Limits.Connections = 0 // all come by one address
+	way.Limits.Connections = 0 // all connections come from one address
 	s.log.Info("the plane is serving", "mode", string(i.Mode), "at", i.Listen, "names", i.Names, "version", version())
 	working()
 	return way.Run(ctx, ln, identity.ConnContext, s.routes(way)...)
 }
 
-// serveNode serves as a node of the tailnet, which says who is calling.
+// serveNode serves as a node of the tailnet, which authenticates the callers.
 func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 	node, err := s.node(ctx, s.set.Plane.Identity.Hostname, s.place())
 	if err != nil {
@@ -262,7 +262,7 @@ func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 	way := s.door(node.Names, identify)
 	s.changes.May = s.stillMay(node)
 	s.changes.Link = func(id string) string { return "https://" + node.Names()[0] + "/changes/" + id }
-	// Who waits on whom at the end is as for the access server.
+	// The shutdown order is that of the access server.
 	nodeCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	ctx, cancel := context.WithCancel(ctx)
@@ -278,7 +278,7 @@ func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 		working()
 		err = way.Run(ctx, ln, node.ConnContext, s.routes(way)...)
 	case ctx.Err() != nil:
-		err = nil // asked to stop, or whoever ended it says why
+		err = nil // ctx ended; the part that ended it reports why
 	case node.Status().Running() && node.Status().CertDomain == "":
 		err = errors.New("the tailnet gives the plane's node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
 			"or set plane.identity.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
@@ -291,11 +291,10 @@ func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 	return errors.Join(nodeErr, err)
 }
 
-// A place is where a node keeps its keys.
+// A place is where a node stores its keys.
 type place struct{ dir, secret string }
 
-// place is where the plane's own node keeps them. In the role all, tailnet is that
-// of the access server.
+// place returns where the plane's own node stores its keys. In the role all, the tailnet settings are those of the access server.
 func (s *planeServer) place() place {
 	own := place{s.set.Tailnet.StateDir, s.set.Tailnet.StateSecret}
 	if s.role == settings.AllRoles {
@@ -304,7 +303,7 @@ func (s *planeServer) place() place {
 	return own
 }
 
-// of is the place of another node beside it.
+// of returns the place of an additional node.
 func (p place) of(name string) place {
 	p.dir = filepath.Join(p.dir, name)
 	if p.secret != "" {
@@ -313,8 +312,8 @@ func (p place) of(name string) place {
 	return p
 }
 
-// node is one of the plane's, whose keys are in its Secret if one is named. Only who
-// holds the Lease may open that.
+// node returns a node of the plane. Its keys are in its Secret if the settings name one. Only the replica that holds the Lease may open
+// that Secret.
 func (s *planeServer) node(ctx context.Context, hostname string, at place) (*tailnet.Node, error) {
 	set, t := s.set, &s.set.Tailnet
 	key, err := authKey(set, s.log)
@@ -338,7 +337,7 @@ func (s *planeServer) node(ctx context.Context, hostname string, at place) (*tai
 	return tailnet.New(c)
 }
 
-// exposure keeps one service of the cluster on the tailnet, by a node of its own.
+// exposure returns the keeper of one exposed service, which has a separate node on the tailnet.
 func (s *planeServer) exposure(u expose.Upstream) expose.Keeper {
 	source := exposureSource(u.Name)
 	way := s.door(nil, nil)
@@ -369,7 +368,7 @@ func (s *planeServer) exposure(u expose.Upstream) expose.Keeper {
 	}
 }
 
-// onTailnet keeps by which name an exposure is on the tailnet; none: it is not.
+// onTailnet stores the name of an exposure on the tailnet; no names: it is down.
 func (s *planeServer) onTailnet(exposure string, names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -378,7 +377,7 @@ func (s *planeServer) onTailnet(exposure string, names []string) {
 	}
 }
 
-// exposures are those of the settings, with their addresses.
+// exposures returns the configured exposures with their addresses.
 func (s *planeServer) exposures() (all []plane.Exposure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -396,15 +395,15 @@ func (s *planeServer) exposures() (all []plane.Exposure) {
 	return all
 }
 
-// exposurePause is how long an exposure waits whose node could not join.
+// exposurePause is how long an exposure waits before its node tries to join again.
 const exposurePause = 15 * time.Second
 
 func exposureSource(name string) string { return "exposure:" + name }
 
-// follow shows how the node is, until ctx ends.
+// follow reports the state of the node until ctx ends.
 func (s *planeServer) follow(ctx context.Context, node *tailnet.Node) {
 	check := "tailnet"
-	if s.role == settings.AllRoles { // which is the access server's there
+	if s.role == settings.AllRoles { // there, "tailnet" is the access server's check
 		check = "plane-tailnet"
 	}
 	s.health.Check(check, func(context.Context) error {
@@ -424,7 +423,7 @@ func (s *planeServer) follow(ctx context.Context, node *tailnet.Node) {
 	}
 }
 
-// standing is how the node is, for people. NameTaken is a word that they can look up.
+// standing returns the state of the node, for people. NameTaken is a term that they can look up.
 func standing(st tailnet.Status, wanted string) plane.Source {
 	out := plane.Source{Name: tailnetSource, Status: plane.OK}
 	switch {
@@ -436,7 +435,7 @@ func standing(st tailnet.Status, wanted string) plane.Source {
 	return out
 }
 
-// entries reads the audit record of this replica.
+// entries reads the audit log of this replica.
 func (s *planeServer) entries(ctx context.Context, yield func(plane.Recorded) bool) (int, error) {
 	if s.set.Audit.File == "-" {
 		return 0, problem.New(problem.Unavailable, "The audit record goes to standard output, and cannot be read from here.",
@@ -445,13 +444,13 @@ func (s *planeServer) entries(ctx context.Context, yield func(plane.Recorded) bo
 	return plane.Record{Path: s.set.Audit.File}.Newest(ctx, yield)
 }
 
-// writes are the verbs of what changes something.
+// writes returns the verbs of operations that change something.
 func writes() []access.Verb {
 	return []access.Verb{access.SigninsRevoke, access.HoldsCreate, access.HoldsLift, access.ConfigPropose, access.ConfigApprove,
 		access.EnrollmentRequest, access.EnrollmentApprove, access.EnrollmentDecline, access.OffboardRequest, access.RotateRequest}
 }
 
-// Limits of one login and device, which stand in the contract, and of everybody.
+// planeLimits returns the limits of one login and device, which are in the contract, and the limits for all callers together.
 func planeLimits() door.Limits {
 	verbs := map[access.Verb]door.Rate{}
 	for _, v := range writes() {

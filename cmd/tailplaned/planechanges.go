@@ -23,13 +23,13 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
-// lookEvery is how often the plane looks at open changes, where the settings do not say.
+// lookEvery is how often the plane checks open changes, unless the settings set it.
 const lookEvery = time.Minute
 
 // driftEvery is how often the plane compares the repository with the cluster.
 const driftEvery = 5 * time.Minute
 
-// openRepository reads the credential; nil without a repository.
+// openRepository reads the credential and opens the repository; nil without a repository.
 func openRepository(g settings.GitOps) (*planegit.Repository, error) {
 	if !g.Set() {
 		return nil, nil
@@ -59,7 +59,7 @@ func readCredential(dir string) (map[string][]byte, error) {
 	}
 	data := map[string][]byte{}
 	for _, f := range files {
-		if strings.HasPrefix(f.Name(), ".") { // how a kubelet changes all of them at once
+		if strings.HasPrefix(f.Name(), ".") { // a kubelet's links, with which it replaces all files at once
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
@@ -74,7 +74,7 @@ func readCredential(dir string) (map[string][]byte, error) {
 	return data, nil
 }
 
-// openBook is how objects are kept in the repository.
+// openBook returns the format in which the repository stores objects.
 func openBook(g settings.GitOps) (planechange.Book, error) {
 	if g.Format != settings.FormatTfvars {
 		return change.Manifests{Pattern: g.Path}, nil
@@ -90,7 +90,7 @@ func openBook(g settings.GitOps) (planechange.Book, error) {
 	return book, nil
 }
 
-// newChanges wires the changes of the configuration, and enrollments.
+// newChanges wires configuration changes and enrollments.
 func (s *planeServer) newChanges() error {
 	g := s.set.Plane.GitOps
 	repo, err := openRepository(g)
@@ -106,7 +106,7 @@ func (s *planeServer) newChanges() error {
 		return err
 	}
 	s.changes = &planechange.Desk{Plane: s.desk, Store: kept, Book: book, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
-	if repo != nil { // else the interface is to be nil, and not to hold a nil
+	if repo != nil { // keep the interface nil; a nil pointer in it would not be nil
 		s.changes.Repository = repo
 	}
 	rules := fleetRules(s.set.Fleet)
@@ -117,7 +117,7 @@ func (s *planeServer) newChanges() error {
 	if every == 0 {
 		every = lookEvery
 	}
-	if repo != nil && book.Note() == "" { // what cannot be tried cannot be compared
+	if repo != nil && book.Note() == "" { // a format that allows no dry run allows no comparison
 		s.drift = &planedrift.Check{Board: s.desk.Board, Now: s.desk.Now, Pattern: g.Path, Live: kept.All, Would: kept.Would, Every: driftEvery, Again: make(chan struct{}, 1), Log: s.log,
 			Read:  func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) },
 			Files: func(ctx context.Context) (planechange.Files, error) { return repo.Files(ctx, g.Path) }}
@@ -132,8 +132,8 @@ func (s *planeServer) newChanges() error {
 	return nil
 }
 
-// lookAgain has the repository looked at anew. The fleet is not asked: the plane has no
-// right to write anything that it listens to.
+// lookAgain triggers a comparison of the repository. It does not trigger the fleet: the plane has no right to write anything that the fleet
+// watches.
 func (s *planeServer) lookAgain() []planefleet.Look {
 	looks := []planefleet.Look{{Source: "fleet", Message: "The fleet compares forge and cluster by itself, every " + door.Duration(s.set.Fleet.TruthCheckEvery).String() + " (fleet.truthCheckEvery): it is not asked."}}
 	if s.drift != nil {
@@ -143,17 +143,16 @@ func (s *planeServer) lookAgain() []planefleet.Look {
 	return looks
 }
 
-// stillMay says whether who gave an approval still may: as the tailnet says of the
-// device that it was given from, or, where nobody was known by one, as the settings
-// and the lists of organisations say.
+// stillMay returns a function that reports whether the approver of a change still has the right to approve. If the approval names a device,
+// the tailnet's current data on that device decides. Otherwise the settings and the lists of organisations decide.
 func (s *planeServer) stillMay(node *tailnet.Node) func(context.Context, change.Approval, string, access.Verb) bool {
 	policy := s.set.PlanePolicy()
 	return func(ctx context.Context, a change.Approval, org string, v access.Verb) bool {
-		c := access.Caller{Login: access.Login(a.By), Via: access.ViaProxy} // as who has no rules of the tailnet
+		c := access.Caller{Login: access.Login(a.By), Via: access.ViaProxy} // a caller without tailnet grants
 		if node != nil && a.Node != "" {
 			seen, err := node.Devices(ctx, a.Node)
 			if err != nil {
-				return false // nobody knows: it has to be approved anew
+				return false // unknown: the change needs a new approval
 			}
 			var there bool
 			if c, there = seen[a.Node]; !there || c.Identity() != a.By {

@@ -20,13 +20,13 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
-// A mode says who is believed on a listener.
+// A mode decides how a listener authenticates callers.
 type mode interface {
 	Check(net.Addr) error
 	Identifier(net.Addr) (identity.Identifier, error)
 }
 
-// planeMode is the mode of a plane that listens on this machine.
+// planeMode returns the mode of a plane that listens on this machine.
 func planeMode(set settings.File) (mode, error) {
 	i := set.Plane.Identity
 	switch i.Mode {
@@ -57,7 +57,7 @@ func planeMode(set settings.File) (mode, error) {
 	return nil, fmt.Errorf("plane.identity.mode: %q does not listen on this machine", i.Mode)
 }
 
-// issuer is whose tokens count. By a node it may be a service of the tailnet, as tsidp is.
+// issuer returns the OIDC issuer whose tokens are valid. With a node, the issuer may be a service of the tailnet, such as tsidp.
 func issuer(o settings.PlaneOIDC, by *tailnet.Node) identity.OIDC {
 	tr := &http.Transport{TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute}
 	if by != nil {
@@ -66,8 +66,8 @@ func issuer(o settings.PlaneOIDC, by *tailnet.Node) identity.OIDC {
 	return identity.OIDC{Issuer: o.Issuer, Audience: o.Audience, Tailnet: o.Tailnet, Client: &http.Client{Transport: tr}, Now: time.Now}
 }
 
-// checkPlane refuses settings that would believe anybody, or expose what must stay
-// inside the cluster, before anything listens.
+// checkPlane rejects settings that would trust any caller, or expose a service that must stay inside the cluster. It runs before the plane
+// listens.
 func checkPlane(set settings.File) error {
 	var errs []error
 	i := set.Plane.Identity
@@ -94,8 +94,7 @@ func checkPlane(set settings.File) error {
 	return errors.Join(errs...)
 }
 
-// planeUpstreams are the exposures as the room has them. Of our own namespaces
-// nothing is exposed.
+// planeUpstreams converts the configured exposures. Services in Tailplane's own namespaces cannot be exposed.
 func planeUpstreams(set settings.File, log *slog.Logger) (out []expose.Upstream) {
 	for _, e := range set.Plane.Exposures {
 		out = append(out, expose.Upstream{Name: e.Name, URL: e.Upstream, Access: expose.Access(e.Access), UserHeader: e.UserHeader, RoleHeader: e.RoleHeader,
@@ -104,7 +103,7 @@ func planeUpstreams(set settings.File, log *slog.Logger) (out []expose.Upstream)
 	return out
 }
 
-// listenHere opens the listener of a plane that is no node of its own.
+// listenHere opens the listener of a plane that has no tailnet node.
 func listenHere(ctx context.Context, i settings.PlaneIdentity) (net.Listener, error) {
 	at, err := i.Address()
 	if err != nil {
@@ -126,7 +125,7 @@ func listenHere(ctx context.Context, i settings.PlaneIdentity) (net.Listener, er
 	return tls.NewListener(ln, conf), nil
 }
 
-// serverTLS shows our certificate and, where proxies have some, asks for theirs.
+// serverTLS returns a configuration with the server's certificate. It requires client certificates if the settings name a CA for them.
 func serverTLS(i settings.PlaneIdentity) (*tls.Config, error) {
 	own, err := tls.LoadX509KeyPair(i.TLS.CertFile, i.TLS.KeyFile)
 	if err != nil {
@@ -147,7 +146,7 @@ func serverTLS(i settings.PlaneIdentity) (*tls.Config, error) {
 	return conf, nil
 }
 
-// hostNames are the names of a plane that is no node, as the door compares them.
+// hostNames returns the names of a plane without a tailnet node, in the form that the HTTP server compares.
 func hostNames(i settings.PlaneIdentity) func() []string {
 	var names []string
 	for _, n := range i.Names {

@@ -27,7 +27,7 @@ type part struct {
 	when func(settings.File) bool // nil: always
 }
 
-// A process is what its parts share.
+// A process is the state that its parts share.
 type process struct {
 	flags
 	set     settings.File
@@ -38,8 +38,8 @@ type process struct {
 	metrics *health.Metrics
 }
 
-// run runs all parts; the first that ends, ends the others. Probes are answered
-// from before the parts begin until after they ended.
+// run runs all parts; when the first one ends, run cancels the others. It serves probes from before the parts begin until after they have
+// ended.
 func run(ctx context.Context, f flags, role settings.Role, parts ...part) error {
 	log, quieten, err := logs(f)
 	if err != nil {
@@ -95,7 +95,7 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 	return errors.Join(append(errs, <-probed)...)
 }
 
-// expect makes the process not ready until the part says that it works.
+// expect makes the process not ready until the part calls working.
 func (p *process) expect(name string) (working func()) {
 	var works atomic.Bool
 	p.health.Check(name, func(context.Context) error {
@@ -107,15 +107,15 @@ func (p *process) expect(name string) (working func()) {
 	return func() { works.Store(true) }
 }
 
-// version is the module's version as the build knows it.
+// version returns the module's version from the build information.
 func version() string {
 	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" && b.Main.Version != "(devel)" {
 		return b.Main.Version
 	}
-	return "devel" // as tka and mca say it
+	return "devel" // the value that tka and mca use
 }
 
-// commit is what was built, "" when the build does not know it.
+// commit returns the built commit, or "" if the build information lacks it.
 func commit() string {
 	b, _ := debug.ReadBuildInfo()
 	if b != nil {

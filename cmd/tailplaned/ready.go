@@ -13,14 +13,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Bounds of one question, and the pause before it is asked again.
+// Limits of one probe, and the pause between probes.
 const (
 	readyTime  = 5 * time.Second
 	readyPause = time.Second
 	readyText  = 64 << 10
 )
 
-// ready is what `helm test` runs: the image has no other program that could ask.
+// ready is the command that `helm test` runs: the image has no other HTTP client.
 func ready() *cobra.Command {
 	var limit time.Duration
 	c := &cobra.Command{
@@ -52,7 +52,7 @@ func ready() *cobra.Command {
 	return c
 }
 
-// awaitReady asks until the answer is 200 or ctx ends, and then says the last one.
+// awaitReady probes u until it responds 200 or ctx ends. It then returns the last error.
 func awaitReady(ctx context.Context, u string, out io.Writer) error {
 	tick := time.NewTicker(readyPause)
 	defer tick.Stop()
@@ -63,7 +63,7 @@ func awaitReady(ctx context.Context, u string, out io.Writer) error {
 			_, err = fmt.Fprintf(out, "%s is ready\n%s", u, says)
 			return err
 		}
-		if last == nil || ctx.Err() == nil { // the end of the time says nothing of the server
+		if last == nil || ctx.Err() == nil { // a timeout at the end of ctx says nothing about the server
 			last = err
 		}
 		select {

@@ -20,11 +20,11 @@ import (
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 )
 
-// exportTime is how long a collector may take for the last of the record.
+// exportTime is how long a collector may take for the last audit entries.
 const exportTime = 5 * time.Second
 
-// A book is the one audit record of a process, whatever parts it plays: the first
-// that needs it opens it, and the last that is done closes it.
+// A book is the single audit log of a process with several parts. The first part that needs it opens it, and the last part that is done
+// closes it.
 type book struct {
 	mu     sync.Mutex
 	users  int
@@ -32,7 +32,7 @@ type book struct {
 	close  func() error
 }
 
-// open returns the record, and what its user calls when it is done.
+// open returns the audit log and a function that the caller must call when it is done.
 func (b *book) open(ctx context.Context, config *rest.Config, p *process, info signin.ClusterInfo) (*audit.Log, func() error, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -54,11 +54,9 @@ func (b *book) open(ctx context.Context, config *rest.Config, p *process, info s
 	}, nil
 }
 
-// signingKey is what signs the record. Where a Secret is named it is there, and
-// every run has the same; else it is beside the node's state, and made at the first
-// start. An operator that is told of neither place, and whose record is standard
-// output, keeps nothing: each of its runs has a key of its own, that the record's
-// first line names.
+// signingKey returns the key that signs the audit log. If the settings name a Secret, the key is in it and stays the same across runs.
+// Otherwise the key is in the node's state directory, created at the first start. An operator without a Secret that logs to standard output
+// stores no key: each run generates one, and the log's first line names it.
 func signingKey(ctx context.Context, config *rest.Config, p *process, role settings.Role) (audit.Key, error) {
 	if name := p.set.Audit.KeySecret; name != "" {
 		secret, err := signinkube.NewKeySecret(config, p.set.Signin.SystemNamespace, name, "tell whoever checks the record of the new one", audit.KeyFromSeed,
@@ -84,8 +82,8 @@ func signingKey(ctx context.Context, config *rest.Config, p *process, role setti
 	return audit.LoadKey(filepath.Join(dir, "audit.key"))
 }
 
-// openRecord opens the audit record, and returns it beside what closes it. The
-// OTEL_* variables say whether a collector gets a copy.
+// openRecord opens the audit log, and returns it together with the function that closes it. The OTEL_* variables configure whether a
+// collector gets a copy.
 func openRecord(ctx context.Context, config *rest.Config, p *process, info signin.ClusterInfo) (record *audit.Log, closeRecord func() error, err error) {
 	role := settings.AccessRole
 	if p.role == settings.OperatorRole || p.role == settings.PlaneRole {
@@ -123,8 +121,7 @@ func openRecord(ctx context.Context, config *rest.Config, p *process, info signi
 	}, nil
 }
 
-// ended counts and records a sign-in that ended without a request to the access
-// server.
+// ended counts and records a sign-in that ended without a request to the access server.
 func ended(p *process, write func(audit.Entry) error, end signinkube.End) {
 	p.metrics.Ended(end.Cause)
 	s := end.Signin
@@ -132,7 +129,7 @@ func ended(p *process, write func(audit.Entry) error, end signinkube.End) {
 		Args: map[string]string{"cause": string(end.Cause), "login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}})
 }
 
-// swept counts and records what was removed because no sign-in accounts for it.
+// swept counts and records the removal of an object that belongs to no sign-in.
 func swept(p *process, write func(audit.Entry) error, kind, namespace, name string) {
 	p.metrics.Swept()
 	args := map[string]string{"kind": kind}
@@ -142,8 +139,8 @@ func swept(p *process, write func(audit.Entry) error, kind, namespace, name stri
 	recordOwn(p, write, audit.Entry{Verb: access.SigninSweep, Object: name, Reason: "No sign-in accounts for it.", Args: args})
 }
 
-// recordOwn records what the process did of itself. Without a node, it is known
-// by its host: in a pod, by the pod's name.
+// recordOwn records an action that the process took without a request. Without a node, the actor is the host name; in a pod, that is the
+// pod's name.
 func recordOwn(p *process, write func(audit.Entry) error, e audit.Entry) {
 	e.Time, e.Surface, e.Result = time.Now(), "process", audit.Done
 	e.RequestID = audit.NewID(e.Time)

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
 )
 
-// completeTime is how long a relay that ends waits for its state to be whole.
+// completeTime is how long a relay waits at its end until its state is completely stored.
 const completeTime = 10 * time.Second
 
 func relayCommand(f *flags) *cobra.Command {
@@ -38,14 +38,14 @@ func relayCommand(f *flags) *cobra.Command {
 	return c
 }
 
-// A relayProcess is what its parts share.
+// A relayProcess is the state that the parts of a relay share.
 type relayProcess struct {
 	relay.Contract
 	stateDir string
 	log      *slog.Logger
 	client   *relaykube.Client
 	state    *relaykube.State
-	config   chan document.Config // the first, which says which node to be
+	config   chan document.Config // the first configuration, which identifies the node
 	relay    *relay.Relay
 	life     *nodeLife
 }
@@ -100,7 +100,7 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 		ReadCertificate:     p.client.Certificate,
 		WriteCertificate:    p.client.SetCertificate,
 	}
-	if contract.Ordinal == "0" { // the authority's limits are for all replicas together
+	if contract.Ordinal == "0" { // the authority's rate limits count for all replicas together
 		p.relay.IssueCertificate = p.life.issueCertificate
 	}
 	probes := &health.Listener{Address: contract.Health, Gatherer: metrics, Log: log, Also: p.relay.Handlers(p.life.alive)}
@@ -116,14 +116,14 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 	return p.run(ctx, probes, also...)
 }
 
-// reset takes away what an earlier pod of this name said: it is bound nowhere now.
+// reset removes what an earlier pod of this name reported: the relay has bound no port yet.
 func (p *relayProcess) reset(ctx context.Context) error {
 	return p.state.Set(ctx, map[string]string{
 		relaykube.PodUID: p.UID, relaykube.CapVersion: capVersion, document.EgressKey: "", relaykube.Reissue: "",
 	})
 }
 
-// stored says why the operator could not know what this relay does.
+// stored returns an error while the state Secret does not yet show the operator what this relay does.
 func (p *relayProcess) stored() error {
 	if !p.state.Joined() || p.state.Field(relaykube.DeviceID) == "" {
 		return errors.New("the node's state is not stored yet")
@@ -134,15 +134,14 @@ func (p *relayProcess) stored() error {
 	return nil
 }
 
-// run runs the parts. At the end connections are drained first, and the node goes
-// last: they are its own.
+// run runs the parts. At the end it drains connections first and stops the node last, because the node carries them.
 func (p *relayProcess) run(ctx context.Context, probes *health.Listener, also ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	after, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() {
-		// A preStop hook has drained already, and this waits for nothing.
+		// A preStop hook has drained already, so this does not block.
 		if err := p.relay.Drain(after); err != nil {
 			p.log.Warn("the relay ends before its connections", "open", p.relay.Open(), "err", err)
 		}
@@ -158,7 +157,7 @@ func (p *relayProcess) run(ctx context.Context, probes *health.Listener, also ..
 	return together(func() { cancel() }, parts...)
 }
 
-// complete waits until the node's state is whole.
+// complete waits until the node's state is completely stored.
 func (p *relayProcess) complete(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, completeTime)
 	defer cancel()
@@ -174,7 +173,7 @@ func (p *relayProcess) complete(ctx context.Context) {
 	}
 }
 
-// take reads a document; one that cannot be read changes nothing.
+// take applies a configuration. It ignores one that it cannot parse.
 func (p *relayProcess) take(data map[string]string) {
 	c, err := document.Parse(data)
 	if err != nil {
@@ -183,12 +182,12 @@ func (p *relayProcess) take(data map[string]string) {
 	}
 	select {
 	case p.config <- c:
-	default: // the node has been told
+	default: // the node has its configuration
 	}
 	p.relay.Configure(c)
 }
 
-// report keeps the state Secret saying what is bound, and who the node is.
+// report keeps the applied mappings and the node's identity in the state Secret current.
 func (p *relayProcess) report(ctx context.Context) error {
 	in := false
 	for {
@@ -197,11 +196,11 @@ func (p *relayProcess) report(ctx context.Context) error {
 		fields := p.life.fields()
 		if is := len(fields) > 0; is != in {
 			in = is
-			p.relay.Wake() // what listens on the tailnet can be bound now
+			p.relay.Wake() // listeners on the tailnet can be bound now
 		}
 		if st, ok := p.relay.Status(); ok {
 			fields[document.EgressKey] = string(st.JSON())
-		} else { // before routing works, only who the node is
+		} else { // before routing works, report only the node's identity
 			delete(fields, relaykube.DeviceFQDN)
 			delete(fields, relaykube.DeviceIPs)
 		}

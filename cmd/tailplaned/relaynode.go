@@ -25,23 +25,23 @@ import (
 
 var capVersion = strconv.Itoa(tailnet.CapabilityVersion)
 
-// keyPause is how often a relay that cannot join looks for a new key.
+// keyPause is how often a relay that cannot join checks for a new key.
 const keyPause = 2 * time.Second
 
-// nodeLife is the relay's node, from one try to join to the next.
+// nodeLife is the relay's node across all attempts to join.
 type nodeLife struct {
 	p    *relayProcess
 	node atomic.Pointer[tailnet.Node]
 
-	given tailnet.Secret // by configuration files
+	given tailnet.Secret // from configuration files
 
 	mu       sync.Mutex
-	peers    []tailnet.Peer // those of which last was made
+	peers    []tailnet.Peer // the peers from which last was built
 	last     *relay.Netmap
-	replaced broadcast.Change // announces another node
+	replaced broadcast.Change // notifies when another node replaces this one
 }
 
-// nodeState is the state Secret as the node uses it.
+// nodeState stores the node's state in the state Secret.
 type nodeState struct{ s *relaykube.State }
 
 // ReadState implements [tailnet.State].
@@ -55,8 +55,7 @@ func (n nodeState) ReadState(key string) ([]byte, error) {
 // WriteState implements [tailnet.State].
 func (n nodeState) WriteState(key string, value []byte) error { return n.s.WriteState(key, value) }
 
-// run joins the tailnet and stays in it. A key that does not let the node in is
-// reported, and the next one awaited.
+// run joins the tailnet and stays in it. If a key is refused, run reports that and waits for the next key.
 func (l *nodeLife) run(ctx context.Context) error {
 	var first document.Config
 	select {
@@ -65,7 +64,7 @@ func (l *nodeLife) run(ctx context.Context) error {
 		return nil
 	}
 	t := first.Tailnet
-	if l.p.ConfigDir != "" { // what Tailscale's own image would read
+	if l.p.ConfigDir != "" { // the files that Tailscale's own image reads
 		f, err := tailnet.ReadConfigDir(l.p.ConfigDir)
 		if err != nil {
 			return err
@@ -105,7 +104,7 @@ func (l *nodeLife) run(ctx context.Context) error {
 			l.p.log.Error("the node cannot join; another key is awaited", "err", err)
 			tried = key
 			if key == "" {
-				tried = " " // none: any key is a new one
+				tried = " " // no key: any key is a new one
 				if err := l.p.state.Set(ctx, map[string]string{relaykube.Reissue: relaykube.NoKey}); err != nil {
 					l.p.log.Warn("the state Secret cannot be written", "err", err)
 				}
@@ -131,8 +130,7 @@ func (l *nodeLife) await(ctx context.Context) error {
 	}
 }
 
-// key is that of the environment, else that of the configuration files, else that
-// of the config Secret.
+// key returns the auth key of the environment, else that of the configuration files, else that of the config Secret.
 func (l *nodeLife) key(ctx context.Context) (id, key string, err error) {
 	for _, name := range []string{"TS_AUTHKEY", "TS_AUTH_KEY"} {
 		if key := os.Getenv(name); key != "" {
@@ -149,11 +147,10 @@ func (l *nodeLife) key(ctx context.Context) (id, key string, err error) {
 	return id, key, nil // a node that has joined before needs none
 }
 
-// errSignedOut is the end of a node that control asks to sign in again.
+// errSignedOut ends a node that must sign in again at the control server.
 var errSignedOut = errors.New("the node was signed out: its key has expired, or it was removed")
 
-// join is one life of the node. It ends with errSignedOut when the node needs a
-// key that it does not have.
+// join runs the node until ctx ends. It returns errSignedOut when the node needs a key that it does not have.
 func (l *nodeLife) join(ctx context.Context, t document.Tailnet, key string) error {
 	host := l.p.Hostname
 	if host == "" && t.HostnamePrefix != "" {
@@ -239,7 +236,7 @@ func (l *nodeLife) listenPacket(ctx context.Context, port uint16) (net.PacketCon
 	return n.ListenPacket(ctx, port)
 }
 
-// issueCertificate has one issued by the tailnet's authority.
+// issueCertificate requests a certificate from the tailnet's authority.
 func (l *nodeLife) issueCertificate(ctx context.Context, name string) (chain, key []byte, err error) {
 	n, err := l.now()
 	if err != nil {
@@ -252,8 +249,7 @@ func (l *nodeLife) issueCertificate(ctx context.Context, name string) (chain, ke
 	return chain, key, err
 }
 
-// netmap is made anew when the peers are others: Peers returns the same list
-// until something changes.
+// netmap returns the netmap and rebuilds it only when the peers have changed: Peers returns the same list until then.
 func (l *nodeLife) netmap() (*relay.Netmap, error) {
 	n, err := l.now()
 	if err != nil {
@@ -284,17 +280,16 @@ func (l *nodeLife) netmap() (*relay.Netmap, error) {
 	return l.last, nil
 }
 
-// changed is closed at the next change of the node, and other when there is
-// another one.
+// changed returns a channel that closes at the node's next change, and one that closes when another node replaces it.
 func (l *nodeLife) changed() (changed, other <-chan struct{}) {
-	other = l.replaced.Next() // before the node, so that one that comes in between is not missed
+	other = l.replaced.Next() // before the node is loaded, so that no replacement in between is missed
 	if n := l.node.Load(); n != nil {
 		changed = n.Changed()
 	}
 	return changed, other
 }
 
-// fields are what the state Secret says of the node.
+// fields returns the state Secret's fields about the node.
 func (l *nodeLife) fields() map[string]string {
 	n := l.node.Load()
 	if n == nil {

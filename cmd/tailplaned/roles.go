@@ -14,9 +14,8 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// checkRoles says of each role on the list whether it exists and whether this
-// account may bind it: a mistake in either shows at the start, and not at the
-// first sign-in. When it may bind none of them it could do nothing at all.
+// checkRoles checks for each configured role whether it exists and whether this account may bind it, so that a mistake shows at the start
+// and not at the first sign-in. It returns an error when the account may bind none of them.
 func checkRoles(ctx context.Context, config *rest.Config, roles []access.Role, log *slog.Logger) error {
 	k, err := kubernetes.NewForConfig(config)
 	if err != nil {

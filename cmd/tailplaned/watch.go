@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
-// watchAccess shows how the access server is.
+// watchAccess registers the health checks and metrics of the access server.
 func watchAccess(p *process, config *rest.Config, node *tailnet.Node, store *signinkube.Store, keys *keyring) {
 	p.health.Check("tailnet", func(context.Context) error {
 		if st := node.Status(); !st.Running() {
@@ -45,12 +45,12 @@ func watchAccess(p *process, config *rest.Config, node *tailnet.Node, store *sig
 	})
 }
 
-// reachable is the readiness check of everything that needs the API server.
+// reachable returns the readiness check of every part that needs the API server.
 func reachable(config *rest.Config) func(context.Context) error {
 	return func(ctx context.Context) error { return kube.Reach(ctx, config, startLimit) }
 }
 
-// tell records that a sign-in ended or got shorter although nobody asked.
+// tell records that a sign-in ended or was shortened without a request.
 func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s signin.Signin, f signin.Finding) {
 	e := audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: f.Reason,
 		Actor: ownActor(self),
@@ -65,7 +65,7 @@ func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s sign
 	recordOwn(p, write, e)
 }
 
-// ownActor is this server as the actor of what it does of itself.
+// ownActor returns this server as the actor of actions without a request.
 func ownActor(self tailnet.Status) audit.Actor {
 	a := audit.Actor{NodeID: self.ID, Via: access.ViaTailnet}
 	if len(self.Names) > 0 {

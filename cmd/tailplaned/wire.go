@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
-// authKey is what lets a node join without a person; a node that has joined needs none.
+// authKey reads the key with which a node joins without a person. A node that has joined before needs none.
 func authKey(set settings.File, log *slog.Logger) (tailnet.Secret, error) {
 	path := set.Tailnet.AuthKeyFile
 	if path == "" {

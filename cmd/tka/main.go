@@ -1,5 +1,5 @@
-// Command tka signs people in to Kubernetes clusters by their tailnet identity.
-// It holds nothing but the machine's own identity, which is the tailnet's word.
+// Command tka signs people in to Kubernetes clusters by their tailnet identity. It needs no password or key: the tailnet identifies the
+// machine that it runs on.
 package main
 
 import (
@@ -17,7 +17,7 @@ var version, commit, date string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // a second signal ends at once
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	code := cli.Program{
 		Args:   os.Args,
 		In:     os.Stdin,

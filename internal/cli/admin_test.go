@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// kubectlSays puts a kubectl in PATH that notes its arguments and answers as
-// scripted. That the real one lists and deletes sign-ins is proved end to end.
+// kubectlSays puts a kubectl into PATH that records its arguments and runs script. End-to-end tests cover the real kubectl.
 func (m *machine) kubectlSays(t *testing.T, script string) []string {
 	t.Helper()
 	m.write(t, "bin/kubectl", "#!/bin/sh\necho \"$@\" >> "+m.path("asked")+"\n"+script+"\n")
@@ -28,7 +27,7 @@ const twoSignins = `{"items":[
  "status":{"phase":"Ready","role":"view","validUntil":"2099-01-01T00:00:00Z"}},
 {"metadata":{"name":"alice-2"},"spec":{"user":{"login":"alice@example.com"},"device":{"name":"\u001b[31mphone"},"role":"view"},"status":{"phase":"Expired"}}]}`
 
-// sessions lists what the administrator's own kubectl sees.
+// sessions lists the sign-ins that the administrator's kubectl sees.
 func TestSessions(t *testing.T) {
 	m := newMachine(t, "http://127.0.0.1:1")
 	env := m.kubectlSays(t, "cat <<'END'\n"+twoSignins+"\nEND")
@@ -81,7 +80,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// revoke ends exactly what was named, after it asked.
+// revoke ends exactly the named sign-ins, after a confirmation.
 func TestRevoke(t *testing.T) {
 	m := newMachine(t, "http://127.0.0.1:1")
 	list := "case $1 in get) cat <<'END'\n" + twoSignins + "\nEND\n;; esac"
@@ -107,7 +106,7 @@ func TestRevoke(t *testing.T) {
 		{[]string{"example.com", "--yes"}, 1, "", "no sign-in"},
 		{[]string{"ALICE@example.com", "--yes"}, 1, "", "no sign-in"},
 		{[]string{"--yes", "--", "--all"}, 1, "", "no sign-in"},
-		{[]string{"alice@example.com"}, 2, "", "Say yes with --yes"}, // there is no terminal to ask on
+		{[]string{"alice@example.com"}, 2, "", "Say yes with --yes"}, // there is no terminal for the question
 		{[]string{}, 2, "", "needs the name"},
 		{[]string{"a", "b"}, 2, "", "one too many"},
 	} {
@@ -128,7 +127,7 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// AU-05: a record is checked offline, and what is wrong is named with exit 3.
+// AU-05: tka checks an audit log offline, names each fault and exits with 3.
 func TestAU05_audit_verify(t *testing.T) {
 	sample, err := os.ReadFile("../audit/testdata/version1.jsonl")
 	if err != nil {
@@ -183,7 +182,7 @@ func TestAU05_audit_verify(t *testing.T) {
 	}
 }
 
-// version says which the server is, where one is known, and never fails for it.
+// version shows the server's version if a server is known, and never fails because of it.
 func TestVersionOfTheServer(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)

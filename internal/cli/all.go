@@ -15,10 +15,10 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// atOnce is how many clusters are asked at the same time.
+// atOnce is how many clusters tka queries concurrently.
 const atOnce = 8
 
-// A lockedWriter is written to by several at once, a line at a time.
+// A lockedWriter serialises concurrent writes; each write is one line.
 type lockedWriter struct {
 	mu sync.Mutex
 	io.Writer
@@ -30,10 +30,10 @@ func (w *lockedWriter) Write(b []byte) (int, error) {
 	return w.Writer.Write(b)
 }
 
-// A place is a cluster that something is done for, among several.
+// A place is one of several clusters that a command works on.
 type place struct{ cluster, server string }
 
-// signedIn are the clusters that this machine signed in to.
+// signedIn returns the clusters that this machine signed in to.
 func (t *tka) signedIn() (places []place, err error) {
 	k, err := t.known()
 	if err != nil {
@@ -47,8 +47,7 @@ func (t *tka) signedIn() (places []place, err error) {
 	return places, nil
 }
 
-// each does something for each of several clusters, at most atOnce at a time, and
-// returns what became of each, in their order.
+// each calls do for each place, at most atOnce at a time. It returns the outcomes in the order of places.
 func each[T any](ctx context.Context, t *tka, places []place, do func(ctx context.Context, one *tka, at place) (T, error)) []outcome[T] {
 	all := make([]outcome[T], len(places))
 	errs := &lockedWriter{Writer: t.Err}
@@ -56,7 +55,7 @@ func each[T any](ctx context.Context, t *tka, places []place, do func(ctx contex
 	var wg sync.WaitGroup
 	for i, at := range places {
 		all[i].place = at
-		one := *t // its own link and flags
+		one := *t // with a separate client and flags
 		one.Err = errs
 		turns <- struct{}{}
 		wg.Go(func() {
@@ -68,15 +67,14 @@ func each[T any](ctx context.Context, t *tka, places []place, do func(ctx contex
 	return all
 }
 
-// An outcome is what became of one cluster of several.
+// An outcome is the result for one of several clusters.
 type outcome[T any] struct {
 	place
 	value T
 	err   error
 }
 
-// commonCode is the code of several outcomes: 0 only if all went well, the common
-// one if all failed alike.
+// commonCode returns the exit code for several outcomes: 0 if all succeeded, their code if all failed with the same one, and else 1.
 func commonCode[T any](all []outcome[T]) int {
 	code := fault.Done
 	for i, o := range all {
@@ -98,7 +96,7 @@ func sentence(err error) string {
 	return fmt.Sprint(err)
 }
 
-// ended is nil for the code 0, and what ends the program with it otherwise.
+// ended returns nil for code 0, and otherwise an error that ends the program with that code.
 func ended(code int) error {
 	if code == fault.Done {
 		return nil
@@ -106,9 +104,8 @@ func ended(code int) error {
 	return fault.Child(code)
 }
 
-// loginAll signs in to every cluster that this machine signed in to before, and
-// to those that the server of the settings knows for sure. The others of its list
-// are told with the reason: what is left out is not passed over.
+// loginAll signs in to every cluster that this machine signed in to before, and to those that the server of the settings verified. It
+// reports each other cluster of that server's list with the reason, so that no cluster is left out silently.
 func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *memory.Settings) error {
 	places, err := t.everywhere(ctx)
 	if err != nil {
@@ -152,7 +149,7 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *memory.Settings)
 	return ended(commonCode(all))
 }
 
-// logoutAll signs out of every cluster that this machine knows.
+// logoutAll signs out of every cluster that this machine signed in to.
 func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 	places, err := t.signedIn()
 	if err != nil {
@@ -195,8 +192,8 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 	return ended(commonCode(all))
 }
 
-// statusAll shows the sign-ins to all clusters that this machine knows. Not being
-// signed in to some is a state; to none, it is exit 3.
+// statusAll shows the sign-ins to all places. If the device is signed in to some of them only, the others show as "none". If it is signed
+// in to none, the exit code is 3.
 func (t *tka) statusAll(ctx context.Context, places []place) error {
 	all := each(ctx, t, places, func(ctx context.Context, one *tka, at place) (statusItem, error) {
 		return one.statusOf(ctx, at.cluster)
@@ -227,7 +224,7 @@ func (t *tka) statusAll(ctx context.Context, places []place) error {
 	return ended(commonCode(all))
 }
 
-// left is what is left until the end of a sign-in, for people.
+// left returns the time until a sign-in ends, for people.
 func (t *tka) left(st signin.Status) string {
 	at, err := time.Parse(time.RFC3339, st.Until)
 	if err != nil {

@@ -27,17 +27,16 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// patience is how late a test may see what should happen at once: the machine
-// may be busy with other things.
+// patience is how late a test may see an immediate effect, because the machine may be busy.
 const patience = 2 * time.Minute
 
-// CL-07, CL-01, SGN-18: servers that misbehave. Each command ends within its
-// time limit, with the code and the sentence for it, and changes nothing.
+// CL-07, CL-01, SGN-18: servers that misbehave. Each command ends within its time limit, with the right code and sentence, and changes
+// nothing.
 func TestCL07_hostile_servers(t *testing.T) {
 	for _, tt := range []struct {
 		kind   string
 		login  int // exit code of login
-		status int // of status, -1: not looked at
+		status int // of status; -1: not checked
 		word   string
 	}{
 		{"pending", 4, -1, "not ready within"},
@@ -66,7 +65,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 		t.Run(tt.kind, func(t *testing.T) {
 			t.Parallel()
 			m := (*machine)(nil)
-			timed := strings.Contains(tt.word, "within") // the others end by themselves, however busy the machine is
+			timed := strings.Contains(tt.word, "within") // the others end without the time limit, however busy the machine is
 			check := func(want int, word string, args ...string) {
 				t.Helper()
 				var r result
@@ -82,7 +81,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 					if timed && word != "" {
 						word = tt.word + " " + limit.String()
 					}
-					// Of a busy machine all of a short limit may be over before the server has misbehaved.
+					// On a busy machine, a short limit may expire before the server has misbehaved.
 					if r.code == want && strings.Contains(r.err, word) || !timed || limit > time.Minute {
 						break
 					}
@@ -94,7 +93,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 					t.Errorf("%v writes too much or the unprintable: %.2000q", args, r.err)
 				}
 			}
-			// a server that has proved itself, and misbehaves then
+			// a server that proves its identity and then misbehaves
 			srv, stop := newHostile(tt.kind, true)
 			defer stop()
 			m = newMachine(t, srv.URL)
@@ -107,7 +106,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 			if files := m.files(t); len(files) != 2 { // settings, known servers
 				t.Errorf("files: %v", files)
 			}
-			// one that misbehaves at once
+			// a server that misbehaves immediately
 			srv, stop2 := newHostile(tt.kind, false)
 			defer stop2()
 			m = newMachine(t, srv.URL)
@@ -121,8 +120,8 @@ func TestCL07_hostile_servers(t *testing.T) {
 	}
 }
 
-// A server that does not say when the token ends is one of the old ones: the
-// credential has no end then, and kubectl asks again when it is refused.
+// An old server does not report the expiry of the token. Then the credential has no expiry, and kubectl requests a new one when the token
+// is refused.
 func TestCredentialWithoutEnd(t *testing.T) {
 	srv, stop := newHostile("no-expiry", true)
 	defer stop()
@@ -136,7 +135,7 @@ func TestCredentialWithoutEnd(t *testing.T) {
 	}
 }
 
-// CL-01: a redirect is not followed, so whoever it names is never asked.
+// CL-01: tka does not follow a redirect, so its target gets no request.
 func TestCL01_redirects_reach_nobody(t *testing.T) {
 	var asked atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
@@ -156,7 +155,7 @@ func TestCL01_redirects_reach_nobody(t *testing.T) {
 	}
 }
 
-// CL-01: TLS errors are final: exit 3, one sentence, and nothing in the clear.
+// CL-01: TLS errors are final: exit 3, one sentence, and no data in clear text.
 func TestCL01_certificates(t *testing.T) {
 	der, key, err := certificate("desk", "desk.example.ts.net")
 	if err != nil {
@@ -184,7 +183,7 @@ func TestCL01_certificates(t *testing.T) {
 		t.Errorf("asked in spite of TLS errors: %v", seen)
 	}
 
-	// With the authority known to the machine it works; under another name it does not.
+	// It works if the machine knows the authority, and fails under another name.
 	m.write(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	out := m.spawn(t, []string{"SSL_CERT_FILE=" + m.path("ca.pem")}, "login")
 	if out.code != 0 {
@@ -196,8 +195,8 @@ func TestCL01_certificates(t *testing.T) {
 	}
 }
 
-// The proxy of the environment is used for https; for http only if it is on
-// this machine or in the tailnet, because it reads along.
+// tka uses the proxy of the environment for https. For http it uses the proxy only if it is on this machine or in the tailnet, because the
+// proxy can read the traffic.
 func TestCL01_proxies(t *testing.T) {
 	var asked atomic.Pointer[string]
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -218,10 +217,10 @@ func TestCL01_proxies(t *testing.T) {
 	}
 }
 
-// SGN-18: unreachable is exit 5, whatever is asked.
+// SGN-18: an unreachable server is exit 5 for every command.
 func TestUnreachable(t *testing.T) {
 	srv := httptest.NewServer(nil)
-	srv.Close() // nobody listens there now
+	srv.Close() // no server listens there now
 	m := newMachine(t, srv.URL)
 	for _, cmd := range [][]string{{"login"}, {"status"}, {"logout"}, {"cluster-info"}, {"kubeconfig"}, {"credential", "--cluster", "x"}} {
 		r := m.run(cmd...)
@@ -231,7 +230,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// CL-02, CL-05: a server cannot take over the context of another one's cluster.
+// CL-02, CL-05: a server cannot take over the context of another server's cluster.
 func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	_, first := newDesk(t, "prod-eu")
 	m := newMachine(t, first.URL)
@@ -240,7 +239,7 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	}
 	before := m.read(t, ".kube/config")
 
-	impostor, stop := newHostile("no-expiry", true) // says prod-eu too, with the same authority: a second replica
+	impostor, stop := newHostile("no-expiry", true) // claims to be prod-eu with the same authority: a second replica
 	defer stop()
 	m.write(t, "config/tka/config.yaml", fmt.Sprintf("server: desk\nservers:\n- {name: desk, url: %q, insecureHTTP: true}\n- {name: other, url: %q, insecureHTTP: true}\n", first.URL, impostor.URL))
 	m.write(t, ".kube/config", strings.Replace(before, "certificate-authority-data: ", "certificate-authority-data: AAAA", 1)) // now the authorities differ
@@ -256,7 +255,7 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 		t.Errorf("shell: code %d: %s", r.code, r.err)
 	}
 
-	// asking for a cluster by name: the server must be of that cluster
+	// with --cluster, the server must serve that cluster
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || !strings.Contains(r.err, "is of the cluster prod-eu, not of prod-us") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
@@ -265,8 +264,8 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	}
 }
 
-// CL-03, SGN-19: twenty logins at once, of twenty clusters, into one file, by
-// twenty processes: all are there afterwards, and what was there before.
+// CL-03, SGN-19: twenty processes sign in to twenty clusters at once, with one file. Afterwards the file has all entries, including the
+// previous ones.
 func TestCL03_twenty_merges_at_once(t *testing.T) {
 	const n = 20
 	var servers strings.Builder
@@ -278,7 +277,7 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 	m := newMachine(t, "http://localhost")
 	m.write(t, "config/tka/config.yaml", servers.String())
 	m.write(t, ".kube/config", "apiVersion: v1\nkind: Config\n# mine\nusers:\n- name: mine\n  user: {token: abc}\ncurrent-context: mine\n")
-	// Each waits five seconds for the others, and on a busy machine that may be too short: then a person tries again.
+	// Each process waits five seconds for the others. On a busy machine that may be too short; then a person tries again.
 	patiently := func(args ...string) (r result) {
 		for began := time.Now(); time.Since(began) < patience; {
 			if r = m.spawn(t, nil, args...); !strings.Contains(r.err, "is held by another program") {
@@ -308,7 +307,7 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 		t.Errorf("files left: %v", left)
 	}
 
-	// and out again
+	// and sign out again
 	for i := range n {
 		wg.Go(func() {
 			if r := patiently("logout", "--cluster", fmt.Sprintf("c%d", i)); r.code != 0 {
@@ -322,7 +321,7 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 	}
 }
 
-// CL-03: a file of another owner is not followed.
+// CL-03: tka does not use a file of another owner.
 func TestCL03_foreign_owner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIP foreign owner: only root can give a file away")
@@ -342,8 +341,7 @@ func TestCL03_foreign_owner(t *testing.T) {
 	}
 }
 
-// CL-03: a lock that another program holds is waited for; one that a dead
-// program left is named and not broken.
+// CL-03: tka waits for a lock that another program holds. It reports a lock that a dead program left and does not break it.
 func TestCL03_locks(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -364,7 +362,7 @@ func TestCL03_locks(t *testing.T) {
 		t.Error("the kubeconfig was written in spite of the lock")
 	}
 
-	// a fresh one: released in time
+	// a fresh lock that is released in time
 	os.Remove(m.path(".kube/config.lock"))
 	m.write(t, ".kube/config.lock", "")
 	timer := time.AfterFunc(300*time.Millisecond, func() { os.Remove(m.path(".kube/config.lock")) })
@@ -373,7 +371,7 @@ func TestCL03_locks(t *testing.T) {
 		t.Errorf("fresh: code %d: %s", r.code, r.err)
 	}
 
-	// a fresh one that stays: five seconds
+	// a fresh lock that stays for five seconds
 	m.write(t, ".kube/config.lock", "")
 	began = time.Now()
 	r = m.run("logout")
@@ -386,7 +384,7 @@ func TestCL03_locks(t *testing.T) {
 	}
 }
 
-// SGN-19: killed at any moment, the kubeconfig is the old one or the new one.
+// SGN-19: if tka is killed at any moment, the kubeconfig is either the old one or the new one.
 func TestCL03_killed_while_writing(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -414,8 +412,7 @@ func TestCL03_killed_while_writing(t *testing.T) {
 	}
 }
 
-// CL-04: a token is in nothing but the credential that kubectl asked for, and in
-// the cache that it is kept in until then.
+// CL-04: a token is only in the credential that kubectl requested and in the cache.
 func TestCL04_tokens_are_nowhere(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -448,7 +445,7 @@ func TestCL04_tokens_are_nowhere(t *testing.T) {
 	}
 }
 
-// CL-05: what is completed is plain names, whatever the files say.
+// CL-05: completion offers only plain names, whatever the files contain.
 func TestCL05_completion_offers_names_only(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -470,8 +467,7 @@ func TestCL05_completion_offers_names_only(t *testing.T) {
 	}
 }
 
-// CL-06, SGN-20: the plugin in both versions, without a version, without a
-// terminal, on a machine that nothing can be written to.
+// CL-06, SGN-20: the plugin in both versions, without a version, without a terminal, and on a machine without writable folders.
 func TestCL06_the_plugin(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -511,7 +507,7 @@ func TestCL06_the_plugin(t *testing.T) {
 	}
 	delete(m.env, "KUBERNETES_EXEC_INFO")
 
-	// where nothing can be written, nothing is, and nothing is said about it
+	// without a writable folder, the plugin writes nothing and reports nothing about it
 	if err := os.RemoveAll(m.path(".cache")); err != nil {
 		t.Fatal(err)
 	}
@@ -526,7 +522,7 @@ func TestCL06_the_plugin(t *testing.T) {
 		t.Errorf("%d files before, %d after", before, after)
 	}
 
-	// it never signs in by itself
+	// the plugin does not sign in without --sign-in
 	m.run("logout")
 	d.mu.Lock()
 	d.visits = nil
@@ -539,11 +535,11 @@ func TestCL06_the_plugin(t *testing.T) {
 	}
 }
 
-// CL-08: Ctrl-C ends at once, without a stack trace or half a file, and says
-// whether the sign-in lives on, as far as it has heard.
+// CL-08: Ctrl-C ends tka at once, without a stack trace or a partial file. tka reports whether the sign-in still exists, as far as it
+// knows.
 func TestCL08_interrupted(t *testing.T) {
 	for _, tt := range []struct {
-		name, pattern string // of the request that is never answered
+		name, pattern string // of the request that gets no response
 		says          string
 	}{
 		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to see, or to end it: tka status, tka logout"},
@@ -557,14 +553,14 @@ func TestCL08_interrupted(t *testing.T) {
 				front := http.NewServeMux()
 				front.Handle("/", d)
 				front.HandleFunc(tt.pattern, func(_ http.ResponseWriter, r *http.Request) {
-					if r.Method == http.MethodPost { // carried out, and the answer is lost
+					if r.Method == http.MethodPost { // carried out, but the response is lost
 						d.ServeHTTP(httptest.NewRecorder(), r)
 					}
 					close(reached)
 					<-r.Context().Done()
 				})
 				srv := httptest.NewServer(front)
-				t.Cleanup(srv.Close) // which waits for its requests: after the end of tka
+				t.Cleanup(srv.Close) // Close waits for its requests, until tka has ended
 				m := newMachine(t, srv.URL)
 				r := m.begin(t, "login", "--timeout", "5m")
 				select {
@@ -588,7 +584,7 @@ func TestCL08_interrupted(t *testing.T) {
 	}
 }
 
-// SGN-01 in small: kubectl itself reads what login wrote and runs the plugin.
+// SGN-01 on a small scale: kubectl itself reads what login wrote and runs the plugin.
 func TestKubectlUsesThePlugin(t *testing.T) {
 	kubectl, err := exec.LookPath("kubectl")
 	if err != nil {
@@ -627,8 +623,7 @@ func TestKubectlUsesThePlugin(t *testing.T) {
 	}
 }
 
-// Budget of design section 8: tka is small and starts fast. The size is a bound;
-// the time is printed, as the machine may be busy.
+// Budget of design section 8: tka is small and starts fast. The size is a limit. The time is only logged, because the machine may be busy.
 func TestSizeAndStart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP size: builds the program")
@@ -666,7 +661,7 @@ func TestSizeAndStart(t *testing.T) {
 		best = min(best, time.Since(began))
 	}
 	t.Logf("the plugin, warm, under a shell: %v (bound 20ms)", best)
-	if d.store.tokens != 2 { // of login, and of the first credential
+	if d.store.tokens != 2 { // from login, and from the first credential
 		t.Errorf("the server made %d tokens", d.store.tokens)
 	}
 	if st.Size() > 20<<20 {
@@ -678,7 +673,7 @@ func TestSizeAndStart(t *testing.T) {
 	}
 	for dep := range strings.Lines(string(out)) {
 		for _, heavy := range []string{"tailscale.com/", "k8s.io/api/", "k8s.io/client-go/kubernetes", "k8s.io/client-go/rest", "k8s.io/client-go/transport"} {
-			if strings.HasPrefix(dep, heavy) { // which other packages of Kubernetes it may link says TestSmallPrograms
+			if strings.HasPrefix(dep, heavy) { // TestSmallPrograms checks the other packages of Kubernetes
 				t.Errorf("tka links %s", dep)
 			}
 		}
@@ -708,8 +703,7 @@ func readKube(t *testing.T, path string) (k kube) {
 	return k
 }
 
-// command is tka as a process of its own on the machine: the test's own binary,
-// which is in PATH under that name.
+// command returns tka as a separate process on the machine. It is the test binary, which is in PATH under that name.
 func (m *machine) command(env []string, args ...string) *exec.Cmd {
 	cmd := exec.Command("tka", args...)
 	cmd.Env = m.environ(env)
@@ -736,8 +730,8 @@ func (m *machine) spawn(t *testing.T, env []string, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), out.String(), stderr.String()}
 }
 
-// A server that is busy or still taking the last sign-in down is asked again
-// when it says so; one that refuses is not.
+// If a server is busy or is still ending the last sign-in, tka repeats the request after the time in the response. It does not repeat it
+// after a refusal.
 func TestRetryAfterIsHonoured(t *testing.T) {
 	for _, tt := range []struct {
 		code   string

@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// audit is about records that servers wrote.
+// audit returns the command group for the audit logs of servers.
 func (t *tka) audit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "audit",
@@ -74,7 +74,7 @@ nobody can tell whether the end is missing.`,
 	return cmd
 }
 
-// auditInfo is the answer of audit verify.
+// auditInfo is the output of audit verify.
 type auditInfo struct {
 	meta
 	OK bool `json:"ok"`

@@ -1,7 +1,6 @@
-// Package cli is tka, the program that people sign in with: one file per
-// command. It keeps law 8 and law 10: no token is written to a file, an argument
-// or an environment unless asked for by name, and whatever a server or a file
-// of somebody else says is escaped before it reaches a terminal.
+// Package cli implements tka, the program with which people sign in. Each command has one file. The package keeps law 8: it writes no token
+// to a file, an argument or the environment unless the person requests exactly that. It keeps law 10: it escapes all text from servers and
+// from other users' files before it prints it to a terminal.
 package cli
 
 import (
@@ -23,16 +22,16 @@ import (
 
 // A Program is one run of tka. All fields are required.
 type Program struct {
-	Args   []string // the program's name first; "kubectl-tka" makes it a kubectl plugin
+	Args   []string // the first one is the program's name; "kubectl-tka" makes it a kubectl plugin
 	In     io.Reader
-	Out    io.Writer // what was asked for, and nothing else
+	Out    io.Writer // the requested output, and nothing else
 	Err    io.Writer // progress, hints, warnings, errors
 	Getenv func(string) string
 	Now    func() time.Time
 	Build  Build
 }
 
-// tka is a Program with what its flags say.
+// tka is a Program with the values of its flags.
 type tka struct {
 	Program
 	server     string
@@ -47,16 +46,16 @@ type tka struct {
 
 	showVersion bool // --version of the root command
 
-	context string               // kubectl's flag, for the plugin form
-	dry     bool                 // nothing may be written
-	loaded  *memory.Settings     // of the settings file, read once
-	listed  *directory.Directory // what the server of the settings told already, for --all
+	context string               // kubectl's --context flag, for the plugin form
+	dry     bool                 // no command may write
+	loaded  *memory.Settings     // content of the settings file, read once
+	listed  *directory.Directory // cluster list of the configured server, cached for --all
 	cancel  context.CancelFunc
 }
 
 const defaultTimeout = 30 * time.Second
 
-// Run does what the arguments say and returns the code to exit with.
+// Run executes the command in Args and returns the exit code.
 func (p Program) Run(ctx context.Context) int {
 	t := &tka{Program: p, cancel: func() {}}
 	defer func() { t.cancel() }()
@@ -73,7 +72,7 @@ func (p Program) Run(ctx context.Context) int {
 	return t.report(ctx, err)
 }
 
-// root is the tree of commands. The reference in docs is generated from it.
+// root returns the command tree. The reference in docs is generated from it.
 func (t *tka) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tka",
@@ -120,7 +119,7 @@ policy says which role you get and for how long, and kubectl works until then.`,
 	return root
 }
 
-// begin checks the global flags and starts the clock.
+// begin validates the global flags and starts the time limit.
 func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 	if t.showVersion {
 		return nil
@@ -146,7 +145,7 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 		}
 	}
 	if f := cmd.Flags().Lookup("cluster"); f != nil && f.Value.String() == "" && t.server == "" {
-		if set, err := t.settings(); err == nil { // the command itself says what is wrong with them
+		if set, err := t.settings(); err == nil { // the command itself reports invalid settings
 			if err := f.Value.Set(set.Cluster); err != nil {
 				return err
 			}
@@ -161,28 +160,28 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// hint writes a line for the person beside the answer.
+// hint writes an additional line for the person to standard error.
 func (t *tka) hint(format string, args ...any) {
 	if !t.quiet {
 		fmt.Fprintln(t.Err, screen.Safe(fmt.Sprintf(format, args...)))
 	}
 }
 
-// warn writes a line that should not be overlooked.
+// warn writes a warning to standard error.
 func (t *tka) warn(format string, args ...any) {
 	if !t.quiet {
 		fmt.Fprintln(t.Err, t.paint(t.Err, screen.Yellow, "warning:"), screen.Safe(fmt.Sprintf(format, args...)))
 	}
 }
 
-// ask puts a question that needs a yes; flag is what answers it without asking.
+// ask requires a yes from the person. flag is the flag that gives it without a question.
 func (t *tka) ask(ctx context.Context, question, flag string) error {
 	if t.noInput || !isTerminal(t.In) {
 		return fault.Usage("%s", question).Try("Say yes with %s.", flag)
 	}
 	fmt.Fprintf(t.Err, "%s [y/N] ", screen.Safe(question))
 	answer := make(chan string, 1)
-	go func() { // reading cannot be stopped; a signal ends the program without it
+	go func() { // a read cannot be cancelled; a signal ends the program without it
 		var a string
 		fmt.Fscanln(t.In, &a)
 		answer <- strings.ToLower(a)
@@ -197,8 +196,7 @@ func (t *tka) ask(ctx context.Context, question, flag string) error {
 	return fault.New(fault.Failed, "not done: the answer was not yes")
 }
 
-// isTerminal reports whether f is a terminal. The null device is a character
-// device too, and no terminal.
+// isTerminal reports whether f is a terminal. The null device is a character device too, but not a terminal.
 func isTerminal(f any) bool {
 	file, ok := f.(*os.File)
 	if !ok {

@@ -30,7 +30,7 @@ and with -o wide the key by which the server proves itself.`,
 	return cmd
 }
 
-// clusterItem is what a server says of its cluster.
+// clusterItem is what a server reports about its cluster.
 type clusterItem struct {
 	meta
 	Name      string            `json:"name"`
@@ -42,7 +42,7 @@ type clusterItem struct {
 	Version   string            `json:"version"` // of the access server
 	Insecure  bool              `json:"insecureSkipTLSVerify"`
 	ID        string            `json:"id"`
-	Key       string            `json:"key"` // by which the server proved itself
+	Key       string            `json:"key"` // with which the server proved its identity
 }
 
 func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
@@ -73,7 +73,7 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 	}})
 }
 
-// fingerprint is the SHA-256 of the first certificate in PEM, "" if there is none.
+// fingerprint returns the SHA-256 of the first PEM certificate in hexadecimal, or "" without one.
 func fingerprint(ca []byte) string {
 	block, _ := pem.Decode(ca)
 	if block == nil {

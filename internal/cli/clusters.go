@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// clusterFlags are what clusters is asked for.
+// clusterFlags are the flags of the command clusters.
 type clusterFlags struct {
 	all      bool
 	selector string
@@ -51,24 +51,24 @@ type clusterEntry struct {
 	meta
 	gossip.Cluster
 	SignIn clusterSignIn `json:"signIn"`
-	Usable bool          `json:"usable"`          // one may sign in
-	Doubt  string        `json:"doubt,omitempty"` // why one may not
+	Usable bool          `json:"usable"`          // a person may sign in
+	Doubt  string        `json:"doubt,omitempty"` // why a person may not sign in
 	mark   string
 }
 
-// clusterSignIn is the sign-in of this device, as its own server tells it.
+// clusterSignIn is the sign-in of this device, as the cluster's own server reports it.
 type clusterSignIn struct {
-	State signin.State `json:"state"` // "none", or "unknown" if the server does not tell
+	State signin.State `json:"state"` // "none", or "unknown" if the server does not report it
 	Role  string       `json:"role,omitempty"`
 	Until string       `json:"until,omitempty"` // RFC 3339, UTC
-	Error string       `json:"error,omitempty"` // why the state is not known
+	Error string       `json:"error,omitempty"` // why the state is unknown
 }
 
 type clusterList struct {
 	meta
-	Server   string         `json:"server"`   // that told
-	Isolated bool           `json:"isolated"` // it hears none of the others
-	Hidden   int            `json:"hidden"`   // how many were left out as they are dead or have left
+	Server   string         `json:"server"`   // the server that reported the list
+	Isolated bool           `json:"isolated"` // it hears no other server
+	Hidden   int            `json:"hidden"`   // how many clusters were left out because they are dead or have left
 	Items    []clusterEntry `json:"items"`
 }
 
@@ -85,7 +85,7 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 	if err != nil {
 		return err
 	}
-	now := t.Now() // by the clock of the server that saw them, if it tells
+	now := t.Now() // uses the clock of the server that saw them, if it reports its time
 	if at, err := http.ParseTime(l.Last.Header.Get("Date")); err == nil {
 		now = at
 	}
@@ -171,10 +171,10 @@ func (t *tka) tellClusters(list clusterList, now time.Time, wide bool) {
 	t.writeTable(t.Out, header, rows)
 }
 
-// maxDoubts bounds how many clusters are spoken of one by one.
+// maxDoubts bounds how many clusters tka explains individually.
 const maxDoubts = 5
 
-// tellDoubts says of clusters that are there why they are not signed in to.
+// tellDoubts explains for each shown cluster in doubt why tka does not sign in to it.
 func (t *tka) tellDoubts(shown []directory.Entry) {
 	n := 0
 	for _, e := range shown {
@@ -194,11 +194,10 @@ func (t *tka) tellDoubts(shown []directory.Entry) {
 	}
 }
 
-// signInTime bounds how long one cluster's server may take to tell of a sign-in.
+// signInTime bounds the request for a sign-in to one cluster's server.
 const signInTime = 5 * time.Second
 
-// otherKey doubts an entry whose name this machine knows by another key: what it
-// knows is not overruled by a list.
+// otherKey marks an entry as doubtful if this machine knows its name with another key. A list does not override what this machine knows.
 func otherKey(k memory.Servers, e *directory.Entry) {
 	s, ok := k.Serving(e.Name)
 	if !ok || e.Doubt != nil || s.Key.IsZero() || s.Key == e.Key {
@@ -209,8 +208,8 @@ func otherKey(k memory.Servers, e *directory.Entry) {
 		"If the key is known to have changed: tka config --forget-server " + screen.Word(s.URL)}}
 }
 
-// signIns are the sign-ins of this device to clusters, in their order: each known
-// one's server is asked, and no other.
+// signIns returns the sign-ins of this device to the shown clusters, in their order. It queries only the servers of clusters that this
+// machine signed in to.
 func (t *tka) signIns(ctx context.Context, k memory.Servers, shown []directory.Entry) []clusterSignIn {
 	all := make([]clusterSignIn, len(shown))
 	var places []place
@@ -225,7 +224,7 @@ func (t *tka) signIns(ctx context.Context, k memory.Servers, shown []directory.E
 	outcomes := each(ctx, t, places, func(ctx context.Context, one *tka, p place) (statusItem, error) {
 		ctx, cancel := context.WithTimeout(ctx, signInTime)
 		defer cancel()
-		one.server = "" // the one that the cluster was signed in to by
+		one.server = "" // use the server through which the cluster was signed in to
 		return one.statusOf(ctx, p.cluster)
 	})
 	for i, o := range outcomes {

@@ -41,15 +41,14 @@ key is known, for a second at most; it never signs in.`,
 	}
 }
 
-// complete offers values for a flag. What a shell could take for more than a name
-// is not offered, wherever it is from.
+// complete registers completions for a flag. It never offers a value that a shell could interpret as more than a name, whatever its source.
 func (t *tka) complete(cmd *cobra.Command, flag string, values func(context.Context) []string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		names := slices.DeleteFunc(values(cmd.Context()), func(v string) bool { return !reach.IsCluster(v) })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 	if err != nil {
-		panic(err) // the flag is not there: a mistake of the program
+		panic(err) // the flag does not exist: a bug in the program
 	}
 }
 

@@ -109,7 +109,7 @@ func settingNames() []string {
 	return names
 }
 
-// settingsInfo is the answer of config.
+// settingsInfo is the output of config.
 type settingsInfo struct {
 	meta
 	File            string       `json:"file"`
@@ -188,7 +188,7 @@ func unknownSetting(err *memory.NoKey) error {
 	return fault.Usage("%v", err).Because(err).Try("See the keys: tka config --help")
 }
 
-// writeSetting changes one setting in the file, which keeps the rest as it is.
+// writeSetting changes one setting in the file and leaves the rest unchanged.
 func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 	path, err := t.configFile()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// signInFlag lets the plugin sign in by itself.
+// signInFlag lets the plugin sign in without the person.
 const signInFlag = "--sign-in"
 
 func (t *tka) credential() *cobra.Command {
@@ -51,7 +51,7 @@ only; logout removes it. "tka config credentialCache none" turns that off.`,
 	return cmd
 }
 
-// execCredential is kubectl's form of a credential.
+// execCredential is the ExecCredential that kubectl reads.
 type execCredential struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
@@ -79,7 +79,7 @@ func (t *tka) doCredential(ctx context.Context, cluster string, signIn bool) err
 	return json.NewEncoder(t.Out).Encode(out)
 }
 
-// execInfo is the version in which kubectl wants the credential.
+// execInfo returns the API version of ExecCredential that kubectl requests.
 func execInfo(env string) (string, error) {
 	if env == "" {
 		return kubefile.ExecVersion, nil
@@ -99,7 +99,7 @@ func execInfo(env string) (string, error) {
 		Try("Use another kubectl.")
 }
 
-// token is a token for a cluster: the one that is kept, or a fresh one.
+// token returns a token for a cluster, from the cache or a fresh one.
 func (t *tka) token(ctx context.Context, cluster string, signIn bool) (tokencache.Credential, error) {
 	l, err := t.locate(cluster)
 	if err != nil {
@@ -126,10 +126,10 @@ func (t *tka) token(ctx context.Context, cluster string, signIn bool) (tokencach
 	return c, err
 }
 
-// tokens is where tokens are kept.
+// tokens returns the token cache.
 func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.runFolders(), Now: t.Now} }
 
-// freshToken gets a fresh token for a cluster.
+// freshToken fetches a fresh token for a cluster.
 func (t *tka) freshToken(ctx context.Context, l *link.Link, cluster string, signIn bool) (tokencache.Credential, error) {
 	l, err := t.proveAny(ctx, l, cluster)
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *tka) freshToken(ctx context.Context, l *link.Link, cluster string, sign
 		if kerr != nil {
 			return tokencache.Credential{}, kerr
 		}
-		last, _ := k.At(l.Base) // and the key of the cache stays the same
+		last, _ := k.At(l.Base) // keeps the role, so the key of the cache stays the same
 		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {

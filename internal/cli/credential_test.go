@@ -9,15 +9,14 @@ import (
 	"testing"
 )
 
-// underShell runs a line in a shell, which is the parent of what it runs as
-// kubectl is of the plugin.
+// underShell runs a line in a shell. The shell is the parent of the plugin, like kubectl.
 func (m *machine) underShell(line string) *exec.Cmd {
-	cmd := exec.Command("sh", "-c", line+"; exit $?") // or the shell would become the last command
+	cmd := exec.Command("sh", "-c", line+"; exit $?") // otherwise the shell would exec the last command
 	cmd.Env = m.environ(nil)
 	return cmd
 }
 
-// tokens runs a line as one kubectl and returns the tokens that it was given.
+// tokens runs a line as one kubectl process and returns the tokens that it got.
 func (m *machine) tokens(t *testing.T, line string) (tokens []string) {
 	t.Helper()
 	out, err := m.underShell(line).Output()
@@ -36,7 +35,7 @@ func (m *machine) tokens(t *testing.T, line string) (tokens []string) {
 
 const plugin = "tka credential --cluster prod-eu"
 
-// SGN-20, CL-06: fifty kubectl at once are one request to the server.
+// SGN-20, CL-06: fifty concurrent kubectl processes cause one request to the server.
 func TestSGN20_fifty_at_once(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -58,14 +57,14 @@ func TestSGN20_fifty_at_once(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// which cluster the server is of, and the token
+	// the cluster info and the token
 	if seen := d.seen()[before:]; len(seen) != 2 || len(got) != 1 {
 		t.Errorf("%d requests, %d tokens: %v", len(seen), len(got), seen)
 	}
 }
 
-// SGN-20: a token that the API server refuses is replaced when the same kubectl
-// asks again, so that the next command works; and only then.
+// SGN-20: a token that the API server refuses is replaced when the same kubectl requests it again, so that the next command works. It is
+// not replaced otherwise.
 func TestSGN20_a_refused_token_heals(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -82,8 +81,7 @@ func TestSGN20_a_refused_token_heals(t *testing.T) {
 	}
 }
 
-// The cache is for one sign-in: another role's token is not given out, and
-// nothing is after logout.
+// The cache is for one sign-in: it does not return a token of another role, and returns none after logout.
 func TestSGN20_the_cache_ends_with_the_sign_in(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	d.rules = []string{rule("view/8h/1"), rule("edit/1h")}
@@ -107,7 +105,7 @@ func TestSGN20_the_cache_ends_with_the_sign_in(t *testing.T) {
 	}
 }
 
-// credentialCache: none keeps no token anywhere.
+// With credentialCache: none, tka stores no token.
 func TestSGN20_no_cache(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -131,7 +129,7 @@ func TestSGN20_no_cache(t *testing.T) {
 	}
 }
 
-// $XDG_RUNTIME_DIR, which is in memory, is preferred to the disk.
+// $XDG_RUNTIME_DIR, which is in memory, takes precedence over the disk.
 func TestSGN20_in_memory(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)

@@ -30,13 +30,13 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// The far side of the CLI: the real door and the real desk, over a store in
-// memory that provisions by itself and a tailnet that vouches for one caller.
+// The server side for CLI tests: the real HTTP server and service, with a store in memory that provisions sign-ins, and a tailnet with one
+// caller.
 
 // memory is a signin.Store.
 type memory struct {
-	ready time.Duration // from asked to provisioned; negative: never
-	fails string        // reason for which it refuses to provision
+	ready time.Duration // from the request until provisioned; negative: never
+	fails string        // reason for refusing to provision
 
 	mu      sync.Mutex
 	signins map[string]signin.Signin
@@ -49,7 +49,7 @@ func newMemory(ready time.Duration) *memory {
 	return &memory{ready: ready, signins: map[string]signin.Signin{}, changed: make(chan struct{})}
 }
 
-// update runs f under the lock and wakes those who wait.
+// update runs f under the lock and wakes waiting callers.
 func (m *memory) update(f func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +178,7 @@ func (m *memory) Token(_ context.Context, s signin.Signin, life time.Duration) (
 	return signin.NewToken(fmt.Sprintf("%s-%d", canary, m.tokens)), time.Now().Add(life), nil
 }
 
-// canary begins every token, so that a token that leaks is found by its text.
+// canary is the prefix of every token, so that a test can find a leaked token.
 const canary = "eyJCANARY.secret"
 
 // A desk is an access server for tests.
@@ -187,11 +187,11 @@ type desk struct {
 	cluster string
 	rules   []string      // of the caller's grants
 	period  time.Duration // longest; 0: a day
-	server  string        // API server; "": one that does not exist
+	server  string        // API server; "": a nonexistent one
 	ca      []byte
-	key     door.Key        // zero: one of its own
-	keyless bool            // it proves nothing
-	members *gossip.Members // clusters that it knows; nil: it is of a version without discovery
+	key     door.Key        // zero: a generated one
+	keyless bool            // it sends no proof
+	members *gossip.Members // clusters that it knows; nil: a version without discovery
 	stop    func()          // in scripts
 
 	mu      sync.Mutex
@@ -247,7 +247,7 @@ func (d *desk) start() {
 	d.handler = front.Handler(routes...)
 }
 
-// knows makes a desk at url know members beside itself.
+// knows makes a desk at url know members in addition to itself.
 func (d *desk) knows(url string, members ...gossip.Member) {
 	self := member(d, url)
 	self.Self = true
@@ -261,7 +261,7 @@ func (d *desk) knows(url string, members ...gossip.Member) {
 	}
 }
 
-// member is what others know of a desk at url that they have met.
+// member returns the record of a desk at url for servers that have met it.
 func member(d *desk, url string) gossip.Member {
 	return gossip.Member{State: gossip.Alive, Verified: true, LastSeen: time.Now().Add(-3 * time.Second), Record: &gossip.Record{Status: gossip.Up, Facts: gossip.Facts{
 		ClusterID: "id-" + d.cluster, ClusterName: d.cluster, Node: "n-" + d.cluster, Host: d.cluster + ".example.ts.net", URL: url,
@@ -277,7 +277,7 @@ const (
 	asksLogout  = "POST /api/v1alpha1/logout 200"
 )
 
-// requests checks what the server was asked since the last time.
+// requests checks the requests to the server since the last call.
 func (d *desk) requests(t *testing.T, want ...string) {
 	t.Helper()
 	d.mu.Lock()
@@ -288,7 +288,7 @@ func (d *desk) requests(t *testing.T, want ...string) {
 	d.visits = nil
 }
 
-// keyFor is a cluster's key, made from a word.
+// keyFor derives a cluster's key from a word.
 func keyFor(word string) door.Key {
 	seed := sha256.Sum256([]byte(word))
 	key, err := door.NewKey(seed[:])
@@ -325,7 +325,7 @@ func (r *statusRecorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// newDesk starts a desk that grants view, for use from Go tests.
+// newDesk starts a desk that grants view, for Go tests.
 func newDesk(t *testing.T, cluster string) (*desk, *httptest.Server) {
 	t.Helper()
 	d := &desk{store: newMemory(0), cluster: cluster, rules: []string{`{"role":"view","period":"8h"}`}}
@@ -335,7 +335,7 @@ func newDesk(t *testing.T, cluster string) (*desk, *httptest.Server) {
 	return d, srv
 }
 
-// testCA is a certificate authority nobody signs with.
+// testCA is a certificate authority that signs nothing.
 var testCA = sync.OnceValue(func() []byte {
 	ca, _, err := certificate("test CA")
 	if err != nil {
@@ -344,7 +344,7 @@ var testCA = sync.OnceValue(func() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca})
 })
 
-// certificate makes a self-signed certificate for 127.0.0.1 and names.
+// certificate creates a self-signed certificate for 127.0.0.1 and names.
 func certificate(cn string, names ...string) ([]byte, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

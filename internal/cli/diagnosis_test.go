@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// newCluster is a desk whose cluster has an API server that answers as scripted:
-// it knows pods and nodes, and whoever has the token may get pods. That a real
-// one is asked rightly is proved end to end.
+// newCluster returns a desk whose cluster has a scripted API server. The API server knows pods and nodes, and lets a caller with the token
+// get pods. End-to-end tests cover a real API server.
 func newCluster(t *testing.T, rules ...string) (*desk, *httptest.Server) {
 	t.Helper()
 	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +56,7 @@ func newCluster(t *testing.T, rules ...string) (*desk, *httptest.Server) {
 	return d, srv
 }
 
-// why walks from identity to the API server's answer.
+// why shows each step from the identity to the API server's decision.
 func TestWhy(t *testing.T) {
 	_, srv := newCluster(t, rule("view/8h/1"), rule("edit/1h/0/shop"))
 	m := newMachine(t, srv.URL)
@@ -121,7 +120,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// Who has no grant is told so, by a server that is new and by one that is known.
+// A caller without a grant gets that reason, from a new server and from a known one.
 func TestWhyWithoutGrant(t *testing.T) {
 	d, srv := newCluster(t)
 	m := newMachine(t, srv.URL)
@@ -140,7 +139,7 @@ func TestWhyWithoutGrant(t *testing.T) {
 	if r.code != 3 || !strings.Contains(r.out, "has no tailplane.dev/cap/access grant") || strings.Contains(r.out, "could not prove") || !strings.Contains(r.out, "signed in with the role view") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
-	// ending is allowed without a grant
+	// ending a sign-in needs no grant
 	if r := m.run("logout"); r.code != 0 || !strings.Contains(r.out, "Signed out of prod-eu.") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
@@ -149,7 +148,7 @@ func TestWhyWithoutGrant(t *testing.T) {
 	}
 }
 
-// findings are those of a doctor's answer by name: "ok", "warn: message".
+// findings returns the findings in a doctor's output by name: "ok", "warn: message".
 func findings(t *testing.T, r result) map[string]string {
 	t.Helper()
 	var info struct {
@@ -201,7 +200,7 @@ func TestDoctor(t *testing.T) {
 		check(0, map[string]string{"plugin policy": "ok: kubectl may run the plugin"})
 	}
 
-	// a kubeconfig that leads elsewhere, and a lock that was left
+	// a kubeconfig with another address, and a stale lock
 	config := m.read(t, ".kube/config")
 	m.write(t, ".kube/config", strings.Replace(config, "https://127.0.0.1", "https://localhost", 1))
 	check(1, map[string]string{"kubeconfig": "fail: The context tka-prod-eu leads to another"})
@@ -213,7 +212,7 @@ func TestDoctor(t *testing.T) {
 	check(0, map[string]string{"kubeconfig": "warn: A program that was killed left"})
 	os.Remove(m.path(".kube/config.lock"))
 
-	// for people
+	// output for people
 	os.Remove(m.path(".kube/kuberc"))
 	if r := m.run("doctor"); r.code != 0 || !strings.Contains(r.out, "\nok      sign-in       This device is signed in with the role view") || !strings.Contains(r.out, "try: In ~/.kube/kuberc: credentialPluginPolicy: Allowlist") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
@@ -221,7 +220,7 @@ func TestDoctor(t *testing.T) {
 	srv.Close()
 	check(5, map[string]string{"server": "fail: The server " + srv.URL + " cannot be reached", "grant": "skipped", "API server": "skipped", "kubeconfig": "skipped"})
 	m.write(t, "config/tka/config.yaml", "sever: x\n")
-	r := m.run("doctor", "-o", "json") // how it is shown is in the settings, too
+	r := m.run("doctor", "-o", "json") // the output format is in the settings too
 	if all := findings(t, r); r.code != 2 || !strings.HasPrefix(all["settings"], "fail") {
 		t.Errorf("code %d: %v", r.code, all)
 	}
@@ -230,7 +229,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// The tailnet's own program is asked where there is one.
+// doctor uses the tailscale command if there is one.
 func TestDoctorAsksTheTailnet(t *testing.T) {
 	_, srv := newCluster(t, rule("view/8h"))
 	m := newMachine(t, srv.URL)

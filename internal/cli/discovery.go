@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// directory asks a server that has proved itself for the clusters that it knows.
-// All are asked for and what is left out is counted here: headers are not proved.
+// directory fetches the list of clusters from a server that has proved its identity. It requests all clusters and counts hidden ones
+// locally, because the proof does not cover headers.
 func (t *tka) directory(ctx context.Context, l *link.Link) (directory.Directory, error) {
 	set, err := t.settings()
 	if err != nil {
@@ -25,7 +25,7 @@ func (t *tka) directory(ctx context.Context, l *link.Link) (directory.Directory,
 	}
 	list, err := link.Call(ctx, l, memberlist.Get, memberlist.Request{State: "all"})
 	p, refused := errors.AsType[*problem.Error](err)
-	old := refused && p.Code == problem.NotFound // of a version without discovery: it knows itself
+	old := refused && p.Code == problem.NotFound // a version without discovery knows only its own cluster
 	switch {
 	case old:
 		list = memberlist.List{Clusters: []gossip.Cluster{own(l)}}
@@ -38,16 +38,15 @@ func (t *tka) directory(ctx context.Context, l *link.Link) (directory.Directory,
 	return d, nil
 }
 
-// own is the cluster of a server, as the server proved it.
+// own returns the entry of a server's cluster, from the information that the server proved.
 func own(l *link.Link) gossip.Cluster {
 	i := l.Info
 	return gossip.Cluster{APIEndpoint: i.ServerURL, Labels: i.Labels, Name: i.Name, ID: i.ID, URL: l.Base, State: gossip.Alive, Verified: true, Self: true,
 		CAHash: i.CAHash, Key: l.Key, Software: i.Version}
 }
 
-// discover makes the way to the server of a cluster that this machine does not
-// know, by what the server at first knows. Its key is that of the verified record:
-// nothing is taken on trust.
+// discover returns a client for the server of a cluster that this machine does not know. It finds the cluster in the list of the first
+// server. The key comes from the verified record, so discover never trusts a key at first contact.
 func (t *tka) discover(ctx context.Context, first *link.Link, cluster string) (*link.Link, error) {
 	d := t.listed
 	if d == nil {
@@ -74,8 +73,8 @@ func (t *tka) discover(ctx context.Context, first *link.Link, cluster string) (*
 	return t.meet(ctx, d.Server, e)
 }
 
-// meet makes the way to the cluster of an entry that is not in doubt: to the first
-// of its servers that can be reached. A refusal is never tried elsewhere.
+// meet returns a client for the cluster of an entry without a doubt. It uses the first of its servers that is reachable. After a refusal it
+// tries no other server.
 func (t *tka) meet(ctx context.Context, source string, e directory.Entry) (l *link.Link, err error) {
 	set, err := t.settings()
 	if err != nil {
@@ -89,7 +88,7 @@ func (t *tka) meet(ctx context.Context, source string, e directory.Entry) (l *li
 		l = link.Named(base, e.Key, source, t.timeout, t.agent())
 		have, _ := k.At(base)
 		listed := set.KeyOf(base)
-		for _, key := range []door.PublicKey{listed, have.Key} { // what a person or this machine knows is not overruled
+		for _, key := range []door.PublicKey{listed, have.Key} { // the list does not override what a person or this machine knows
 			if !key.IsZero() && key != e.Key {
 				return l, fault.New(fault.Refused, "The server %s has the key %v as %s knows it, and %v as this machine does", base, e.Key, source, key).
 					Try("Ask an administrator which one is right: another machine may have taken the name.").
@@ -110,8 +109,8 @@ func (t *tka) meet(ctx context.Context, source string, e directory.Entry) (l *li
 	return l, err
 }
 
-// everywhere are the clusters that this machine signed in to, and those that the
-// server of the settings knows. What it tells is kept for finding them.
+// everywhere returns the clusters that this machine signed in to, and those that the server of the settings knows. It caches the server's
+// list for finding them.
 func (t *tka) everywhere(ctx context.Context) ([]place, error) {
 	places, err := t.signedIn()
 	if err != nil {
@@ -132,7 +131,7 @@ func (t *tka) everywhere(ctx context.Context) ([]place, error) {
 		}
 		t.warn("clusters that this machine does not know yet are left out: %s", sentence(err))
 		if !slices.ContainsFunc(places, func(p place) bool { return p.server == first.Base }) {
-			places = append(places, place{"", first.Base}) // its own row says how it went
+			places = append(places, place{"", first.Base}) // its row in the output shows the error
 		}
 		return places, nil
 	}
@@ -146,7 +145,7 @@ func (t *tka) everywhere(ctx context.Context) ([]place, error) {
 	for _, p := range places {
 		known[p.cluster] = true
 	}
-	add(place{l.Info.Name, l.Base}) // a server that has just started does not list itself yet
+	add(place{l.Info.Name, l.Base}) // a server that has just started does not list its own cluster yet
 	for _, e := range d.Entries {
 		if e.Available() {
 			add(place{e.Name, e.URL})
@@ -156,12 +155,11 @@ func (t *tka) everywhere(ctx context.Context) ([]place, error) {
 	return places, nil
 }
 
-// completionTime bounds what completing asks a server.
+// completionTime bounds the request to a server during completion.
 const completionTime = time.Second
 
-// clusterNames complete a flag: what this machine knows, and what the server of
-// the settings knows, if it can be asked at once and its key is known. Nothing is
-// remembered, and failing is silent.
+// clusterNames returns the completions of a flag: the clusters that this machine knows, and those of the configured server if it responds
+// at once and its key is known. It stores nothing and ignores errors.
 func (t *tka) clusterNames(ctx context.Context) []string {
 	names := t.knownNames(ctx)
 	ctx, cancel := context.WithTimeout(ctx, completionTime)

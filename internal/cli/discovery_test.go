@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// GO-03, SGN-23: what the server is not sure of is shown with the reason, and no
-// command asks it anything.
+// GO-03, SGN-23: tka shows a cluster that the server has not verified with the reason, and no command queries it.
 func TestGO03_unverified_is_never_asked(t *testing.T) {
 	eu, euURL := newDesk(t, "prod-eu")
 	stranger, strangerURL := newDesk(t, "prod-us")
@@ -50,8 +49,7 @@ func TestGO03_unverified_is_never_asked(t *testing.T) {
 	}
 }
 
-// GO-07: a record whose server is outside the tailnet, or is no plain address.
-// Nothing is dialled but the server of the settings.
+// GO-07: a record whose server is outside the tailnet or has no plain address. tka dials only the server of the settings.
 func TestGO07_a_server_elsewhere(t *testing.T) {
 	eu, srv := newDesk(t, "prod-eu")
 	us, _ := newDesk(t, "prod-us")
@@ -74,9 +72,8 @@ func TestGO07_a_server_elsewhere(t *testing.T) {
 	}
 }
 
-// SGN-24, signin.md 7.4: the key is that of the record: a server that has another
-// one is asked for its proof and told nothing, and a key that this machine knows
-// is not overruled by a record.
+// SGN-24, signin.md 7.4: the key comes from the record. A server with another key gets only the request for its proof. A record does not
+// override a key that this machine knows.
 func TestSGN24_the_key_of_a_record(t *testing.T) {
 	eu, euURL := newDesk(t, "prod-eu")
 	us, usURL := newDesk(t, "prod-us")
@@ -94,7 +91,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 		t.Error("it is remembered")
 	}
 
-	// met before by another name: what this machine knows stays
+	// met before under another name: what this machine knows stays
 	if r := m.run("status", "--server", usURL.URL); r.code != 3 {
 		t.Fatal(r.err)
 	}
@@ -111,7 +108,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	}
 	us.requests(t)
 
-	// a record of the right key and another cluster's name
+	// a record with the right key and another cluster's name
 	record.Key = us.key.Public()
 	eu.knows(euURL.URL, record)
 	if r := m.run("login", "--cluster", "prod-moved"); r.code != 3 || !strings.Contains(r.err, "is of the cluster prod-us, not of prod-moved") {
@@ -119,7 +116,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	}
 	us.requests(t, asksInfo)
 
-	// and the true one: proof, login, kubeconfig, and nothing taken on trust
+	// the real server: proof, login, kubeconfig, and no trust at first contact
 	other, otherURL := newDesk(t, "prod-other")
 	allow(t, m, otherURL.URL)
 	eu.knows(euURL.URL, member(other, otherURL.URL))
@@ -132,7 +129,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	}
 }
 
-// signin.md 7.4: a name that two clusters have.
+// signin.md 7.4: two clusters with one name.
 func TestAmbiguousNames(t *testing.T) {
 	eu, euURL := newDesk(t, "prod-eu")
 	one, oneURL := newDesk(t, "prod")
@@ -158,7 +155,7 @@ func TestAmbiguousNames(t *testing.T) {
 	}
 	one.requests(t)
 	two.requests(t, asksInfo, asksLogin, asksConfig)
-	// the sign-in is shown with the one that it is of
+	// the sign-in appears at the right cluster
 	r = m.run("clusters", "-o", "json")
 	var list struct {
 		Items []struct {
@@ -176,8 +173,7 @@ func TestAmbiguousNames(t *testing.T) {
 	}
 }
 
-// signin.md 7.1, several servers: one that cannot be reached is followed by the
-// next one of its cluster; a refusal is not.
+// signin.md 7.1, several servers: after an unreachable server, tka tries the next server of its cluster. After a refusal it does not.
 func TestTheNextServerOfACluster(t *testing.T) {
 	eu, euURL := newDesk(t, "prod-eu")
 	us, first := newDesk(t, "prod-us")

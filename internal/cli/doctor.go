@@ -46,7 +46,7 @@ A failure is exit 1, or 3 or 5 if the first one is a refusal or something unreac
 	return cmd
 }
 
-// doctorInfo is the answer of doctor.
+// doctorInfo is the output of doctor.
 type doctorInfo struct {
 	meta
 	Server   string            `json:"server"`
@@ -58,7 +58,7 @@ type doctorInfo struct {
 func (t *tka) doDoctor(ctx context.Context, cluster string) error {
 	facts, code := t.gather(ctx, cluster)
 	all := checkup.Judge(facts)
-	if facts.Settings.Message != "" { // they would say how to show it
+	if facts.Settings.Message != "" { // the output format is in the settings, which are invalid
 		t.output = cmp.Or(t.output, screen.Table)
 	}
 	info := doctorInfo{kind("Checkup"), facts.Server, facts.Cluster, checkup.Worst(all), all}
@@ -83,8 +83,7 @@ func (t *tka) tellCheckup(all []checkup.Finding) {
 	}
 }
 
-// gather looks at everything, and returns the code to exit with if something of
-// it fails: that of the first trouble on the way.
+// gather collects all facts. code is the exit code for a failed check: that of the first trouble.
 func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code int) {
 	note := func(err error) checkup.Trouble {
 		ft := fault.As(err)
@@ -144,8 +143,7 @@ func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code
 	return f, code
 }
 
-// gatherDiscovery asks the server for the clusters that it knows. What is wrong
-// with them does not stand in the way of signing in to this one.
+// gatherDiscovery fetches the clusters that the server knows. Their problems do not prevent signing in to this server's cluster.
 func (t *tka) gatherDiscovery(ctx context.Context, l *link.Link, f *checkup.Facts) {
 	d, err := t.directory(ctx, l)
 	if err != nil {
@@ -173,7 +171,7 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *link.Link, f *checkup.Fact
 	}
 }
 
-// gatherAPI asks the API server, as nobody and with the token.
+// gatherAPI queries the API server, first anonymously and then with the token.
 func (t *tka) gatherAPI(ctx context.Context, l *link.Link, f *checkup.Facts, note func(error) checkup.Trouble) {
 	f.APIServer = l.Info.ServerURL
 	api, err := kubeapi.New(l.Info.ServerURL, l.Info.CAData, signin.Token{})
@@ -208,7 +206,7 @@ func (t *tka) gatherAPI(ctx context.Context, l *link.Link, f *checkup.Facts, not
 	}
 }
 
-// gatherKube looks at the kubeconfig and the plugin that it names.
+// gatherKube checks the kubeconfig and the plugin that it names.
 func (t *tka) gatherKube(l *link.Link, set *memory.Settings, f *checkup.Facts, note func(error) checkup.Trouble) {
 	view, err := t.readKube()
 	if err == nil {
@@ -236,11 +234,10 @@ func (t *tka) gatherKube(l *link.Link, set *memory.Settings, f *checkup.Facts, n
 	}
 }
 
-// tailnetLimit bounds the question to the tailnet's own program.
+// tailnetLimit bounds the run of the tailscale command.
 const tailnetLimit = 3 * time.Second
 
-// tailnetStatus is what the tailnet's own program says of this machine, or why it
-// says nothing.
+// tailnetStatus returns what the tailscale command reports about this machine, or why it reports nothing.
 func tailnetStatus(ctx context.Context) (*checkup.Tailnet, string) {
 	path, err := exec.LookPath("tailscale")
 	if err != nil {
@@ -271,7 +268,7 @@ func tailnetStatus(ctx context.Context) (*checkup.Tailnet, string) {
 	return tailnet, ""
 }
 
-// kuberc is what kubectl's settings say of plugins.
+// kuberc returns the plugin policy in kubectl's settings.
 func (t *tka) kuberc() (k checkup.Kuberc) {
 	path := t.Getenv("KUBERC")
 	if path == "" {
@@ -289,11 +286,11 @@ func (t *tka) kuberc() (k checkup.Kuberc) {
 		Policy string `yaml:"credentialPluginPolicy"`
 		List   []struct {
 			Command string `yaml:"command"`
-			Name    string `yaml:"name"` // as older versions call it
+			Name    string `yaml:"name"` // the field's name in older versions
 		} `yaml:"credentialPluginAllowlist"`
 	}
 	if err := yaml.Unmarshal(text, &file); err != nil {
-		return k // kubectl says so itself
+		return k // kubectl reports the error itself
 	}
 	k = checkup.Kuberc{File: path, Policy: file.Policy}
 	ours, err := exec.LookPath(t.plugin())

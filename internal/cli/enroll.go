@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// enrollFlags are those of what is written about an organisation.
+// enrollFlags are the flags of commands that change an organisation.
 type enrollFlags struct {
 	reason, confirm, key string
 	dryRun               bool
@@ -110,7 +110,7 @@ with --seen.`,
 	})
 }
 
-// fleetDecide completes a command that decides about an enrollment.
+// fleetDecide completes a command that decides on an enrollment.
 func (t *tka) fleetDecide(ff *fleetFlags, pattern, does, word string, cmd *cobra.Command) *cobra.Command {
 	var ef enrollFlags
 	var seen string
@@ -133,7 +133,7 @@ func (t *tka) fleetDecide(ff *fleetFlags, pattern, does, word string, cmd *cobra
 	return ef.add(cmd)
 }
 
-// seen shows what is decided about before it is, and returns what that was.
+// seen shows the enrollment before the decision, asks for confirmation, and returns the digest or commit that was shown.
 func (t *tka) seen(ctx context.Context, ff *fleetFlags, pattern string, look planeenroll.DecideRequest, does, phrase, confirm string) (plane.Text, error) {
 	c, err := t.plane(ff.plane)
 	if err != nil {
@@ -147,7 +147,7 @@ func (t *tka) seen(ctx context.Context, ff *fleetFlags, pattern string, look pla
 	return plane.Text(e.Data.Seen), t.typed(ctx, about(e.Data)+does, phrase, confirm)
 }
 
-// about is what an outcome is about, for who decides about it.
+// about describes the change or enrollment of an outcome, for the person who decides.
 func about(o planeenroll.Outcome) string {
 	switch {
 	case o.Change != nil:
@@ -206,7 +206,7 @@ makes another key of the App and puts it into the Secret; the enrollment says so
 	return ef.keyed(cmd)
 }
 
-// doEnroll asks for something about an organisation, and shows what has become of it.
+// doEnroll sends a request about an organisation and shows the outcome.
 func (t *tka) doEnroll(ctx context.Context, ff *fleetFlags, pattern string, req any) error {
 	c, err := t.plane(ff.plane)
 	if err != nil {
@@ -223,7 +223,7 @@ func (t *tka) doEnroll(ctx context.Context, ff *fleetFlags, pattern string, req 
 	return t.show(answer{object: fleetChange[planeenroll.Outcome]{kind("EnrollmentOutcome"), o}, names: []string{name}, table: func(bool) { t.told(o) }})
 }
 
-// enroll asks, and once more with the phrase if it goes far.
+// enroll sends the request. If the plane requires a confirmation, it sends it again with the phrase.
 func (t *tka) enroll(ctx context.Context, c door.Client, pattern string, req any) (planeenroll.Outcome, error) {
 	var e plane.Envelope[planeenroll.Outcome]
 	err := c.Ask(ctx, pattern, planeenroll.Request.MaxAnswer, req, &e)
@@ -238,7 +238,7 @@ func (t *tka) enroll(ctx context.Context, c door.Client, pattern string, req any
 	return e.Data, err
 }
 
-// told says what has become of it.
+// told prints an outcome.
 func (t *tka) told(o planeenroll.Outcome) {
 	org := screen.Safe(o.OrgName)
 	say := func(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }

@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A register has enrollments in memory, for what the command line says of them. The real
-// one, and all of its rules, is in planekube/act.
+// A register stores enrollments in memory, for tests of the command line. Package planekube/act has the real one with all of its rules.
 type register map[string]planefleet.Enrollment
 
 func (r register) Read(_ context.Context, p access.Permit) (planefleet.Enrollment, error) {
@@ -28,7 +27,7 @@ func (r register) Read(_ context.Context, p access.Permit) (planefleet.Enrollmen
 	return e, nil
 }
 
-// put keeps one that is there, changed.
+// put changes an existing enrollment.
 func (r register) put(p access.Permit, dryRun bool, change func(*planefleet.Enrollment)) (planefleet.Enrollment, error) {
 	e, err := r.Read(context.Background(), p)
 	if err == nil {
@@ -95,8 +94,8 @@ func (r register) Ask(_ context.Context, p access.Permit, what planefleet.Wish, 
 	})
 }
 
-// An organisation is asked for, declined or approved as it was shown, rotated and ended from the
-// command line; what is done at once and goes far takes its phrase.
+// The command line requests, declines or approves an organisation as shown, rotates its credential and ends it. An immediate change with
+// large effects requires its phrase.
 func TestEnroll(t *testing.T) {
 	y := newYard(t)
 	kept := register{}

@@ -14,13 +14,13 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// SGN-23: of many clusters, eight are signed in to at a time.
+// SGN-23: with many clusters, tka signs in to eight at a time.
 func TestSGN23_eight_at_a_time(t *testing.T) {
 	const n, most = 12, 8
 	eu, euURL := newDesk(t, "prod-eu")
 	var mu sync.Mutex
 	var now, highest int
-	full := make(chan struct{}) // closed when as many as may are signing in
+	full := make(chan struct{}) // closed when the maximum number is signing in
 	var members []gossip.Member
 	m := newMachine(t, euURL.URL)
 	for i := range n {
@@ -67,7 +67,7 @@ func TestSGN23_eight_at_a_time(t *testing.T) {
 	}
 }
 
-// SGN-23: the exit code is the common one, if all fail alike.
+// SGN-23: if all clusters fail with one exit code, tka exits with it.
 func TestSGN23_common_codes(t *testing.T) {
 	eu, euURL := newDesk(t, "prod-eu")
 	us, usURL := newDesk(t, "prod-us")
@@ -93,7 +93,7 @@ func TestSGN23_common_codes(t *testing.T) {
 	eu.rules = nil
 	eu.start()
 	eu.mu.Unlock()
-	check(3, login) // and the list is refused, too
+	check(3, login) // now the list is refused too
 	check(0, logout)
 	usURL.Close()
 	check(1, login, logout)
@@ -101,8 +101,8 @@ func TestSGN23_common_codes(t *testing.T) {
 	check(5, login, logout, status)
 }
 
-// conventions.md 1: completion knows what the server knows, if it is known itself
-// and answers at once; it is silent otherwise, and remembers nothing.
+// conventions.md 1: completion offers what the server knows, if this machine knows the server and it responds at once. Otherwise it is
+// silent. It stores nothing.
 func TestCompletionOfClusters(t *testing.T) {
 	eu, euURL := newDesk(t, "prod-eu")
 	us, usURL := newDesk(t, "prod-us")
@@ -125,7 +125,7 @@ func TestCompletionOfClusters(t *testing.T) {
 			}
 		}
 	}
-	complete("") // a server that was never met is not asked
+	complete("") // it does not query a server that was never met
 	eu.requests(t)
 	if r := m.run("status"); r.code != 3 {
 		t.Fatal(r.err)
@@ -146,7 +146,7 @@ func TestCompletionOfClusters(t *testing.T) {
 	defer close(stop)
 	m.write(t, "state/tka/servers.yaml", strings.ReplaceAll(before, euURL.URL, hang.URL))
 	m.write(t, "config/tka/config.yaml", strings.ReplaceAll(m.read(t, "config/tka/config.yaml"), euURL.URL, hang.URL))
-	complete("prod-eu\n") // hangs for ever
+	complete("prod-eu\n") // hangs until the end
 	hang.move(newHandler(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	complete("prod-eu\n")
 	if err := os.Remove(m.path("state/tka/servers.yaml")); err != nil {
@@ -157,7 +157,7 @@ func TestCompletionOfClusters(t *testing.T) {
 
 func newHandler(f http.HandlerFunc) http.Handler { return f }
 
-// A server that hears nobody says so, and nothing of the others is sure.
+// A server that hears no other server reports that, and the state of the others is unknown.
 func TestIsolated(t *testing.T) {
 	eu, euURL := newDesk(t, "prod-eu")
 	us, usURL := newDesk(t, "prod-us")

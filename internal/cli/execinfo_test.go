@@ -8,9 +8,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
 )
 
-// Whatever kubectl, or somebody in its place, puts into KUBERNETES_EXEC_INFO: the
-// answer is a version that was asked for and that we have, or a refusal that says
-// why in one line.
+// For any KUBERNETES_EXEC_INFO, execInfo returns the requested version if tka supports it, or an error that gives the reason in one line.
 func FuzzExecInfo(f *testing.F) {
 	for _, seed := range []string{
 		"", " ", "null", "{}", "[]", `"client.authentication.k8s.io/v1"`, "\xff", "{", `{"apiVersion":1}`,

@@ -12,13 +12,13 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/spelling"
 )
 
-// report writes err for a person and returns the code to exit with.
+// report prints err for a person and returns the exit code.
 func (t *tka) report(ctx context.Context, err error) int {
 	if code, ok := errors.AsType[fault.Child](err); ok {
 		return int(code)
 	}
 	f := fault.As(err)
-	if ctx.Err() != nil && f.Code != fault.Done { // a signal, not our own time limit
+	if ctx.Err() != nil && f.Code != fault.Done { // ended by a signal, not by the time limit
 		f = &fault.Fault{Code: fault.Interrupted, Message: "interrupted", Advice: f.Advice}
 	}
 	fmt.Fprintln(t.Err, t.paint(t.Err, screen.Red, "error:"), screen.Safe(f.Message))
@@ -31,7 +31,7 @@ func (t *tka) report(ctx context.Context, err error) int {
 	return f.Code
 }
 
-// flagError says what is wrong with a flag, and what is nearest to it.
+// flagError describes an invalid flag and suggests the nearest valid one.
 func (t *tka) flagError(cmd *cobra.Command, err error) error {
 	if name, ok := unknownCommand(cmd, t.Args[1:]); ok {
 		return t.noCommand(cmd, []string{name})
@@ -46,7 +46,7 @@ func (t *tka) flagError(cmd *cobra.Command, err error) error {
 	return f.Try("%s --help", cmd.CommandPath())
 }
 
-// noCommand refuses words behind a command that takes only subcommands.
+// noCommand rejects arguments to a command that takes only subcommands.
 func (t *tka) noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func (t *tka) noCommand(cmd *cobra.Command, args []string) error {
 	return f.Try("%s --help", cmd.CommandPath())
 }
 
-// arguments refuses fewer than least and more than most arguments.
+// arguments rejects fewer than least or more than most arguments.
 func arguments(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {

@@ -14,7 +14,7 @@ const exitTable = `  0    done
   5    unreachable: the tailnet, the access server or the API server
   130  interrupted`
 
-// exitCodes is a topic of the help and no command.
+// exitCodes returns a help topic, not a command that runs.
 func (t *tka) exitCodes() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
@@ -23,7 +23,7 @@ func (t *tka) exitCodes() *cobra.Command {
 	}
 }
 
-// help shows the help of a command or topic.
+// help returns the command that shows the help of a command or topic.
 func (t *tka) help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",

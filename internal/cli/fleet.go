@@ -18,13 +18,13 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// fleetFlags are where the operator plane is, and what is listed.
+// fleetFlags hold the address of the operator plane and the filters of a list.
 type fleetFlags struct {
 	plane             mcpFlags
 	org, forge, state string
 }
 
-// fleet is about CI runners, as the operator plane shows them.
+// fleet returns the command group for CI runners, which uses the operator plane.
 func (t *tka) fleet() *cobra.Command {
 	var ff fleetFlags
 	cmd := &cobra.Command{
@@ -46,7 +46,7 @@ says. Nobody needs to be signed in to a cluster.`,
 	return cmd
 }
 
-// plane is the way to the operator plane.
+// plane returns a client for the operator plane.
 func (t *tka) plane(mf mcpFlags) (door.Client, error) {
 	base, err := t.planeURL(mf.url)
 	if err != nil {
@@ -63,7 +63,7 @@ func (t *tka) plane(mf mcpFlags) (door.Client, error) {
 	return door.Client{HTTP: way.Client(), Base: base.String(), Open: plane.Open}, nil
 }
 
-// ofPlane is a failure to ask the plane, as a fault.
+// ofPlane converts an error of a call to the plane into a fault.
 func ofPlane(err error) error {
 	if err == nil {
 		return nil
@@ -81,8 +81,7 @@ func ofPlane(err error) error {
 	return fault.New(fault.Unreachable, "the operator plane did not answer: %v", err).Because(err).Try("tailscale status")
 }
 
-// sick tells which of the sources do not answer as they should, for what is shown may
-// be old or not all.
+// sick warns about sources that are not healthy, because the output may then be old or incomplete.
 func (t *tka) sick(m plane.Meta) {
 	for _, s := range m.Sources {
 		if s.Status != plane.OK {
@@ -91,21 +90,20 @@ func (t *tka) sick(m plane.Meta) {
 	}
 }
 
-// fleetList is a list of the fleet. Items that are null are not known.
+// fleetList is a list of fleet objects. Null items mean that the list is unknown.
 type fleetList[T any] struct {
 	meta
 	Items   []T            `json:"items"`
 	Sources []plane.Source `json:"sources"`
 }
 
-// many is how many objects the page of a list has, and few how many if one may be
-// large: an answer has a bound.
+// many is the page size of a list, and few is the page size for large objects, because a response has a size limit.
 const (
 	many = 500
 	few  = 50
 )
 
-// all are the objects of all pages of a list; nil: it is not known which there are.
+// all returns the objects of all pages of a list. Nil items mean that the list is unknown.
 func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.Count) (fleetList[T], error) {
 	return pages[T](ctx, t, ff, as, pattern, func(p plane.ListRequest) any {
 		p.State, p.Limit = plane.Text(ff.state), page
@@ -113,7 +111,7 @@ func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string,
 	})
 }
 
-// pages are the objects of all pages of a list, each of which req asks for.
+// pages returns the objects of all pages of a list; req returns the request for each page.
 func pages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, req func(plane.ListRequest) any) (l fleetList[T], err error) {
 	c, err := t.plane(ff.plane)
 	if err != nil {
@@ -141,7 +139,7 @@ func pages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern strin
 	}
 }
 
-// listFlags choose among what is listed.
+// listFlags adds the filter flags of a list.
 func (t *tka) listFlags(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
 	cmd.Flags().StringVar(&ff.forge, "forge", "", "only of this forge")
 	return t.orgFlag(t.stateFlag(cmd, ff, states...), ff)
@@ -159,7 +157,7 @@ func (t *tka) stateFlag(cmd *cobra.Command, ff *fleetFlags, states ...string) *c
 	return cmd
 }
 
-// nothing says why a table is empty.
+// nothing explains why a table is empty.
 func (t *tka) nothing(known bool, what string) {
 	if known {
 		t.hint("There are no %s that you may see.", what)

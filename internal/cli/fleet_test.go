@@ -27,8 +27,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
-// A yard is the operator plane's API for runners on loopback, where everybody is
-// alice, with holds kept where the API server would keep them.
+// A yard is the operator plane's API for runners on loopback. Every caller is alice, and the yard stores the holds in memory in place of
+// the API server.
 type yard struct {
 	*httptest.Server
 	board  *plane.Board
@@ -140,8 +140,8 @@ func (y *yard) tka(t *testing.T, args ...string) (code int, out, errs string) {
 	return code, stdout.String(), stderr.String()
 }
 
-// PLANE-10: runners are shown, paused and let go on from the command line; what goes
-// far takes its phrase, and nothing that is not known is a number.
+// PLANE-10: the command line lists, pauses and resumes runners. A change with large effects requires its phrase, and no unknown value is
+// shown as a number.
 func TestFleet(t *testing.T) {
 	y := newYard(t)
 	ok := func(want string, args ...string) string {
@@ -196,7 +196,7 @@ func TestFleet(t *testing.T) {
 	ok("github\n", "forges", "--state", "Reachable", "-o", "name")
 	no(fault.Misused, "has no flag --org", "forges", "--org", "acme")
 
-	// FLEET-15: changes, with nothing in them that a terminal would obey.
+	// FLEET-15: the list of changes contains nothing that controls a terminal.
 	if out := ok("c1   RunnerEnrollment/acme     acme     open    low    amy@acme.dev   2h", "changes"); strings.Contains(out, "\x1b") || !strings.Contains(out, "2h") {
 		t.Errorf("%q", out)
 	}

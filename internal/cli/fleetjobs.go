@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
-// poolNamed is the pool that an argument names: forge/org/pool.
+// poolNamed parses an argument of the form forge/org/pool.
 func poolNamed(arg string) (planefleet.PoolRequest, error) {
 	id := strings.Split(arg, "/")
 	if len(id) != 3 || id[0] == "" || id[1] == "" || id[2] == "" {
@@ -160,7 +160,7 @@ what would move the cursor or turn text around is shown as an escape.`,
 	return cmd
 }
 
-// tell writes lines of others, each without what a terminal would obey.
+// tell prints untrusted lines and escapes terminal control characters.
 func (t *tka) tell(log io.Reader) error {
 	in := bufio.NewReaderSize(log, 64<<10)
 	for {
@@ -181,13 +181,13 @@ func (t *tka) tell(log io.Reader) error {
 	}
 }
 
-// diagnosis is what is wrong with a pool, for machines.
+// diagnosis is the machine-readable output of diagnose.
 type diagnosis struct {
 	meta
 	planejobs.Diagnosis
 }
 
-// asked is what the plane answers to one question.
+// asked returns the plane's response to one request.
 func asked[T any](ctx context.Context, t *tka, ff *fleetFlags, pattern string, req any) (data T, err error) {
 	c, err := t.plane(ff.plane)
 	if err != nil {

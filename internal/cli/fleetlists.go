@@ -54,7 +54,7 @@ not known is "?".`,
 	}, ff, planefleet.Failing, planefleet.Unknown, planefleet.Degraded, planefleet.Pausing, planefleet.Draining, planefleet.Resuming, planefleet.Provisioning, planefleet.Drained, planefleet.Paused, planefleet.Active)
 }
 
-// counted is a number in a table, "?" where nobody knows.
+// counted returns a number for a table, or "?" if it is unknown.
 func counted(n *int) string {
 	if n == nil {
 		return "?"
@@ -62,7 +62,7 @@ func counted(n *int) string {
 	return fmt.Sprint(*n)
 }
 
-// workloads is how many something is about.
+// workloads returns a count of workloads in words.
 func workloads(n *int) string {
 	if n == nil {
 		return "nobody knows how many workloads"
@@ -196,7 +196,7 @@ NEXT, of "-o wide", says what to do.`,
 	}, ff, "error", "warning", "info", planefleet.Explained, planefleet.Ignore)
 }
 
-// text is what is known, in a table.
+// text returns *s, or "" for nil.
 func text(s *string) string {
 	if s == nil {
 		return ""
@@ -283,7 +283,7 @@ dashboard.`,
 	}, ff, "open", "approved", "merging", "merged", "applied", "closed"), ff)
 }
 
-// approvers are who has approved a change as it is now.
+// approvers returns the people who approved a change in its present state.
 func approvers(c planechange.Change) string {
 	var who []string
 	for _, a := range c.Approvals {
@@ -294,7 +294,7 @@ func approvers(c planechange.Change) string {
 	return strings.Join(who, ",")
 }
 
-// hindrance is why a change cannot go on, as far as that is known.
+// hindrance returns why a change cannot proceed, if that is known.
 func hindrance(c planechange.Change) string {
 	switch {
 	case c.State != "open" && c.State != "approved":

@@ -7,7 +7,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/fault"
 )
 
-// configFile is where the settings are; --config overrules it.
+// configFile returns the path of the settings file. --config overrides it.
 func (t *tka) configFile() (string, error) {
 	if t.config != "" {
 		return t.config, nil
@@ -15,13 +15,13 @@ func (t *tka) configFile() (string, error) {
 	return t.folder("XDG_CONFIG_HOME", ".config", "AppData", "config.yaml")
 }
 
-// knownFile is where tka keeps which server serves which cluster.
+// knownFile returns the path of the file in which tka stores which server serves which cluster.
 func (t *tka) knownFile() (string, error) {
 	return t.folder("XDG_STATE_HOME", filepath.Join(".local", "state"), "LocalAppData", "servers.yaml")
 }
 
-// runFolders are where things may lie that end with the login to this machine or
-// soon: in memory where the system has a place for that, else on disk.
+// runFolders returns the folders for data that lasts no longer than the login to this machine. The first is in memory if the system has
+// such a folder; the last is on disk.
 func (t *tka) runFolders() (dirs []string) {
 	if dir := t.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		dirs = append(dirs, filepath.Join(dir, "tka"))
@@ -32,18 +32,17 @@ func (t *tka) runFolders() (dirs []string) {
 	return dirs
 }
 
-// cacheFolder is where tka keeps what can be had again.
+// cacheFolder returns the folder for data that can be fetched again.
 func (t *tka) cacheFolder() (string, error) {
 	path, err := t.folder("XDG_CACHE_HOME", ".cache", "LocalAppData", "cache")
 	if err != nil || filepath.IsAbs(t.Getenv("XDG_CACHE_HOME")) || runtime.GOOS != "darwin" && runtime.GOOS != "windows" {
 		return filepath.Dir(path), err
 	}
-	return path, nil // these systems keep it in the folder of the state
+	return path, nil // on these systems the cache is in the folder of the state
 }
 
-// folder is the path of a file of ours: in the XDG folder where that is set, in
-// the system's own one otherwise. A relative XDG folder is ignored: nothing of
-// ours is read from the working directory.
+// folder returns the path of one of tka's files: in the XDG folder if it is set, and otherwise in the system's usual folder. It ignores a
+// relative XDG folder, because tka must not read its files from the working directory.
 func (t *tka) folder(xdg, unix, windows, file string) (string, error) {
 	if dir := t.Getenv(xdg); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "tka", file), nil

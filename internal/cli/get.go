@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// get is another way to the commands that read, as kubectl has it.
+// get groups the commands that read, as kubectl does.
 func (t *tka) get() *cobra.Command {
 	cmd := t.status("get")
 	cmd.Short = "Show the sign-in of this device, or something else by name"
@@ -16,7 +16,7 @@ func (t *tka) get() *cobra.Command {
 	return cmd
 }
 
-// set is another way to the command that writes settings.
+// set groups the command that writes settings.
 func (t *tka) set() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "set",

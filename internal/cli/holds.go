@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// writeFlags are those of what changes something.
+// writeFlags are the flags of commands that change something.
 type writeFlags struct {
 	reason, confirm string
 	dryRun          bool
@@ -81,7 +81,7 @@ It is paused when "tka fleet runners" says Paused, and not before.`,
 	return cmd
 }
 
-// given are those that are true.
+// given returns the values that are true.
 func given(all ...bool) (some []bool) {
 	for _, is := range all {
 		if is {
@@ -98,7 +98,7 @@ func (wf writeFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// fleetChange is what has become of a hold.
+// fleetChange is the output of a command that changes fleet objects.
 type fleetChange[T any] struct {
 	meta
 	Result T `json:"result"`
@@ -110,7 +110,7 @@ func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req pl
 		return err
 	}
 	pattern, body := planefleet.CreateHold.Pattern, any(req)
-	if len(args) > 0 { // by its whole id, of which the forge is a part
+	if len(args) > 0 { // by its whole id, which includes the forge
 		id := strings.Split(args[0], "/")
 		pattern, body = planefleet.PausePool.Pattern, planefleet.PauseRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: req.Mode == planefleet.Drain, DryRun: req.DryRun, Key: req.Key}
 	}
@@ -140,7 +140,7 @@ func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req pl
 	}})
 }
 
-// typed makes sure that a person means it: who types the phrase, or has given it.
+// typed requires the confirmation phrase, either typed by the person or given in a flag.
 func (t *tka) typed(ctx context.Context, what, phrase, given string) error {
 	if given == phrase {
 		return nil
@@ -150,7 +150,7 @@ func (t *tka) typed(ctx context.Context, what, phrase, given string) error {
 	}
 	fmt.Fprintf(t.Err, "%s\nType %s to go on: ", screen.Safe(what), screen.Safe(phrase))
 	answer := make(chan string, 1)
-	go func() { // reading cannot be stopped; a signal ends the program without it
+	go func() { // a read cannot be cancelled; a signal ends the program without it
 		line, _ := bufio.NewReader(t.In).ReadString('\n')
 		answer <- strings.TrimSpace(line)
 	}()
@@ -268,7 +268,7 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 	}})
 }
 
-// wouldBe follows what is said of a write that was only tried.
+// wouldBe returns the addition to the output of a dry run.
 func wouldBe(dryRun bool) string {
 	if dryRun {
 		return " That would be; nothing was changed."
@@ -276,9 +276,8 @@ func wouldBe(dryRun bool) string {
 	return ""
 }
 
-// askTwice asks, and when that takes a code which was not given, once more with the code
-// that a person gets for it. Does says what is done, and given is the phrase, if it was
-// given beforehand.
+// askTwice calls ask. If the plane requires a code that the person did not give, askTwice obtains the code and calls ask again. does
+// describes the change, and given is the phrase if a flag gave it.
 func (t *tka) askTwice(ctx context.Context, c door.Client, does, given string, code *plane.Text, ask func() error) error {
 	err := ask()
 	p, ok := errors.AsType[*problem.Error](err)
@@ -291,8 +290,7 @@ func (t *tka) askTwice(ctx context.Context, c door.Client, does, given string, c
 	return ask()
 }
 
-// confirmed gets the code for what is to be confirmed, from who types its phrase. Does
-// says what is done.
+// confirmed obtains the code for a confirmation after the person has typed its phrase. does describes the change.
 func (t *tka) confirmed(ctx context.Context, c door.Client, does, id, given string) (plane.Text, error) {
 	var asked plane.Envelope[planefleet.Asked]
 	if err := c.Ask(ctx, planefleet.GetConfirmation.Pattern, 0, planefleet.ConfirmationRequest{ID: id}, &asked); err != nil {

@@ -21,11 +21,10 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// The servers that answer as none of ours would. Each accepts a login, so that
-// what it does is met at the next step.
+// Servers that respond unlike any real server. Each accepts a login, so that the next step meets its misbehaviour.
 var accepted = `{"username":"alice@example.com","role":"view","until":"2099-01-01T00:00:00Z","state":"pending","name":"alice-0","cluster":"prod-eu","namespaces":[],"missingNamespaces":[]}`
 
-// kubeconfigBody is a kubeconfig as a server sends it, after edit.
+// kubeconfigBody returns a kubeconfig as a server sends it, after edit.
 func kubeconfigBody(edit func(cluster, user, context, top map[string]any)) string {
 	cluster := map[string]any{"server": "https://k8s.example:6443", "certificate-authority-data": base64.StdEncoding.EncodeToString(testCA())}
 	user := map[string]any{"token": canary}
@@ -40,7 +39,7 @@ func kubeconfigBody(edit func(cluster, user, context, top map[string]any)) strin
 	return string(b)
 }
 
-// badKubeconfigs are kubeconfigs of CL-02, with the word that the refusal says.
+// badKubeconfigs returns the kubeconfigs of CL-02, each with a word from the refusal.
 func badKubeconfigs() map[string]struct{ body, word string } {
 	type m = map[string]any
 	bad := map[string]struct{ body, word string }{}
@@ -96,8 +95,8 @@ func badKubeconfigs() map[string]struct{ body, word string } {
 	return bad
 }
 
-// hostile proves that it is of prod-eu, if proven, and then answers every request
-// but the login by a kind of misbehaviour.
+// hostile returns a handler that misbehaves in the way of kind for every request but the login. If proven, it first proves that it serves
+// prod-eu.
 func hostile(kind string, proven bool, stop <-chan struct{}) http.HandlerFunc {
 	misbehave := misbehaving(kind, stop)
 	if !proven {
@@ -116,7 +115,7 @@ func hostile(kind string, proven bool, stop <-chan struct{}) http.HandlerFunc {
 			misbehave(w, r)
 			return
 		}
-		rec := httptest.NewRecorder() // what it answers, it proves: the key is its own
+		rec := httptest.NewRecorder() // it proves each response with its key
 		misbehave(rec, r)
 		maps.Copy(w.Header(), rec.Header())
 		w.Header().Set(door.ProofHeader, key.Prove(r.Header.Get(door.NonceHeader), r.Host, rec.Body.Bytes()))
@@ -125,7 +124,7 @@ func hostile(kind string, proven bool, stop <-chan struct{}) http.HandlerFunc {
 	}
 }
 
-// kubeInfo is what a server says of the cluster that kubeconfigBody leads to.
+// kubeInfo returns the cluster info for the cluster in kubeconfigBody.
 func kubeInfo(key door.Key) []byte {
 	b, err := json.Marshal(signin.ClusterInfo{Name: "prod-eu", ServerURL: "https://k8s.example:6443", CAData: testCA(), Key: key.Public(), Version: "v0.1.0"})
 	if err != nil {
@@ -171,7 +170,7 @@ func misbehaving(kind string, stop <-chan struct{}) http.HandlerFunc {
 				return
 			}
 			w.WriteHeader(http.StatusAccepted)
-		case "pending": // 202 for ever, and no codes: a server that does not know wait
+		case "pending": // always 202 without codes: a server that does not support waiting
 			h.Set("Retry-After", "1")
 			w.WriteHeader(http.StatusAccepted)
 		case "pending-silent":
@@ -237,8 +236,7 @@ func misbehaving(kind string, stop <-chan struct{}) http.HandlerFunc {
 	}
 }
 
-// hostile NAME KIND starts a server that misbehaves, at $NAME, and makes it the
-// one of the settings.
+// hostile NAME KIND starts a server that misbehaves, at $NAME, and makes it the server of the settings.
 func cmdHostile(ts *testscript.TestScript, neg bool, args []string) {
 	srv, stop := newHostile(args[1], true)
 	ts.Defer(stop)
@@ -251,8 +249,7 @@ func newHostile(kind string, proven bool) (*httptest.Server, func()) {
 	return srv, func() { close(ended); srv.CloseClientConnections(); srv.Close() }
 }
 
-// CL-02: whatever a kubeconfig holds beyond one cluster, one user and one
-// context is refused by name, and nothing is written.
+// CL-02: tka refuses a kubeconfig that holds more than one cluster, one user and one context. It names the extra part and writes nothing.
 func TestCL02_kubeconfigs_are_taken_strictly(t *testing.T) {
 	bad := badKubeconfigs()
 	for _, name := range slices.Sorted(maps.Keys(bad)) {

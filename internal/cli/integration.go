@@ -44,7 +44,7 @@ The function runs this program with the same arguments and returns its exit code
 	}
 }
 
-// generate is another way to integration, as some know it.
+// generate is an alternative name for the command integration.
 func (t *tka) generate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "generate",
@@ -58,19 +58,18 @@ func (t *tka) generate() *cobra.Command {
 	return cmd
 }
 
-// Kubeconfig files that make a context the current one of one shell lie in this
-// folder, named by the shell's process.
+// contextsFolder is the folder of the kubeconfig files that set the current context of one shell. Each file is named by the shell's
+// process.
 const contextsFolder = "contexts"
 
-// ownContext reports whether a file is one that makes a shell's current context.
+// ownContext reports whether tka wrote the file at path to set a shell's current context.
 func (t *tka) ownContext(path string) bool {
 	return slices.ContainsFunc(t.runFolders(), func(dir string) bool {
 		return filepath.Dir(filepath.Clean(path)) == filepath.Join(dir, contextsFolder)
 	})
 }
 
-// enterShell makes entry the cluster of the shell that runs us, if it is one that
-// asked for it.
+// enterShell makes entry the cluster of the calling shell, if tka runs from the shell's function.
 func (t *tka) enterShell(entry kubefile.Entry) {
 	if t.Getenv(shellscript.EvalFile) == "" {
 		return
@@ -95,8 +94,7 @@ func (t *tka) enterShell(entry kubefile.Entry) {
 	}
 }
 
-// leaveShell takes a cluster out of the shell that runs us, if it is there by us,
-// and removes what shells that are gone left.
+// leaveShell removes a cluster from the calling shell, if tka put it there. It also removes the files of shells that have ended.
 func (t *tka) leaveShell(cluster string) {
 	for _, run := range t.runFolders() {
 		sweepContexts(filepath.Join(run, contextsFolder))
@@ -111,7 +109,7 @@ func (t *tka) leaveShell(cluster string) {
 	}
 	rest := t.kubeconfigList()
 	if home, err := t.home(); err == nil && rest == filepath.Join(home, ".kube", "config") {
-		rest = "" // where kubectl looks anyway
+		rest = "" // kubectl reads that file anyway
 	}
 	err := t.tellShell([]shellscript.Change{{Name: "KUBECONFIG", Value: rest}, {Name: "TKA_CLUSTER"}})
 	if err == nil {
@@ -122,14 +120,14 @@ func (t *tka) leaveShell(cluster string) {
 	}
 }
 
-// kubeconfigList is $KUBECONFIG without what a shell's function put there.
+// kubeconfigList returns $KUBECONFIG without the file that the shell's function added.
 func (t *tka) kubeconfigList() string {
 	list := filepath.SplitList(t.Getenv("KUBECONFIG"))
 	return strings.Join(slices.DeleteFunc(list, t.ownContext), string(filepath.ListSeparator))
 }
 
-// writeContext writes the file that makes name the current context of the shell
-// that runs us, and removes those of shells that are gone.
+// writeContext writes the file that makes name the current context of the calling shell. It also removes the files of shells that have
+// ended.
 func (t *tka) writeContext(name string) (path string, err error) {
 	err = errors.New("there is no folder for the shell's own kubeconfig")
 	for _, run := range t.runFolders() {
@@ -153,11 +151,11 @@ func (t *tka) writeContext(name string) (path string, err error) {
 	return "", err
 }
 
-// sweepContexts removes what shells that are gone left in a folder of contexts.
+// sweepContexts removes the files of shells that have ended from a folder of contexts.
 func sweepContexts(dir string) {
 	left, err := os.ReadDir(dir)
 	if err != nil || ownfile.CheckFolder(dir) != nil {
-		return // there is nothing of ours
+		return // nothing that tka wrote
 	}
 	for _, e := range left {
 		if !processLives(e.Name()) {
@@ -166,8 +164,8 @@ func sweepContexts(dir string) {
 	}
 }
 
-// tellShell writes assignments where the function of the shell reads them. The
-// file is a new one in a private folder, and its name says which shell it is.
+// tellShell writes assignments to the file that the shell's function reads. The file must be new and in a private folder. Its name is the
+// name of the shell.
 func (t *tka) tellShell(changes []shellscript.Change) error {
 	path := t.Getenv(shellscript.EvalFile)
 	name := filepath.Base(path)

@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// A dialect is how a shell says what the tests have to say.
+// A dialect is how tests write commands for a shell.
 type dialect struct {
 	name   string
 	run    []string
-	code   string                   // the code of the last command
-	env    func(name string) string // a variable, or nothing
+	code   string                   // the exit code of the last command
+	env    func(name string) string // a variable, or empty
 	quote  func(string) string
 	setvar func(name, value string) string
 }
@@ -49,7 +49,7 @@ type session struct {
 
 func (s *session) add(line string) { s.lines = append(s.lines, line) }
 
-// tka runs tka and shows its code and what it changed.
+// tka runs tka and shows its exit code and its changes.
 func (s *session) tka(args ...string) {
 	var words []string
 	for _, a := range args {
@@ -64,7 +64,7 @@ func (s *session) show() {
 	s.add("echo \"cluster [" + s.env("TKA_CLUSTER") + "] kubeconfig [" + s.env("KUBECONFIG") + "]\"")
 }
 
-// play runs the script on a machine and returns the lines that it wrote.
+// play runs the script on a machine and returns its output lines.
 func (s *session) play(m *machine) []string {
 	s.t.Helper()
 	r := m.run("integration", s.name)
@@ -83,8 +83,7 @@ func (s *session) play(m *machine) []string {
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 }
 
-// inShells runs a test in each shell that is here, on a machine whose folders
-// have names that a shell could trip over.
+// inShells runs a test in each installed shell, on a machine whose folder names need quoting in a shell.
 func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *desk)) {
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {
@@ -118,8 +117,8 @@ func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *desk
 	}
 }
 
-// SGN-22, CL-05: login makes the cluster the shell's own, logout takes it away,
-// and what fails changes nothing and returns its code.
+// SGN-22, CL-05: login makes the cluster the current one of the shell, and logout removes it. A failed command changes nothing and returns
+// its exit code.
 func TestSGN22_login_and_logout(t *testing.T) {
 	inShells(t, func(t *testing.T, s *session, m *machine, d *desk) {
 		s.tka("login", "--role", "edit") // refused
@@ -129,7 +128,7 @@ func TestSGN22_login_and_logout(t *testing.T) {
 		s.tka("status")
 		s.tka("logout")
 		s.tka("logout")                              // was not signed in
-		s.tka("--timeout", "20s", "signin", "--use") // a flag first, and another name
+		s.tka("--timeout", "20s", "signin", "--use") // a flag first, and an alias
 		s.tka("-q", "signout")
 		got := s.play(m)
 		own := m.path(".kube/config")
@@ -149,8 +148,7 @@ func TestSGN22_login_and_logout(t *testing.T) {
 	})
 }
 
-// SGN-22: the person's own list of kubeconfigs comes back, and a kubeconfig that
-// is not ours is left alone.
+// SGN-22: the person's list of kubeconfigs is restored, and tka does not change a kubeconfig that it did not write.
 func TestSGN22_own_kubeconfig(t *testing.T) {
 	inShells(t, func(t *testing.T, s *session, m *machine, d *desk) {
 		list := m.path("a b") + ":" + m.path("it's")
@@ -158,10 +156,10 @@ func TestSGN22_own_kubeconfig(t *testing.T) {
 		s.add(s.setvar("KUBECONFIG", list))
 		s.tka("login")
 		s.add(s.setvar("MINE", "yes"))
-		s.tka("login") // again: there is one of ours in the list, not two
+		s.tka("login") // again: the list has one file of tka, not two
 		s.tka("logout")
 		s.tka("login")
-		s.add(s.setvar("KUBECONFIG", m.path("a b"))) // somebody's own doing
+		s.add(s.setvar("KUBECONFIG", m.path("a b"))) // a change by the person
 		s.tka("logout")
 		got := s.play(m)
 		if len(got) != 10 {
@@ -173,14 +171,13 @@ func TestSGN22_own_kubeconfig(t *testing.T) {
 		if got[8] != "code 0" || got[9] != "cluster [prod-eu] kubeconfig ["+m.path("a b")+"]" {
 			t.Errorf("%q", got)
 		}
-		if r := m.run("login"); r.code != 0 { // the contexts went where they belong
+		if r := m.run("login"); r.code != 0 { // the contexts are in the right files
 			t.Fatal(r.err)
 		}
 	})
 }
 
-// Shells that stop at the first error, take no unset variable and overwrite no
-// file can use the function too.
+// The function works in shells that stop at the first error, reject unset variables and do not overwrite files.
 func TestSGN22_strict_shells(t *testing.T) {
 	for _, options := range []string{"set -eu -o noclobber -o pipefail", "alias tka=false", "tka() { false; }"} {
 		for _, d := range dialects()[:2] {
@@ -201,7 +198,7 @@ func TestSGN22_strict_shells(t *testing.T) {
 	}
 }
 
-// The variable is taken for nothing but the function's own fresh file.
+// The variable has an effect only with the function's own new file.
 func TestSGN22_eval_file(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -248,7 +245,7 @@ func TestSGN22_eval_file(t *testing.T) {
 	}
 }
 
-// What shells that are gone have left is removed by the next one.
+// tka removes the files of shells that have ended.
 func TestSGN22_sweep(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -263,7 +260,7 @@ func TestSGN22_sweep(t *testing.T) {
 	if err != nil || len(left) != 1 || !strings.Contains(m.read(t, "private/bash"), left[0]) {
 		t.Errorf("%v, %v", left, err)
 	}
-	// CL-04: and by a logout, from wherever.
+	// CL-04: logout also removes them, without the function.
 	delete(m.env, "TKA_EVAL_FILE")
 	m.write(t, ".cache/tka/contexts/999999998-1", "")
 	if r := m.run("logout"); r.code != 0 {

@@ -10,13 +10,12 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 )
 
-// kubePaths are the kubeconfig files that kubectl would use, but for the one that
-// a shell's function put first.
+// kubePaths returns the kubeconfig files that kubectl would use, except the one that the shell's function added.
 func (t *tka) kubePaths() ([]string, error) {
 	return kubefile.Paths(t.kubeconfig, t.kubeconfigList(), t.home)
 }
 
-// readKube reads what the kubeconfig files say together, as kubectl does.
+// readKube reads and merges the kubeconfig files, as kubectl does.
 func (t *tka) readKube() (kubefile.View, error) {
 	paths, err := t.kubePaths()
 	if err != nil {
@@ -29,8 +28,7 @@ func (t *tka) readKube() (kubefile.View, error) {
 	return view, nil
 }
 
-// editableKube reads the kubeconfig files for editing. It fails if a file has a form
-// that an edit could not keep.
+// editableKube reads the kubeconfig files for editing. It fails if an edit could not preserve the form of a file.
 func (t *tka) editableKube() (kubefile.Files, error) {
 	paths, err := t.kubePaths()
 	if err != nil {
@@ -43,8 +41,7 @@ func (t *tka) editableKube() (kubefile.Files, error) {
 	return files, nil
 }
 
-// editKube changes the kubeconfig files by edit, which may be called more than
-// once, and returns the files that were changed.
+// editKube changes the kubeconfig files with edit and returns the changed files. It may call edit more than once.
 func (t *tka) editKube(ctx context.Context, edit func(kubefile.Files) error) ([]string, error) {
 	paths, err := t.kubePaths()
 	if err != nil {
@@ -57,7 +54,7 @@ func (t *tka) editKube(ctx context.Context, edit func(kubefile.Files) error) ([]
 	return changed, nil
 }
 
-// kubeError says why a kubeconfig is left alone.
+// kubeError explains why tka did not change a kubeconfig.
 func kubeError(err error) error {
 	if f, ok := errors.AsType[*fault.Fault](err); ok {
 		return f

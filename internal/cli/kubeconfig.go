@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
-// kubeconfigFlags are what the kubeconfig command is asked for.
+// kubeconfigFlags are the flags of the kubeconfig command.
 type kubeconfigFlags struct {
 	cluster string
 	token   bool
@@ -102,7 +102,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	return nil
 }
 
-// mayReplace asks before a file is replaced, and refuses files that are not ours.
+// mayReplace asks the person before a file is replaced, and refuses files of other users.
 func (t *tka) mayReplace(ctx context.Context, path string, yes bool) error {
 	if err := ownfile.Check(path); err != nil {
 		return outError(path, err)
@@ -117,7 +117,7 @@ func outError(path string, err error) error {
 	return fault.New(fault.Failed, "%s is not written: %v", path, err).Because(err).Try("Write another file: --out FILE")
 }
 
-// jsonOf turns YAML into JSON.
+// jsonOf converts YAML to JSON.
 func jsonOf(text []byte) ([]byte, error) {
 	var v any
 	if err := yaml.Unmarshal(text, &v); err != nil {

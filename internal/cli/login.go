@@ -23,7 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// loginFlags are what login is asked for.
+// loginFlags are the flags of login.
 type loginFlags struct {
 	role       string
 	period     time.Duration
@@ -32,9 +32,9 @@ type loginFlags struct {
 	use        bool
 	dryRun     bool
 	shell      bool
-	auto       bool // the plugin may sign in by itself
-	refresh    bool // what there is or was is meant
-	all        bool // every cluster that is known
+	auto       bool // the plugin may sign in without the person
+	refresh    bool // repeat the present or last sign-in
+	all        bool // every known cluster
 }
 
 func (t *tka) login() *cobra.Command {
@@ -84,7 +84,7 @@ the exit code is 0 if all succeeded, the common one if all failed alike, and els
 	return cmd
 }
 
-// flags are those by which a sign-in is asked for.
+// flags adds the flags of a sign-in request.
 func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&lf.role, "role", "", "role to sign in with, among those that are granted (default: the one that the grants prefer)")
@@ -94,14 +94,14 @@ func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	t.complete(cmd, "cluster", t.clusterNames)
 }
 
-// loginResult is what login did.
+// loginResult is the output of login.
 type loginResult struct {
 	meta
 	Cluster           string   `json:"cluster"`
 	Server            string   `json:"server"` // the access server's URL
 	Username          string   `json:"username"`
 	Role              string   `json:"role"`
-	Namespaces        []string `json:"namespaces"` // none: the whole cluster
+	Namespaces        []string `json:"namespaces"` // empty: the whole cluster
 	MissingNamespaces []string `json:"missingNamespaces"`
 	Until             string   `json:"until"` // RFC 3339, UTC
 	Clamped           bool     `json:"clamped"`
@@ -133,7 +133,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 
 // loginTo signs in to one cluster and writes the kubeconfig.
 func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *memory.Settings) (res loginResult, entry kubefile.Entry, err error) {
-	if _, err := t.editableKube(); err != nil { // before anything is asked for
+	if _, err := t.editableKube(); err != nil { // before the first request
 		return res, entry, err
 	}
 	t.dry = lf.dryRun
@@ -185,13 +185,12 @@ func (lf loginFlags) check() error {
 	return nil
 }
 
-// signIn signs in and waits until the access is there. With an error the status
-// is that of a sign-in that was made all the same, or has no name.
+// signIn signs in and waits until the access is ready. On an error, the status has a name if the server created a sign-in nevertheless.
 func (t *tka) signIn(ctx context.Context, l *link.Link, lf loginFlags) (signin.Status, link.Granted, error) {
 	accepted, err := link.Patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
 		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
 	})
-	if err != nil && ctx.Err() != nil { // nobody waited for the answer
+	if err != nil && ctx.Err() != nil { // tka stopped waiting for the response
 		err = perhapsSignedIn(err)
 	}
 	if err != nil {
@@ -204,9 +203,9 @@ func (t *tka) signIn(ctx context.Context, l *link.Link, lf loginFlags) (signin.S
 	return accepted.Status, g, nil
 }
 
-// noteSignIn remembers a sign-in, so that kubectl's plugin finds its server.
+// noteSignIn stores a sign-in, so that kubectl's plugin finds its server.
 func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g link.Granted) {
-	t.forgetToken(base, g.Cluster) // it may be of another role
+	t.forgetToken(base, g.Cluster) // it may have another role
 	err := t.remember(ctx, base, func(k *memory.Known) {
 		k.Cluster, k.Chosen = g.Cluster, true
 		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
@@ -231,7 +230,7 @@ func (t *tka) showLogin(res loginResult) error {
 	return err
 }
 
-// moment reads a time of the wire for people.
+// moment formats an RFC 3339 time for people.
 func (t *tka) moment(rfc3339 string) string {
 	at, err := time.Parse(time.RFC3339, rfc3339)
 	if err != nil {
@@ -240,10 +239,10 @@ func (t *tka) moment(rfc3339 string) string {
 	return fmt.Sprintf("%s (%s)", minute(at), screen.Short(at.Sub(t.Now())))
 }
 
-// minute is a time as people read it, in their own zone.
+// minute formats a time in the local zone for people.
 func minute(at time.Time) string { return at.Local().Format("2006-01-02 15:04") }
 
-// mergeLogin writes the entries of a sign-in that a server gave.
+// mergeLogin writes the entries of a sign-in from a server.
 func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link.Link, use bool) error {
 	if err := t.sameCluster(entry, l); err != nil {
 		return err
@@ -258,9 +257,8 @@ func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link.Link, u
 		Try("If it is a remainder: kubectl config delete-%s %s", other.What, other.Name)
 }
 
-// sameCluster refuses a server that gives its cluster the name of one that this
-// machine knows from another server, with another key or authority: commands
-// meant for the one would go to the other.
+// sameCluster refuses a server whose cluster has the name of one that this machine knows from another server with another key or authority.
+// Otherwise commands meant for one cluster would go to the other.
 func (t *tka) sameCluster(entry kubefile.Entry, l *link.Link) error {
 	machine, err := t.known()
 	if err != nil {
@@ -283,7 +281,7 @@ func (t *tka) sameCluster(entry kubefile.Entry, l *link.Link) error {
 		Try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
 }
 
-// planLogin says what login would do.
+// planLogin shows what login would do.
 func (t *tka) planLogin(l *link.Link, lf loginFlags, set *memory.Settings) error {
 	info := l.Info
 	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: signin.NewToken("none")}
@@ -319,22 +317,21 @@ func (t *tka) planLogin(l *link.Link, lf loginFlags, set *memory.Settings) error
 	}})
 }
 
-// stillSignedIn adds to the fault of a login that the server has a sign-in now.
+// stillSignedIn adds to the fault of a login that the person is signed in now.
 func stillSignedIn(err error) error {
 	f := fault.As(err)
 	if _, theirs := errors.AsType[*problem.Error](err); theirs || f.Code == fault.NotReady {
-		return f // the server's own answer says how it stands
+		return f // the server's response already describes the state
 	}
 	return f.Try("You are signed in all the same; to end it: tka logout")
 }
 
-// perhapsSignedIn adds to the fault of a login whose answer was not waited for
-// that the server may have made a sign-in.
+// perhapsSignedIn adds to the fault of a login without a response that the server may have created a sign-in.
 func perhapsSignedIn(err error) error {
 	return fault.As(err).Try("The server may have signed you in; to see, or to end it: tka status, tka logout")
 }
 
-// entry is what to write into a kubeconfig for k.
+// entry returns the kubeconfig entry for k.
 func (t *tka) entry(set *memory.Settings, k signin.Kubeconfig, namespaces []string) kubefile.Entry {
 	e := kubefile.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.plugin(), Args: kubefile.PluginArgs(k.Cluster)}
 	switch {
@@ -352,8 +349,7 @@ func (t *tka) entry(set *memory.Settings, k signin.Kubeconfig, namespaces []stri
 	return e
 }
 
-// plugin is the command by which kubectl finds this program: by name where PATH
-// has it, else by where it is.
+// plugin returns the command with which kubectl runs tka: its name if it is in PATH, and otherwise its full path.
 func (t *tka) plugin() string {
 	for _, name := range []string{"tka", "kubectl-tka"} {
 		if _, err := exec.LookPath(name); err == nil {
@@ -368,5 +364,5 @@ func (t *tka) plugin() string {
 	return self
 }
 
-// list is s, never null in JSON.
+// list returns s; never null in JSON.
 func list(s []string) []string { return append([]string{}, s...) }

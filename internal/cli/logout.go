@@ -50,7 +50,7 @@ Not being signed in is no error. Sign-ins of your other devices go on.`,
 	return cmd
 }
 
-// logoutResult is what logout did.
+// logoutResult is the output of logout.
 type logoutResult struct {
 	meta
 	Cluster     string       `json:"cluster"`
@@ -62,7 +62,7 @@ type logoutResult struct {
 	DryRun      bool         `json:"dryRun"`
 }
 
-// logoutWait is how long the server may take to see the access gone.
+// logoutWait is how long the server may wait until the access is removed.
 const logoutWait = 2 * time.Second
 
 // logoutOf signs out of one cluster.
@@ -72,7 +72,7 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 	if err != nil {
 		return res, err
 	}
-	if denied != nil { // ending is allowed to everybody who has something to end
+	if denied != nil { // any caller with a sign-in may end it, even without a grant
 		k, err := t.known()
 		if err != nil {
 			return res, err
@@ -116,14 +116,14 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 	return res, nil
 }
 
-// forgetToken takes a token out of the cache.
+// forgetToken removes a token from the cache.
 func (t *tka) forgetToken(base, cluster string) {
 	if err := t.tokens().Drop(base, cluster); err != nil {
 		t.warn("the token for %s is still on this machine until it ends: %v", cluster, err)
 	}
 }
 
-// dryEdit is an edit that is not written.
+// dryEdit applies an edit without writing it.
 func (t *tka) dryEdit(edit func(kubefile.Files) error) error {
 	files, err := t.editableKube()
 	if err != nil {

@@ -14,15 +14,14 @@ import (
 	"github.com/tailplane/tailplane/internal/cli"
 )
 
-// A machine is somebody's computer with tka on it: a home folder of its own and
-// settings that name one server.
+// A machine is a computer with tka: it has a home folder and settings that name one server.
 type machine struct {
 	home string
 	env  map[string]string
 	t    *testing.T
 }
 
-// A result is what one run of tka did.
+// A result is the outcome of one run of tka.
 type result struct {
 	code     int
 	out, err string
@@ -60,7 +59,7 @@ func (m *machine) read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// files are the files of the home folder.
+// files returns the files in the home folder.
 func (m *machine) files(t *testing.T) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(m.home, func(path string, d fs.DirEntry, err error) error {

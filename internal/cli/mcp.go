@@ -17,10 +17,10 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 )
 
-// unending marks a command that --timeout does not end: it bounds something else.
+// unending marks a command whose run --timeout does not limit; there the flag limits something else.
 const unending = "unending"
 
-// mcpFlags are what the tools are to be like.
+// mcpFlags are the flags of the command mcp and of commands that use the operator plane.
 type mcpFlags struct {
 	url          string
 	tokenFile    string
@@ -93,8 +93,8 @@ func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 	return nil
 }
 
-// planeURL is where the operator plane is: as given, else as the settings say. It is
-// never guessed: whoever answers there gets the token.
+// planeURL returns the URL of the operator plane, from the flag or else from the settings. tka never guesses it, because the server at that
+// URL gets the token.
 func (t *tka) planeURL(given string) (*url.URL, error) {
 	from := "--url"
 	if given == "" {
@@ -123,7 +123,7 @@ func (t *tka) planeURL(given string) (*url.URL, error) {
 	return u, nil
 }
 
-// planeToken is where a token comes from, if from anywhere.
+// planeToken returns the source of the token, which may be empty.
 func (t *tka) planeToken(mf mcpFlags) (*bearer.Source, error) {
 	if mf.tokenFile != "" && mf.tokenCommand != "" {
 		return nil, fault.Usage("--token-file and --token-command cannot both be given")

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// newPlane is the operator plane's API on loopback, where everybody is alice.
+// newPlane starts the operator plane's API on loopback, where every caller is alice.
 func newPlane(t *testing.T) *httptest.Server {
 	board := plane.NewBoard(time.Now)
 	board.Replace(plane.KindCluster, "kubernetes", []plane.Object{plane.Cluster{ID: "c1", Name: "prod-eu", Health: "Alive"}})
@@ -47,7 +47,7 @@ func newPlane(t *testing.T) *httptest.Server {
 	return srv
 }
 
-// mcp runs tka mcp with what an assistant sends, and returns what it says.
+// mcp runs tka mcp with the input of an assistant and returns its output.
 func mcp(t *testing.T, config, in string, env map[string]string, args ...string) (code int, out, errs string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -74,8 +74,7 @@ not a message
 {"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"list_clusters","arguments":{"query":"prod"}}}
 `
 
-// MC-06, PLANE-13: on standard output there are messages of the protocol and nothing
-// else, to the last answer, whatever else there is to say.
+// MC-06, PLANE-13: standard output has only messages of the protocol until the last response.
 func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 	srv, nobody := newPlane(t), httptest.NewServer(http.NotFoundHandler())
 	defer nobody.Close()
@@ -121,7 +120,7 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 	}
 }
 
-// What the help says of tools that change something is what each tool says of itself.
+// The help lists exactly the tools that declare a change.
 func TestMCPHelpNamesWhatWrites(t *testing.T) {
 	_, out, errs := mcp(t, settingsFile(t, ""), conversation, nil, "--url", newPlane(t).URL)
 	var want strings.Builder
@@ -157,7 +156,7 @@ func redirecting(t *testing.T, to string) string {
 	return srv.URL
 }
 
-// MC-06: where the plane is nobody guesses, and no token goes by plain http.
+// MC-06: tka does not guess the address of the plane and sends no token by plain http.
 func TestMC06_WhereThePlaneIs(t *testing.T) {
 	for why, c := range map[string]struct {
 		config string

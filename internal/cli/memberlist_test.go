@@ -12,8 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 )
 
-// lister is a desk of prod-eu that answers for its list of clusters with text,
-// and proves it.
+// lister returns a desk of prod-eu that sends the bytes of answer as its list of clusters, with a proof.
 func lister(t *testing.T, answer func(w http.ResponseWriter, r *http.Request) []byte) (*desk, *httptest.Server) {
 	t.Helper()
 	d, real := newDesk(t, "prod-eu")
@@ -42,8 +41,8 @@ func allow(t *testing.T, m *machine, urls ...string) {
 	m.write(t, "config/tka/config.yaml", text)
 }
 
-// GO-07: doctor names what a server refuses to list, as data: who sent the header
-// may be anybody on the way, so nothing is done because of it.
+// GO-07: doctor shows the records that a server does not list as data only. Any node on the path may have sent the header, so it has no
+// other effect.
 func TestGO07_doctor_names_refused_records(t *testing.T) {
 	_, srv := lister(t, func(w http.ResponseWriter, _ *http.Request) []byte {
 		for range 50 {
@@ -60,8 +59,8 @@ func TestGO07_doctor_names_refused_records(t *testing.T) {
 
 const unprintable = "\x1b\x07\r\u202e\u009b\u200b"
 
-// GO-08, CL-04: what a list says is data, whatever it says; every form shows it,
-// does nothing to the terminal, and parses back to what it was.
+// GO-08, CL-04: the content of a list is data. Every output format shows it, does not control the terminal, and parses back to the
+// original.
 func TestGO08_a_list_is_data(t *testing.T) {
 	evil := "\x1b[31mprod\x1b]0;x\x07\r\u202e\u009b2J\u200b$(touch x)\n'"
 	list, err := json.Marshal([]map[string]any{{"apiEndpoint": evil, "apiPort": 6443, "labels": map[string]string{evil: evil, "env": "prod"}, "name": evil, "id": evil, "url": evil,
@@ -111,7 +110,7 @@ func TestGO08_a_list_is_data(t *testing.T) {
 	}
 }
 
-// GO-05: a list that is none, or too much.
+// GO-05: invalid or oversized lists.
 func TestGO05_lists_that_are_none(t *testing.T) {
 	entry := func(i int) string { return fmt.Sprintf(`{"name":"c%d","state":"dead"}`, i) }
 	many := func(n int, one func(int) string) string {
@@ -154,25 +153,25 @@ func TestGO05_lists_that_are_none(t *testing.T) {
 			r := m.run(cmd...)
 			code := tt.code
 			if cmd[0] == "login" && code == 0 {
-				code = 3 // there is none of the name, or it is unverified
+				code = 3 // no cluster has that name, or it is unverified
 			}
 			if r.code != code || cmd[0] == "clusters" && !strings.Contains(r.err, tt.word) || len(r.err) > 64<<10 {
 				t.Errorf("%.60s: %v: code %d, want %d\n%.500s\n%.2000s", tt.text, cmd, r.code, code, r.out, r.err)
 			}
 		}
 	}
-	// all of 10,000 are shown, and said to be in doubt in a few lines
+	// all 10,000 are shown, and the doubts are reported in a few lines
 	_, srv := lister(t, func(http.ResponseWriter, *http.Request) []byte { return []byte(many(10_000, entry)) })
 	m := newMachine(t, srv.URL)
 	if r := m.run("clusters", "--all"); r.code != 0 || strings.Count(r.out, "\n") != 10_001 || strings.Count(r.err, "\n") > 50 {
 		t.Errorf("code %d, %d lines\n%.2000s", r.code, strings.Count(r.out, "\n"), r.err)
 	}
-	if r := m.run("login", "--all"); r.code != 0 || strings.Count(r.out, "\n") != 2 { // the dead are not tried: its own is left
+	if r := m.run("login", "--all"); r.code != 0 || strings.Count(r.out, "\n") != 2 { // dead clusters are not tried: one is left
 		t.Errorf("code %d\n%.2000s%.2000s", r.code, r.out, r.err)
 	}
 }
 
-// A list without proof is nobody's.
+// tka rejects a list without a proof.
 func TestGO03_a_list_is_proved(t *testing.T) {
 	d, real := newDesk(t, "prod-eu")
 	d.knows(real.URL)

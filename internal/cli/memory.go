@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 )
 
-// settings reads the settings file once. Mistakes in it are the user's: exit 2.
+// settings reads the settings file once. An invalid file is a usage error: exit code 2.
 func (t *tka) settings() (*memory.Settings, error) {
 	if t.loaded != nil {
 		return t.loaded, nil
@@ -45,7 +45,7 @@ func readSettings(path string) ([]byte, error) {
 	return ownfile.ReadAll(f, path)
 }
 
-// known reads what this machine remembers of servers.
+// known reads what this machine stores about servers.
 func (t *tka) known() (memory.Servers, error) {
 	path, err := t.knownFile()
 	if err != nil {
@@ -54,7 +54,7 @@ func (t *tka) known() (memory.Servers, error) {
 	return memory.ReadServers(path)
 }
 
-// remember notes what is known of the server at base.
+// remember stores facts about the server at base.
 func (t *tka) remember(ctx context.Context, base string, set func(*memory.Known)) error {
 	return t.editKnown(ctx, func(k *memory.Servers) { k.Note(base, set) })
 }
@@ -67,7 +67,7 @@ func (t *tka) editKnown(ctx context.Context, edit func(*memory.Servers)) error {
 	return memory.EditServers(ctx, path, edit)
 }
 
-// serverNames and knownNames complete flags, from this machine's files.
+// serverNames and knownNames return completions of flags, from this machine's files.
 func (t *tka) serverNames(context.Context) []string {
 	var names []string
 	if set, err := t.settings(); err == nil {

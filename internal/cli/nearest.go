@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/spelling"
 )
 
-// oneOf refuses a value that is not among values, naming the nearest.
+// oneOf returns an error for a value that is not among values, and suggests the nearest one.
 func oneOf(what, value string, values []string) error {
 	if slices.Contains(values, value) {
 		return nil
@@ -56,8 +56,8 @@ func commandNames(cmd *cobra.Command) []string {
 	return names
 }
 
-// unknownCommand finds the word that was meant as a subcommand of cmd and is
-// none, when the flags behind it are what parsing stumbled over.
+// unknownCommand returns the argument that was meant as a subcommand of cmd but is none. It is for the case that parsing failed at a flag
+// after it.
 func unknownCommand(cmd *cobra.Command, args []string) (string, bool) {
 	if !cmd.HasSubCommands() {
 		return "", false
@@ -66,7 +66,7 @@ func unknownCommand(cmd *cobra.Command, args []string) (string, bool) {
 		word := args[i]
 		if !strings.HasPrefix(word, "-") {
 			if found, _, err := cmd.Root().Find([]string{word}); err == nil && found != cmd.Root() {
-				continue // the way to cmd itself
+				continue // a parent command or cmd itself
 			}
 			return word, true
 		}
@@ -76,7 +76,7 @@ func unknownCommand(cmd *cobra.Command, args []string) (string, bool) {
 				f = cmd.Root().PersistentFlags().ShorthandLookup(name)
 			}
 			if f != nil && f.NoOptDefVal == "" {
-				i++ // its value
+				i++ // skip its value
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A place is a name of the tailnet: who answers there can change.
+// A place is a name in the tailnet; the server behind it can change.
 type place struct {
 	*httptest.Server
 	now atomic.Pointer[http.Handler]
@@ -34,9 +34,8 @@ func commands() [][]string {
 		{"credential", "--cluster", "prod-eu"}, {"login", "--dry-run"}}
 }
 
-// SGN-24, CL-01: a name that now belongs to another machine: every command ends
-// with exit 3, with both keys and the way on, before anything but the question
-// for the proof is sent. Guards link.Prove.
+// SGN-24, CL-01: a name that now belongs to another machine. Every command exits with 3 and shows both keys and the next step. tka sends
+// only the request for the proof. Guards link.Prove.
 func TestSGN24_a_name_taken_over(t *testing.T) {
 	real, _ := newDesk(t, "prod-eu")
 	name := newPlace(t, real)
@@ -66,7 +65,7 @@ func TestSGN24_a_name_taken_over(t *testing.T) {
 		t.Error("something was written")
 	}
 
-	// the documented way to take the new key
+	// the documented way to trust the new key
 	if r := m.run("config", "--forget-server", "desk"); r.code != 0 || !strings.Contains(r.err, "Forgot the server "+name.URL) {
 		t.Fatalf("code %d: %s", r.code, r.err)
 	}
@@ -76,7 +75,7 @@ func TestSGN24_a_name_taken_over(t *testing.T) {
 	if r := m.run("status"); r.code != 0 {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
-	// and back
+	// back to the real server
 	name.move(real)
 	if r := m.run("status"); r.code != 3 {
 		t.Errorf("code %d: %s", r.code, r.err)
@@ -100,14 +99,13 @@ func TestSGN24_a_name_taken_over(t *testing.T) {
 	}
 }
 
-// SGN-24: what somebody in the place of the server can try. None of it gets more
-// than the question for the proof.
+// SGN-24: attacks by a machine in the place of the server. None of them receives more than the request for the proof.
 func TestSGN24_proofs(t *testing.T) {
 	real, _ := newDesk(t, "prod-eu")
-	relayed := func(change func(*http.Request)) http.Handler { // passes everything on to the real one
+	relayed := func(change func(*http.Request)) http.Handler { // forwards everything to the real server
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { change(r); real.handler.ServeHTTP(w, r) })
 	}
-	edited := func(change func(rec *httptest.ResponseRecorder)) http.Handler { // changes what the real one answers
+	edited := func(change func(rec *httptest.ResponseRecorder)) http.Handler { // changes the real server's responses
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			rec := httptest.NewRecorder()
 			real.handler.ServeHTTP(rec, r)
@@ -199,8 +197,7 @@ func TestSGN24_proofs(t *testing.T) {
 	}
 }
 
-// SGN-24: a server that proves itself and then answers with something else: no
-// answer without its proof is used.
+// SGN-24: a server proves its identity and then sends something else. tka uses no response without a proof.
 func TestSGN24_every_answer_is_proved(t *testing.T) {
 	real, _ := newDesk(t, "prod-eu")
 	shell, plugin := []string{"shell", "--", "true"}, []string{"credential", "--cluster", "prod-eu"}
@@ -224,7 +221,7 @@ func TestSGN24_every_answer_is_proved(t *testing.T) {
 	}
 }
 
-// The kubeconfig leads where the proved cluster-info said, or nowhere.
+// The kubeconfig must have the address of the proved cluster info.
 func TestSGN24_the_kubeconfig_is_what_was_proved(t *testing.T) {
 	key := keyFor("prod-eu")
 	for what, change := range map[string]func(info map[string]any){
@@ -258,7 +255,7 @@ func TestSGN24_the_kubeconfig_is_what_was_proved(t *testing.T) {
 	}
 }
 
-// A key in the settings is known before first contact, and nothing is taken on trust.
+// A key in the settings is known before first contact, so tka trusts no key at first contact.
 func TestSGN24_a_key_in_the_settings(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -285,7 +282,7 @@ func TestSGN24_a_key_in_the_settings(t *testing.T) {
 	}
 }
 
-// CL-02: a second server may not take over a cluster's name with a key of its own.
+// CL-02: a second server with another key may not take over a cluster's name.
 func TestSGN24_two_servers_of_one_name(t *testing.T) {
 	_, one := newDesk(t, "prod-eu")
 	m := newMachine(t, one.URL)
@@ -304,15 +301,14 @@ func TestSGN24_two_servers_of_one_name(t *testing.T) {
 	if m.read(t, ".kube/config") != config {
 		t.Error("the kubeconfig was changed")
 	}
-	// kubectl's plugin still asks the first
+	// kubectl's plugin still uses the first server
 	before := len(other.seen())
 	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 0 || len(other.seen()) != before {
 		t.Errorf("code %d, the second was asked %v: %s", r.code, other.seen()[before:], r.err)
 	}
 }
 
-// A replica that cannot be reached is followed by another one with the same key;
-// one that refuses, or has another key, is not asked around.
+// After an unreachable replica, tka tries another one with the same key. After a refusal, or a replica with another key, it tries no other.
 func TestReplicas(t *testing.T) {
 	one, first := newDesk(t, "prod-eu")
 	two := &desk{store: one.store, cluster: "prod-eu", rules: one.rules} // the same cluster, so the same key
@@ -321,7 +317,7 @@ func TestReplicas(t *testing.T) {
 	defer second.Close()
 	m := newMachine(t, first.URL)
 	m.write(t, "config/tka/config.yaml", m.read(t, "config/tka/config.yaml")+"- {name: two, url: \""+second.URL+"\", insecureHTTP: true}\n")
-	if r := m.run("status", "--server", "two"); r.code != 3 { // not signed in; but now it is known
+	if r := m.run("status", "--server", "two"); r.code != 3 { // not signed in, but the server is known now
 		t.Fatal(r.err)
 	}
 	if r := m.run("login"); r.code != 0 {

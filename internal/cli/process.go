@@ -8,12 +8,11 @@ import (
 	"strings"
 )
 
-// processID names a process: no other one has its number and, where the system
-// tells it, the moment of its start.
+// processID returns a unique name of a process: its number and, if the system reports it, its start time.
 func processID(pid int) string {
 	start := ""
 	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
-		// A program's name, in parentheses, may hold anything.
+		// The program's name, in parentheses, may contain any characters.
 		if fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]); len(fields) > 19 {
 			start = string(fields[19])
 		}
@@ -21,7 +20,7 @@ func processID(pid int) string {
 	return fmt.Sprintf("%d-%s", pid, start)
 }
 
-// processLives reports whether the process of an id is still there; yes in doubt.
+// processLives reports whether the process with an id still exists; true if that is unknown.
 func processLives(id string) bool {
 	number, start, _ := strings.Cut(id, "-")
 	pid, err := strconv.Atoi(number)

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the reference of the commands into docs/reference/cli")
 
-// tree is the program's commands, without a machine to run them on.
+// tree returns the program's commands, without a machine to run them on.
 func tree() *cobra.Command {
 	t := &tka{Program: Program{Args: []string{"tka"}, In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{},
 		Getenv: func(string) string { return "" }, Now: time.Now, Build: Build{Version: "devel"}}}
@@ -27,7 +27,7 @@ func tree() *cobra.Command {
 	return root
 }
 
-// walk calls f for each command that people see, parents first.
+// walk calls f for each visible command, parents first.
 func walk(cmd *cobra.Command, f func(*cobra.Command)) {
 	f(cmd)
 	for _, c := range cmd.Commands() {
@@ -37,7 +37,7 @@ func walk(cmd *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// The reference in docs is what the commands say of themselves.
+// The reference in docs matches the help texts of the commands.
 func TestReference(t *testing.T) {
 	dir := filepath.Join("..", "..", "docs", "reference", "cli")
 	want := map[string]string{"README.md": index(tree())}
@@ -126,13 +126,13 @@ func reference(c *cobra.Command) string {
 
 func manPage(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// roff makes text plain to man: nothing in it is a request or an escape.
+// roff escapes text for man, so that it contains no request and no escape.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(s)
 	return strings.ReplaceAll("\n"+s, "\n.", "\n\\&.")[1:]
 }
 
-// manual is the page of a command in section 1.
+// manual returns the manual page of a command in section 1.
 func manual(c *cobra.Command) string {
 	var b strings.Builder
 	c.InitDefaultHelpFlag()
@@ -223,8 +223,7 @@ func flagTable(set *pflag.FlagSet) string {
 	return b.String()
 }
 
-// SGN-18: every command says what it is for, shows an example, and answers -h
-// and an unknown flag as it should.
+// SGN-18: every command has a description and an example, and handles -h and an unknown flag correctly.
 func TestEveryCommand(t *testing.T) {
 	var paths [][]string
 	walk(tree(), func(c *cobra.Command) {
@@ -266,7 +265,7 @@ func TestEveryCommand(t *testing.T) {
 	}
 }
 
-// Every example that is a command of ours is one: its words and flags exist.
+// Every tka command in an example is valid: its words and flags exist.
 func TestExamplesParse(t *testing.T) {
 	walk(tree(), func(c *cobra.Command) {
 		for line := range strings.Lines(c.Example) {

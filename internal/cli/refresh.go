@@ -31,7 +31,7 @@ ended is made again, with the role and the namespaces that this machine used las
 	return cmd
 }
 
-// again is what to ask for to have what there is, or was last.
+// again returns the flags that repeat the present sign-in, or else the last one.
 func (t *tka) again(ctx context.Context, l *link.Link, lf loginFlags, set *memory.Settings) (loginFlags, error) {
 	st, err := link.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	p, ok := errors.AsType[*problem.Error](err)

@@ -27,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// TestMain makes the test binary the program itself when it is run as tka.
+// TestMain makes the test binary run as tka when its name is tka.
 func TestMain(m *testing.M) {
 	run := func() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -38,8 +38,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"tka": run, "kubectl-tka": run, "kubectl_complete-tka": run})
 }
 
-// SGN-18, SGN-19 and the rows CL: the scripts are the tests, each runs the
-// program as people do.
+// SGN-18, SGN-19 and the rows CL: the scripts are the tests. Each runs the program as people do.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -64,8 +63,8 @@ func TestScripts(t *testing.T) {
 
 type serversKey struct{}
 
-// desk NAME [key=value…] starts an access server at $NAME and makes it the one
-// of the settings. Keys: cluster, ready, grant (repeatable: role/period/priority/namespaces), max, refuse, tls.
+// desk NAME [key=value…] starts an access server at $NAME and makes it the server of the settings. Keys: cluster, ready, grant (repeatable:
+// role/period/priority/namespaces), max, refuse, tls.
 func cmdDesk(ts *testscript.TestScript, neg bool, args []string) {
 	name, opts := args[0], args[1:]
 	d := &desk{store: newMemory(0), cluster: "prod-eu"}
@@ -149,9 +148,8 @@ func rule(s string) string {
 	return string(b)
 }
 
-// knows NAME [OTHER[,key=value…]…] makes a desk know others as verified and
-// alive, or as told: state, cluster, id, url, key (of a word), labels (k:v+k:v),
-// unverified, conflict.
+// knows NAME [OTHER[,key=value…]…] makes a desk know others as verified and alive, or as given: state, cluster, id, url, key (of a word),
+// labels (k:v+k:v), unverified, conflict.
 func cmdKnows(ts *testscript.TestScript, neg bool, args []string) {
 	servers := ts.Value(serversKey{}).(map[string]*desk)
 	var list []gossip.Member
@@ -190,12 +188,12 @@ func cmdKnows(ts *testscript.TestScript, neg bool, args []string) {
 	servers[args[0]].knows(ts.Getenv(args[0]), list...)
 }
 
-// down NAME ends a server.
+// down NAME stops a server.
 func cmdDown(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Value(serversKey{}).(map[string]*desk)[args[0]].stop()
 }
 
-// refusing NAME takes the grants of a server's caller away.
+// refusing NAME removes the grants of a server's caller.
 func cmdRefusing(ts *testscript.TestScript, neg bool, args []string) {
 	d := ts.Value(serversKey{}).(map[string]*desk)[args[0]]
 	d.mu.Lock()
@@ -204,8 +202,7 @@ func cmdRefusing(ts *testscript.TestScript, neg bool, args []string) {
 	d.start()
 }
 
-// visits NAME TEXT… checks the requests that a desk saw, in order, since the
-// last visits command.
+// visits NAME TEXT… checks the requests to a desk, in order, since the last visits command.
 func cmdVisits(ts *testscript.TestScript, neg bool, args []string) {
 	d := ts.Value(serversKey{}).(map[string]*desk)[args[0]]
 	got := d.seen()
@@ -217,7 +214,7 @@ func cmdVisits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// exits CODE PROGRAM ARG… runs a program and checks the code it exits with.
+// exits CODE PROGRAM ARG… runs a program and checks its exit code.
 func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
@@ -250,8 +247,7 @@ func cmdMode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// parses json|yaml FILE checks that a file, or stdout, is well formed and has
-// an apiVersion and a kind.
+// parses json|yaml FILE checks that a file, or stdout, is well formed and has an apiVersion and a kind.
 func cmdParses(ts *testscript.TestScript, neg bool, args []string) {
 	v := decode(ts, args[0], ts.ReadFile(args[1]))
 	m, ok := v.(map[string]any)
@@ -275,8 +271,7 @@ func decode(ts *testscript.TestScript, form, text string) any {
 	return v
 }
 
-// field FILE PATH VALUE checks one value of a JSON or YAML file: a path of keys,
-// of indexes and of name=NAME with "/" between.
+// field FILE PATH VALUE checks one value of a JSON or YAML file. The path consists of keys, indexes and name=NAME, separated by "/".
 func cmdField(ts *testscript.TestScript, neg bool, args []string) {
 	v := decode(ts, "yaml", ts.ReadFile(args[0])) // JSON is YAML
 	for step := range strings.SplitSeq(args[1], "/") {
@@ -332,7 +327,7 @@ func cmdNoToken(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 }
 
-// link TARGET NAME makes a symbolic link.
+// link TARGET NAME creates a symbolic link.
 func cmdLink(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.Symlink(args[0], ts.MkAbs(args[1])))
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/reach"
 )
 
-// clusterOfContext is the cluster of a context that login wrote: kubectl's
-// --context names clusters in this way.
+// clusterOfContext returns the cluster of a context that login wrote, for kubectl's --context flag.
 func (t *tka) clusterOfContext() (string, error) {
 	view, err := t.readKube()
 	if err != nil {
@@ -26,13 +25,13 @@ func (t *tka) clusterOfContext() (string, error) {
 	return "", fault.Usage("the kubeconfig has no context %q that tka made", t.context).Try("See the contexts: kubectl config get-contexts")
 }
 
-// link makes the way to the server at base. It opens no connection yet.
+// link returns a client for the server at base. It opens no connection.
 func (t *tka) link(base string) *link.Link { return link.New(base, t.timeout, t.agent()) }
 
-// agent is what servers are told of this program.
+// agent returns the User-Agent header of tka.
 func (t *tka) agent() string { return "tka/" + t.Build.Version }
 
-// prove is Prove, and remembers what it showed.
+// prove calls Prove and stores the cluster and the key of the server.
 func (t *tka) prove(ctx context.Context, l *link.Link, cluster string) error {
 	if err := l.Prove(ctx, cluster); err != nil || t.dry {
 		return err
@@ -52,9 +51,8 @@ func (t *tka) prove(ctx context.Context, l *link.Link, cluster string) error {
 	return nil
 }
 
-// connect is locate, and prove: what it returns leads to the server that is
-// meant. A cluster that this machine does not know is looked for among those that
-// the server of the settings knows; --server means that server and no other.
+// connect locates the server and requires its proof. If this machine does not know the cluster, connect looks it up at the server of the
+// settings. With --server, it uses that server only.
 func (t *tka) connect(ctx context.Context, cluster string) (*link.Link, error) {
 	l, err := t.locate(cluster)
 	if err != nil {
@@ -72,9 +70,8 @@ func (t *tka) connect(ctx context.Context, cluster string) (*link.Link, error) {
 	return t.proveAny(ctx, l, cluster)
 }
 
-// proveAny is prove; where the server cannot be reached, and was not asked for by
-// name, another one takes its place that this machine knows by the same key. A
-// refusal is never tried elsewhere.
+// proveAny calls prove. If the server is unreachable and --server does not name it, proveAny tries the other servers that this machine
+// knows with the same key. After a refusal it tries no other server.
 func (t *tka) proveAny(ctx context.Context, first *link.Link, cluster string) (*link.Link, error) {
 	err := t.prove(ctx, first, cluster)
 	if fault.CodeOf(err) != fault.Unreachable || first.Last.Reached || first.Key.IsZero() || t.server != "" {
@@ -94,7 +91,7 @@ func (t *tka) proveAny(ctx context.Context, first *link.Link, cluster string) (*
 	return first, err
 }
 
-// replicas are the other servers that this machine knows by the key of one.
+// replicas returns the other servers that this machine knows with the key of l.
 func (t *tka) replicas(l *link.Link) (bases []string) {
 	set, err := t.settings()
 	if err != nil {
@@ -116,8 +113,7 @@ func (t *tka) replicas(l *link.Link) (bases []string) {
 	return slices.DeleteFunc(slices.Compact(bases), func(b string) bool { return b == l.Base })
 }
 
-// approach is connect, and takes a refusal for an answer too, which it returns
-// beside: of the server that is meant, if its key is known.
+// approach is connect, but returns a refusal as denied and not as an error. The refusal comes from the intended server if its key is known.
 func (t *tka) approach(ctx context.Context, cluster string) (l *link.Link, denied *fault.Fault, err error) {
 	l, err = t.connect(ctx, cluster)
 	if l != nil && l.Denied != nil {
@@ -126,8 +122,7 @@ func (t *tka) approach(ctx context.Context, cluster string) (l *link.Link, denie
 	return l, nil, err
 }
 
-// locate makes the way to the server that the flags, this machine's memory of
-// clusters and the settings name, in this order. It asks nothing yet.
+// locate returns a client for the server from the flags, the stored servers or the settings, in this order. It makes no request.
 func (t *tka) locate(cluster string) (*link.Link, error) {
 	set, err := t.settings()
 	if err != nil {
@@ -160,7 +155,7 @@ func (t *tka) locate(cluster string) (*link.Link, error) {
 	return l, nil
 }
 
-// whole reads namespaces for people; none is the whole cluster.
+// whole formats namespaces for people; none means the whole cluster.
 func whole(namespaces []string) string {
 	if len(namespaces) == 0 {
 		return "the whole cluster"

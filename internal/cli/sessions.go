@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
-// adminFlags say which cluster an administrator means.
+// adminFlags adds the flags that select an administrator's cluster.
 func adminFlags(cmd *cobra.Command, af *kubectl.Cluster) {
 	f := cmd.Flags()
 	f.StringVar(&af.Context, "context", "", "context of the kubeconfig (default: the current one)")
@@ -117,7 +117,7 @@ func (t *tka) doRevoke(ctx context.Context, af kubectl.Cluster, who string, yes,
 	if err != nil {
 		return err
 	}
-	// A login is never cut at "@", and no name of a sign-in has one.
+	// A login contains "@" and a sign-in's name never does, so one exact match is enough.
 	all = slices.DeleteFunc(all, func(s kubectl.Session) bool { return s.Name != who && s.Login != who })
 	if len(all) == 0 {
 		return fault.New(fault.Failed, "There is no sign-in of that name or login: %s", who).Try("See all: tka sessions")
@@ -168,7 +168,7 @@ func (t *tka) doRevoke(ctx context.Context, af kubectl.Cluster, who string, yes,
 	return ended(code)
 }
 
-// admin is the way to a cluster for its administrator.
+// admin completes af with the kubeconfig, time limit and environment of tka.
 func (t *tka) admin(af kubectl.Cluster) kubectl.Cluster {
 	af.Kubeconfig, af.Limit, af.Environ = t.kubeconfig, t.timeout, childEnviron()
 	return af

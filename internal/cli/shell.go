@@ -26,7 +26,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// keeping says what becomes of the sign-in when a shell ends.
+// keeping is whether the sign-in stays when a shell ends.
 type keeping struct{ keep, revoke bool }
 
 func (t *tka) shell() *cobra.Command {
@@ -53,7 +53,7 @@ The exit code is that of the shell or command.`,
 	lf.flags(t, cmd)
 	cmd.Flags().BoolVar(&k.keep, "keep", false, "leave the sign-in as it is when the shell ends")
 	cmd.Flags().BoolVar(&k.revoke, "revoke", false, "end the sign-in with the shell, even if it was there before")
-	cmd.Flags().SetInterspersed(false) // flags behind the command are the command's
+	cmd.Flags().SetInterspersed(false) // flags after the command belong to the command
 	return cmd
 }
 
@@ -70,14 +70,13 @@ type shellRun struct {
 	link    *link.Link
 	room    *subshell.Room
 	signals chan os.Signal
-	signin  bool   // there is a sign-in to take care of
-	unsure  bool   // or one may come yet: its login was cut off
-	until   string // its end, for people
+	signin  bool   // there is a sign-in to end or keep
+	unsure  bool   // a sign-in may still appear: the login was interrupted
+	until   string // the end of the sign-in, for people
 	child   *exec.Cmd
 }
 
-// doShell runs from sign-in to sign-out. All signals of the program go through
-// it, so that there is one way out.
+// doShell signs in, runs the shell and signs out. It handles all signals of the program, so that every exit takes the same path.
 func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []string) error {
 	if err := lf.check(); err != nil {
 		return err
@@ -115,7 +114,7 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []s
 	return err
 }
 
-// program is what to run: the command, or the person's shell.
+// program returns what to run: the command, or the person's shell.
 func (t *tka) program(command []string) (path string, args []string, err error) {
 	name := cmp.Or(t.Getenv("SHELL"), "/bin/sh")
 	if runtime.GOOS == "windows" {
@@ -141,7 +140,7 @@ func (t *tka) program(command []string) (path string, args []string, err error) 
 	return "", nil, f.Try("tka shell --help")
 }
 
-// openRoom makes the private folder, in the first place that can hold it.
+// openRoom creates the private folder in the first of the run folders that can hold it.
 func (t *tka) openRoom(ctx context.Context, base string) (*subshell.Room, error) {
 	err := errors.New("neither $XDG_RUNTIME_DIR nor your home folder is known")
 	for _, dir := range t.runFolders() {
@@ -156,8 +155,7 @@ func (t *tka) openRoom(ctx context.Context, base string) (*subshell.Room, error)
 
 func shellsFolder(run string) string { return filepath.Join(run, "shells") }
 
-// keepSignin notes that a person wants the sign-in at a server: shells leave it
-// alone from now on.
+// keepSignin records that the person wants to keep the sign-in at a server. From then on, shells do not end it.
 func (t *tka) keepSignin(base string) {
 	for _, dir := range t.runFolders() {
 		if err := subshell.Kept(shellsFolder(dir), base); err != nil {
@@ -166,9 +164,9 @@ func (t *tka) keepSignin(base string) {
 	}
 }
 
-// interruptible is ctx until a signal comes or the returned function is called.
-// That the whole program was told of the signal too is left out: it would be the
-// same signal twice, and the second one ends what the first one began.
+// interruptible returns a context that ends at a signal, at the time limit, or when the returned function is called. It ignores the
+// cancellation of ctx by the same signal: otherwise one signal would count twice, and the second time would interrupt the cleanup after the
+// first.
 func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) {
 	deadline, limited := ctx.Deadline()
 	if !limited {
@@ -192,7 +190,7 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 	return ctx, func() { close(stop); <-stopped; cancel() }
 }
 
-// signIn signs in, and takes note of what is to be ended later.
+// signIn signs in and records what must be ended later.
 func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *memory.Settings) (g shellAccess, err error) {
 	done, err := s.room.Turn(ctx, turnWait)
 	if err != nil {
@@ -204,7 +202,7 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *memory.Settin
 	if p, ok := errors.AsType[*problem.Error](err); err != nil && !(ok && (p.Code == problem.NotSignedIn || p.Code == problem.CannotProvision)) {
 		return g, err
 	}
-	if !existed { // before it is asked for, as whatever happens then, it is ours to end
+	if !existed { // before the request, so that this shell ends the sign-in whatever happens
 		if err := s.room.Began(); err != nil {
 			return g, fault.New(fault.Failed, "the shell's own files cannot be written: %v", err).Because(err)
 		}
@@ -212,14 +210,14 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *memory.Settin
 	st, access, err := s.tka.signIn(ctx, s.link, lf)
 	s.unsure = ctx.Err() != nil && st.Name == ""
 	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && fault.CodeOfRefusal(p.Code) == fault.Refused && !existed {
-		s.keepSignin(s.link.Base) // nothing was begun
+		s.keepSignin(s.link.Base) // no sign-in was created
 	} else {
 		s.signin = true
 	}
 	if err != nil {
 		return g, err
 	}
-	_, err = s.editableKube() // a broken kubeconfig is reported now, and not by a later login
+	_, err = s.editableKube() // report a broken kubeconfig now and not at a later login
 	if err == nil {
 		err = s.sameCluster(s.entry(set, access.Kubeconfig, nil), s.link)
 	}
@@ -242,7 +240,7 @@ type shellAccess struct {
 	namespaces []string
 }
 
-// furnish fills the private folder and makes the child, which is not started.
+// furnish fills the private folder and prepares the child process, without starting it.
 func (s *shellRun) furnish(entry kubefile.Entry, program string, args []string, interactive bool) error {
 	files := map[string]string{}
 	prompt := shellscript.Prompt(entry.Cluster)
@@ -274,7 +272,7 @@ func (s *shellRun) furnish(entry kubefile.Entry, program string, args []string, 
 	return nil
 }
 
-// childFault is how the program ends when the child has.
+// childFault converts the end of the child process into tka's error.
 func childFault(code int, err error) error {
 	if err != nil {
 		return fault.New(fault.Failed, "The shell cannot be run: %v", err).Because(err).Try("tka shell --help")
@@ -282,8 +280,7 @@ func childFault(code int, err error) error {
 	return ended(code)
 }
 
-// childEnviron is the environment of programs that we run. What a shell's
-// function told this program is for it alone.
+// childEnviron returns the environment for child processes, without the variable that a shell's function set for tka alone.
 func childEnviron() (env []string) {
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); name != shellscript.EvalFile {
@@ -293,11 +290,10 @@ func childEnviron() (env []string) {
 	return env
 }
 
-// leave removes the private folder and ends the sign-in, or says why it goes on.
-// It reports whether all is as it should be. What is said is said last: the
-// terminal may be gone.
+// leave removes the private folder and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
+// prints messages last, because the terminal may be gone.
 func (s *shellRun) leave(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnWait+revokeTime) // the time limit was for signing in
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnWait+revokeTime) // the command's time limit was for signing in
 	defer cancel()
 	ctx, quiet := s.interruptible(ctx)
 	defer quiet()
@@ -336,8 +332,7 @@ func (s *shellRun) leave(ctx context.Context) bool {
 	return err == nil
 }
 
-// A login that was cut off on its way may reach the cluster after the logout that
-// follows it.
+// An interrupted login may reach the cluster after the logout that follows it.
 const (
 	lateLooks = 4
 	lateAfter = 400 * time.Millisecond
@@ -353,7 +348,7 @@ func (s *shellRun) end(ctx context.Context) error {
 		if !ok || p.Code != problem.NotSignedIn {
 			break
 		}
-		err = nil // somebody else ended it, or it is not there yet
+		err = nil // another program ended it, or it does not exist yet
 		if !s.unsure || look == lateLooks {
 			break
 		}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A running is tka that has not ended yet.
+// A running is a tka process that has not ended yet.
 type running struct {
 	*exec.Cmd
 	t        *testing.T
@@ -26,7 +26,7 @@ type running struct {
 	done     chan struct{}
 }
 
-// begin starts tka with a standard input that is open.
+// begin starts tka with an open standard input.
 func (m *machine) begin(t *testing.T, args ...string) *running {
 	t.Helper()
 	r := &running{Cmd: m.command(nil, args...), t: t, m: m, done: make(chan struct{})}
@@ -43,7 +43,7 @@ func (m *machine) begin(t *testing.T, args ...string) *running {
 	return r
 }
 
-// ends waits for the end, and checks that nothing of the shell is left.
+// ends waits for the end, and checks that nothing of the shell remains.
 func (r *running) ends(code int) {
 	r.t.Helper()
 	select {
@@ -62,7 +62,7 @@ func (r *running) ends(code int) {
 	}
 }
 
-// rooms are the private folders of shells.
+// rooms returns the private folders of shells.
 func (m *machine) rooms() []string {
 	rooms, err := filepath.Glob(m.path(".cache/tka/shells/room-*"))
 	if err != nil {
@@ -71,7 +71,7 @@ func (m *machine) rooms() []string {
 	return rooms
 }
 
-// until waits for what must become true.
+// until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -85,8 +85,7 @@ func (m *machine) there(name string) func() bool {
 	return func() bool { _, err := os.Stat(m.path(name)); return err == nil }
 }
 
-// SGN-21: the child has the access, and only it; what it ends with is the exit
-// code; nothing is left.
+// SGN-21: only the child has the access. Its exit code is that of tka, and nothing remains.
 func TestSGN21_shell(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -118,15 +117,14 @@ exit 7
 		}
 	}
 
-	// flags behind the command are the command's, also without --
+	// flags after the command belong to the command, also without --
 	m.begin(t, "shell", "sh", "-c", "exit 3").ends(3)
 	m.begin(t, "login", "--shell", "--", "true").ends(0)
 	m.begin(t, "login", "--shell", "--use").ends(2)
 	m.begin(t, "shell", "--keep", "--revoke").ends(2)
 }
 
-// SGN-21: without a command it is the person's own shell, with a prompt that
-// says where one is.
+// SGN-21: without a command, tka runs the person's own shell, with a prompt that names the cluster.
 func TestSGN21_own_shell(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -154,11 +152,11 @@ func TestSGN21_own_shell(t *testing.T) {
 	}
 }
 
-// SGN-21, CL-08: signals end the child, and everything after it happens.
+// SGN-21, CL-08: signals end the child, and tka then does its cleanup.
 func TestSGN21_signals(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		first  string // before it says that it runs
+		first  string // before it reports that it runs
 		child  string
 		signal []os.Signal
 		code   int
@@ -180,7 +178,7 @@ func TestSGN21_signals(t *testing.T) {
 			until(t, "the child runs", m.there("started"))
 			for _, sig := range tt.signal {
 				r.Process.Signal(sig)
-				time.Sleep(50 * time.Millisecond) // or the system merges them
+				time.Sleep(50 * time.Millisecond) // otherwise the system merges them
 			}
 			r.ends(tt.code)
 			d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksLogout)
@@ -188,7 +186,7 @@ func TestSGN21_signals(t *testing.T) {
 	}
 }
 
-// SGN-21, CL-08: Ctrl-C while the sign-in is being made: it is ended again.
+// SGN-21, CL-08: Ctrl-C during the sign-in ends the sign-in again.
 func TestSGN21_interrupted_sign_in(t *testing.T) {
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(fmt.Sprint(sig), func(t *testing.T) {
@@ -215,7 +213,7 @@ func TestSGN21_interrupted_sign_in(t *testing.T) {
 	}
 }
 
-// A refused sign-in is the server's word, our code, and nothing to end.
+// A refused sign-in gives the server's message and its exit code, and there is nothing to end.
 func TestSGN21_refused(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -229,8 +227,7 @@ func TestSGN21_refused(t *testing.T) {
 	m.begin(t, "shell", "--", "true").ends(5)
 }
 
-// SGN-21: what was there before goes on, unless --revoke; what the shell began
-// ends, unless --keep.
+// SGN-21: an earlier sign-in continues, unless --revoke is set. A sign-in that the shell began ends, unless --keep is set.
 func TestSGN21_existing_sign_in(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -255,7 +252,7 @@ func TestSGN21_existing_sign_in(t *testing.T) {
 	m.begin(t, "shell", "--", "true").ends(0)
 	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
 
-	// a login by hand, while the shell that began it runs, makes it one's own
+	// a login by hand while the shell runs keeps the sign-in that the shell began
 	m.run("logout")
 	d.requests(t, asksInfo, asksLogout)
 	s := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
@@ -268,7 +265,7 @@ func TestSGN21_existing_sign_in(t *testing.T) {
 	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, asksLogin, asksConfig)
 }
 
-// SGN-21: of two shells at once, the last one ends the sign-in.
+// SGN-21: of two concurrent shells, the last one ends the sign-in.
 func TestSGN21_two_shells(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -291,7 +288,7 @@ func TestSGN21_two_shells(t *testing.T) {
 	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
 }
 
-// SGN-21, CL-04: what a shell that was killed leaves, the next one removes.
+// SGN-21, CL-04: the next shell removes what a killed shell left.
 func TestSGN21_killed(t *testing.T) {
 	d, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -304,11 +301,11 @@ func TestSGN21_killed(t *testing.T) {
 		t.Errorf("%d rooms", n)
 	}
 	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig)
-	m.begin(t, "shell", "--", "true").ends(0) // and it is not this one's to end
+	m.begin(t, "shell", "--", "true").ends(0) // this shell must not end it
 	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
 }
 
-// A sign-in that cannot be ended is said to go on; the child's code stays.
+// If tka cannot end the sign-in, it reports that it continues and keeps the child's exit code.
 func TestSGN21_unreachable_at_the_end(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	m := newMachine(t, srv.URL)

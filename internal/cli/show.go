@@ -7,11 +7,10 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
-// colors are what --color can be.
+// colors returns the values of --color.
 func colors() []string { return []string{"auto", "always", "never"} }
 
-// meta begins the JSON and YAML forms of every answer. Fields of an answer are
-// only ever added.
+// meta is the beginning of every JSON and YAML output. Later versions only add fields to outputs.
 type meta struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -19,14 +18,14 @@ type meta struct {
 
 func kind(k string) meta { return meta{"cli.tailplane.dev/v1alpha1", k} }
 
-// An answer is one result in all its forms.
+// An answer is one result in all output formats.
 type answer struct {
 	object any             // for json and yaml; begins with a meta
 	names  []string        // for name
-	table  func(wide bool) // for table and wide: writes itself
+	table  func(wide bool) // for table and wide: writes the output
 }
 
-// show writes the answer in the form that was asked for.
+// show writes the answer in the requested format.
 func (t *tka) show(a answer) error {
 	form, err := t.form()
 	if err != nil {
@@ -50,7 +49,7 @@ func (t *tka) show(a answer) error {
 	return nil
 }
 
-// form is how the answer is to be written.
+// form returns the output format.
 func (t *tka) form() (string, error) {
 	if t.output != "" {
 		return t.output, nil
@@ -62,7 +61,7 @@ func (t *tka) form() (string, error) {
 	return set.Output, nil
 }
 
-// paint colours text that is already safe, where w takes colours.
+// paint colours text that is already safe, if w supports colours.
 func (t *tka) paint(w io.Writer, c screen.Color, text string) string {
 	if !t.colorful(w) {
 		return text

@@ -10,7 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// status is the command under the name use; "get" and "get login" are the same.
+// status returns the status command under the name use; "get" and "get login" are the same command.
 func (t *tka) status(use string) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
@@ -28,12 +28,12 @@ state, not an error; not being signed in is exit 3.`,
 	return cmd
 }
 
-// statusItem is one sign-in: what the server says, and which server that is.
+// statusItem is one sign-in as the server reports it, with the server.
 type statusItem struct {
 	meta
 	signin.Status
 	Server string `json:"server"`
-	Error  string `json:"error,omitempty"` // why the state is not known
+	Error  string `json:"error,omitempty"` // why the state is unknown
 }
 
 type statusList struct {
@@ -56,7 +56,7 @@ func (t *tka) doStatus(ctx context.Context, cluster string) error {
 	return t.showStatus(statusList{kind("SigninList"), []statusItem{it}})
 }
 
-// statusOf is the sign-in to one cluster.
+// statusOf returns the sign-in to one cluster.
 func (t *tka) statusOf(ctx context.Context, cluster string) (statusItem, error) {
 	l, err := t.connect(ctx, cluster)
 	if err != nil {

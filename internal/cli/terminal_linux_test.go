@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// A terminal is tka on a terminal of its own.
+// A terminal is tka on a separate terminal.
 type terminal struct {
 	*exec.Cmd
 	t      *testing.T
@@ -21,7 +21,7 @@ type terminal struct {
 
 	mu     sync.Mutex
 	screen strings.Builder
-	looked int // how much of it was looked at
+	looked int // how much of the text was checked
 }
 
 // onTerminal starts tka as the first program of a new terminal.
@@ -73,7 +73,7 @@ func (m *machine) onTerminal(t *testing.T, args ...string) *terminal {
 }
 
 func ioctl(f *os.File, request uintptr, arg *int32) error {
-	raw, err := f.SyscallConn() // Fd would make reads that Close cannot end
+	raw, err := f.SyscallConn() // with Fd, Close could not interrupt reads
 	if err != nil {
 		return err
 	}
@@ -87,14 +87,14 @@ func ioctl(f *os.File, request uintptr, arg *int32) error {
 	return err
 }
 
-// text returns all that the terminal has shown.
+// text returns all text that the terminal has shown.
 func (x *terminal) text() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.screen.String()
 }
 
-// shows waits until the screen has text, since it was last looked at.
+// shows waits until the terminal shows text after the part that was already checked.
 func (x *terminal) shows(text string) {
 	x.t.Helper()
 	until(x.t, "the terminal shows "+text, func() bool {
@@ -124,8 +124,7 @@ func (x *terminal) types(text string) {
 	}
 }
 
-// SGN-21: on a terminal the prompt says where one is, Ctrl-C is the child's and
-// reaches it once, and a terminal that closes leaves nothing behind.
+// SGN-21: on a terminal the prompt names the cluster. Ctrl-C reaches the child once, and closing the terminal leaves nothing behind.
 func TestSGN21_terminal(t *testing.T) {
 	_, srv := newDesk(t, "prod-eu")
 	t.Run("prompt", func(t *testing.T) {
@@ -153,7 +152,7 @@ func TestSGN21_terminal(t *testing.T) {
 					x.shows(prompt)
 				}
 				if name != "fish" { // which shows nothing
-					x.types("\x03") // nothing runs: the shell goes on
+					x.types("\x03") // no program runs, so the shell continues
 					x.shows(prompt)
 				}
 				x.types("exit 4\r")

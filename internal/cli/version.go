@@ -14,14 +14,14 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
-// A Build says what was built, from what and when.
+// A Build is the version, commit and date of the program.
 type Build struct {
 	Version string // such as "v1.2.3"
 	Commit  string
 	Date    string // of the commit, RFC 3339
 }
 
-// ReadBuild fills what the linker was not told from what the Go tool recorded.
+// ReadBuild fills empty fields from the build information of the Go tool.
 func ReadBuild(b Build) Build {
 	info, ok := debug.ReadBuildInfo()
 	if ok && b.Version == "" && info.Main.Version != "(devel)" {
@@ -43,7 +43,7 @@ func ReadBuild(b Build) Build {
 	return b
 }
 
-// versionInfo is the answer of the version command.
+// versionInfo is the output of the version command.
 type versionInfo struct {
 	meta
 	Version  string `json:"version"`
@@ -51,17 +51,16 @@ type versionInfo struct {
 	Date     string `json:"date"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
-	Server   string `json:"server"` // version of the access server; "": not asked, or no answer
+	Server   string `json:"server"` // version of the access server; "": unknown
 	Skew     bool   `json:"skew"`   // more than one minor version apart
 }
 
-// versionFlag adds --version to the root command, and what the root command does.
-// Cobra's own flag would need its version template, and text/template keeps the
-// linker from removing methods that nothing calls: it costs 3 MB.
+// versionFlag adds --version and the action of the root command. Cobra's own flag needs its version template. text/template prevents the
+// linker from removing uncalled methods, which adds 3 MB.
 func (t *tka) versionFlag(root *cobra.Command) {
 	f := root.Flags()
 	f.BoolVarP(&t.showVersion, "version", "v", false, "version for "+root.DisplayName())
-	_ = f.SetAnnotation("version", cobra.FlagSetByCobraAnnotation, []string{"true"}) // with it there is nothing to complete
+	_ = f.SetAnnotation("version", cobra.FlagSetByCobraAnnotation, []string{"true"}) // cobra then completes nothing after it
 	root.Args = func(cmd *cobra.Command, args []string) error {
 		if t.showVersion {
 			return nil
@@ -95,7 +94,7 @@ version of the server if this machine knows one. A server that does not answer i
 	return cmd
 }
 
-// versionTime bounds the question to the server, which is by the way.
+// versionTime bounds the request to the server, which is optional.
 const versionTime = 2 * time.Second
 
 func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error {
@@ -123,8 +122,7 @@ func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error 
 	}})
 }
 
-// serverVersion is the version of a server that this machine knows, or that is
-// named; "" if there is none.
+// serverVersion returns the version of a server that this machine knows or that a flag names; "" if there is none.
 func (t *tka) serverVersion(ctx context.Context, cluster string) (string, error) {
 	l, err := t.locate(cluster)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// whyFlags are what why is asked.
+// whyFlags are the flags of why.
 type whyFlags struct {
 	cluster     string
 	namespace   string
@@ -55,12 +55,12 @@ path that begins with "/". Allowed is exit 0, refused is exit 3.`,
 	return cmd
 }
 
-// whyInfo is the answer of why.
+// whyInfo is the output of why.
 type whyInfo struct {
 	meta
 	Server  string `json:"server"`
-	Cluster string `json:"cluster"` // "": the server refuses to say
-	Proved  bool   `json:"proved"`  // the server is the one that this machine knows
+	Cluster string `json:"cluster"` // "": the server refuses to report it
+	Proved  bool   `json:"proved"`  // the server's key is known, so the server proved its identity
 	signin.Whoami
 	Question *kubeapi.Question `json:"question"`
 	Answer   *kubeapi.Answer   `json:"answer"`
@@ -102,7 +102,7 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	return nil
 }
 
-// askAPI asks the API server with the sign-in's token.
+// askAPI checks the permission at the API server, with the sign-in's token.
 func (t *tka) askAPI(ctx context.Context, l *link.Link, wf whyFlags, args []string, info *whyInfo) error {
 	g, err := l.Kubeconfig(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (t *tka) askAPI(ctx context.Context, l *link.Link, wf whyFlags, args []stri
 	return nil
 }
 
-// apiFault is why the API server gave no answer.
+// apiFault returns the fault for a failed request to the API server.
 func apiFault(server string, err error) error {
 	if r, ok := errors.AsType[*kubeapi.Refusal](err); ok {
 		if r.Status == 401 {
@@ -162,7 +162,7 @@ func apiFault(server string, err error) error {
 	return fault.New(fault.Unreachable, "The API server %s cannot be reached: %v", server, err).Because(err).Try("tka doctor")
 }
 
-// otherRoles are the logins that would give something else than there is.
+// otherRoles returns the login commands for roles other than the present one.
 func otherRoles(w signin.Whoami) (advice []string) {
 	for _, r := range w.Rules {
 		if r.Problem != "" || w.Signin != nil && r.Role == w.Signin.Role {
@@ -236,7 +236,7 @@ func (t *tka) tellWhy(info whyInfo) {
 	}
 }
 
-// notSignedIn reports whether err says that there is no sign-in.
+// notSignedIn reports whether err means that there is no sign-in.
 func notSignedIn(err error) bool {
 	p, ok := errors.AsType[*problem.Error](err)
 	return ok && p.Code == problem.NotSignedIn

@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// With -long the simulations run 100 seeds, and up to 2,000 nodes: hours of
-// virtual time, some minutes of a core.
+// With -long, the simulations run 100 seeds and up to 2,000 nodes: hours of virtual time, and minutes of CPU time.
 var (
 	long  = flag.Bool("long", false, "run the long simulations")
 	seeds = flag.Int("seeds", 100, "of each long simulation")
 )
 
-// A figure is what is expected of so many members: what a design simulation of
-// the protocol measured. We must not need more than 1.5 times as much.
+// A figure is the expected result for a number of members, from a design simulation of the protocol. The implementation must not need more
+// than 1.5 times as much.
 type figure struct {
 	n                               int
 	kB, budget                      float64 // sent per node and second
@@ -32,8 +31,7 @@ var figures = []figure{
 	{1000, 73, 120, 16 * time.Second, 5500 * time.Millisecond, 17600 * time.Millisecond, 0},
 }
 
-// settled returns a simulation in which all know all, have verified all and see
-// them alive.
+// settled returns a simulation in which all nodes know and have verified all others and see them alive.
 func settled(t testing.TB, seed uint64, n int, set Settings) *sim {
 	t.Helper()
 	s := newSim(t, seed, n, set)
@@ -57,8 +55,7 @@ func (s *sim) reset() {
 	}
 }
 
-// sent is what each node sent per second, on average, over a time in which
-// nothing happens.
+// idle returns the average that each node sent per second during d, in which nothing happened.
 func (s *sim) idle(d time.Duration) (kB, messages float64) {
 	s.reset()
 	s.run(d)
@@ -72,7 +69,7 @@ func (s *sim) idle(d time.Duration) (kB, messages float64) {
 
 func (f figure) check(t testing.TB, what string, got, expected time.Duration) {
 	t.Helper()
-	// Half a round is the grain of the clock and of chance.
+	// Half a round is the resolution of the clock and the randomness.
 	if limit := expected + expected/2 + 150*time.Millisecond; got > limit {
 		t.Errorf("%d members: %s took %v, and 1.5 times the expected %v is %v", f.n, what, got, expected, limit)
 	}
@@ -103,7 +100,7 @@ func TestBudgets(t *testing.T) {
 					t.Fatalf("seed %d: not all know all after a minute", s.seed)
 				}
 				s.settle(time.Minute)
-				s.run(time.Duration(min(f.n/10, 30)) * time.Second) // until all were met themselves
+				s.run(time.Duration(min(f.n/10, 30)) * time.Second) // until all nodes have met
 				kB, messages := s.idle(2 * time.Second)
 				for _, n := range s.nodes {
 					if d := n.stats.Messages[kindDelta]; d != 0 && f.n <= 100 {
@@ -145,14 +142,14 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// death ends a node, and returns when all others see it dead.
+// death stops a node and returns when all others see it dead.
 func (s *sim) death(x *simNode) (time.Duration, bool) {
 	s.stop(x)
 	return s.until(time.Minute, func() bool { return s.everywhere(x, Dead) })
 }
 
-// TestNoZombie: who is dead is never alive again without a heartbeat of its own
-// (DSC-03, GO-10). Red when claim takes a heartbeat that is not higher.
+// TestNoZombie: a dead node becomes alive only by a heartbeat that it sent (DSC-03, GO-10). Red when claim takes a heartbeat that is not
+// higher.
 func TestNoZombie(t *testing.T) {
 	lives, sizes := uint64(1), []int{10}
 	if *long {
@@ -163,7 +160,7 @@ func TestNoZombie(t *testing.T) {
 			for seed := range lives {
 				zombie(t, n, 100+seed)
 				if (seed+1)%10 == 0 {
-					t.Logf("%d of %d seeds", seed+1, lives) // of what takes long
+					t.Logf("%d of %d seeds", seed+1, lives) // for long runs
 				}
 			}
 		})
@@ -191,8 +188,7 @@ func zombie(t *testing.T, n int, seed uint64) {
 	}
 }
 
-// TestNoFlap: nobody who lives is called dead, at 50 % loss with 300 ms of jitter,
-// reordering and duplicates (DSC-04, GO-09).
+// TestNoFlap: no live node is declared dead at 50 % loss with 300 ms of jitter, reordering and duplicates (DSC-04, GO-09).
 func TestNoFlap(t *testing.T) {
 	lives, sizes := uint64(3), []int{10, 20}
 	if *long {
@@ -227,7 +223,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// TestSampledDigests: above 128 members digests are samples (DSC-07); 200 in every run.
+// TestSampledDigests: above 128 members, digests are samples (DSC-07). Every run tests 200 members.
 func TestSampledDigests(t *testing.T) {
 	s := newSim(t, 400, 200, Settings{})
 	s.startAll()
@@ -250,7 +246,7 @@ func TestSampledDigests(t *testing.T) {
 	}
 }
 
-// TestThousands: limits hold at 1,000 and 2,000 members (DSC-07).
+// TestThousands: the limits hold at 1,000 and 2,000 members (DSC-07).
 func TestThousands(t *testing.T) {
 	if !*long {
 		t.Skip("SKIP 1,000 and 2,000 members: only with -long")
@@ -266,7 +262,7 @@ func TestThousands(t *testing.T) {
 			if !ok {
 				t.Fatalf("they do not know each other after %v", join)
 			}
-			t.Logf("join %v, in %v", join, time.Since(began).Round(time.Second)) // what follows takes long
+			t.Logf("join %v, in %v", join, time.Since(began).Round(time.Second)) // the next part takes long
 			s.run(5 * time.Second)
 			before := s.deathsSeen()
 			kB, messages := s.idle(5 * time.Second)
@@ -279,14 +275,14 @@ func TestThousands(t *testing.T) {
 			if !ok {
 				t.Errorf("a death is not seen by all after %v", death)
 			}
-			s.run(time.Minute - s.now) // what is promised to take two minutes of a core at 1,000
+			s.run(time.Minute - s.now) // at 1,000 members this may take two minutes of CPU time
 			wrong += before + s.deathsSeen() - s.deathsOf(x)
 			if !s.everywhere(x, Dead) {
 				t.Error("the dead is alive somewhere")
 			}
 			t.Logf("FIGURES n=%d: %.1f kB/s, %.1f messages/s, join %v, death %v, false deaths %d of %d pairs; %v of virtual time in %v",
 				n, kB, messages, join, death, wrong, n*(n-1), s.now, time.Since(began).Round(time.Second))
-			if wrong > n*(n-1)/100_000 { // what a design simulation saw of this phi is one in 10^6
+			if wrong > n*(n-1)/100_000 { // a design simulation measured one in 10^6 for this phi
 				t.Errorf("%d false deaths", wrong)
 			}
 		})
@@ -298,7 +294,7 @@ func (s *sim) deathWithin(x *simNode, limit time.Duration) (time.Duration, bool)
 	return s.until(limit, func() bool { return s.everywhere(x, Dead) })
 }
 
-// TestSameSeedSameTrace: what failed once fails again.
+// TestSameSeedSameTrace: a failure can be reproduced from its seed.
 func TestSameSeedSameTrace(t *testing.T) {
 	var traces []uint64
 	for range 2 {

@@ -18,8 +18,7 @@ import (
 	"time"
 )
 
-// A partner is a member in one process, whose only peer is in another one. They
-// speak through a pipe, in frames of JSON.
+// A partner is a member in one process; its only peer is in another process. They communicate through a pipe, in JSON frames.
 type partner struct {
 	node *Node
 
@@ -29,8 +28,7 @@ type partner struct {
 	asked   int
 }
 
-// A frame is a message of gossip, the answer to one, or the question whom the
-// other side sees.
+// A frame is a gossip message, the response to one, or a request for the members that the other side sees.
 type frame struct {
 	ID   int
 	Kind string // "ask", "answer", "list"
@@ -38,7 +36,7 @@ type frame struct {
 	Err  string
 }
 
-// newPartner is member 0 or 1 of a simulation of two, on the wall's clock.
+// newPartner returns member 0 or 1 of a simulation of two, on the real clock.
 func newPartner(t testing.TB, index int, w io.Writer) *partner {
 	s := newSim(t, 900, 2, Settings{})
 	n := s.nodes[index]
@@ -88,7 +86,7 @@ func (p *partner) ask(ctx context.Context, kind string, body []byte) ([]byte, er
 	}
 }
 
-// serve answers what comes from the node of that id, until nothing comes any more.
+// serve responds to requests from the node with that id until the pipe ends.
 func (p *partner) serve(r io.Reader, from string) error {
 	d := json.NewDecoder(r)
 	for {
@@ -124,10 +122,10 @@ func (p *partner) serve(r io.Reader, from string) error {
 	}
 }
 
-// partnerEnv makes this test's program the other member.
+// partnerEnv makes the test binary run as the other member.
 const partnerEnv = "TAILPLANE_TEST_GOSSIP_PARTNER"
 
-// TestPartner is the other member of TestTwoBuilds, and nothing by itself.
+// TestPartner is the other member of TestTwoBuilds. It does nothing on its own.
 func TestPartner(t *testing.T) {
 	if os.Getenv(partnerEnv) == "" {
 		t.Skip("SKIP the other member: TestTwoBuilds starts it")
@@ -142,13 +140,12 @@ func TestPartner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	os.Exit(0) // what testing prints is no frame
+	os.Exit(0) // the output of package testing is no frame
 }
 
-// TestTwoBuilds: a member of this build and one of another, without optimisation,
-// with another tag, stripped, and with cgo if this one is without, exchange in
-// both directions, and each verifies the other's record (DSC-12, GO-05). In TKA
-// half of such pairs could not talk.
+// TestTwoBuilds: a member of this build and a member of another build exchange in both directions, and each verifies the other's record
+// (DSC-12, GO-05). The other build has no optimisation and another tag, is stripped, and uses cgo if this one does not. In TKA half of such
+// pairs could not communicate.
 func TestTwoBuilds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP two builds: one has to be compiled, and -short is given")
@@ -205,7 +202,7 @@ func twoBuilds(t *testing.T, program string) {
 	}
 	var here, there []Cluster
 	for !met(here) || !met(there) {
-		time.Sleep(50 * time.Millisecond) // between two looks at another process
+		time.Sleep(50 * time.Millisecond) // between two checks of another process
 		if ctx.Err() != nil {
 			break
 		}

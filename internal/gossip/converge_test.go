@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// TestMeet: two who have not met know each other by their own word after one
-// exchange of two messages; the next one has no record in it (DSC-02). Red without
-// introduced in request.
+// TestMeet: after one exchange of two messages, two nodes that had not met have each other's record first-hand. The next exchange contains
+// no record (DSC-02). Red without introduced in request.
 func TestMeet(t *testing.T) {
 	s := newSim(t, 2, 2, Settings{})
 	a, b := s.nodes[0], s.nodes[1]
@@ -45,8 +44,7 @@ func TestMeet(t *testing.T) {
 	}
 }
 
-// TestThreeNodes: with three servers, all know all at once, and idle rounds
-// carry digests only (DSC-02).
+// TestThreeNodes: with three servers, every node knows all others at once, and idle rounds carry digests only (DSC-02).
 func TestThreeNodes(t *testing.T) {
 	s := newSim(t, 1, 3, Settings{})
 	s.startAll()
@@ -72,8 +70,8 @@ func TestThreeNodes(t *testing.T) {
 	}
 }
 
-// BenchmarkExchange is an idle exchange, all of what both of its ends do for it but
-// the network: a round has three of them, and as many come from others.
+// BenchmarkExchange measures an idle exchange: the work of both ends without the network. A node begins three of them in each round and
+// responds to three more.
 func BenchmarkExchange(b *testing.B) {
 	for _, n := range []int{10, 100} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

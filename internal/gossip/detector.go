@@ -2,9 +2,9 @@ package gossip
 
 import "time"
 
-// A State is how sure we are that a member is there.
+// A State is what this node believes about a member.
 //
-//	unknown -- heard of itself, or a second heartbeat --> alive
+//	unknown -- heard directly, or a second heartbeat --> alive
 //	alive <-- a higher heartbeat -- suspect -- silence --> dead
 //	dead  -- a higher heartbeat --> alive          any -- its own record says so --> left
 type State string
@@ -21,22 +21,22 @@ const (
 // States returns every state, the best one first.
 func States() []State { return []State{Alive, Suspect, Unknown, Dead, Gone} }
 
-// A detector says who is alive, from the heartbeats that we see: phi accrual,
-// each node for itself. Nobody is dead on another's word.
+// A detector derives each member's state from the heartbeats that this node sees. It is a phi accrual failure detector. Each node decides
+// for itself: no other node's opinion makes a member dead.
 type detector struct {
 	interval time.Duration
-	members  int // how many there are; digests of more than maxDigest are sampled
+	members  int // number of members; digests of more than maxDigest members are sampled
 }
 
 const (
 	maxSamples   = 1000
 	priorSamples = 5
-	longestGap   = 10 * time.Second // a longer one says nothing about the next
+	longestGap   = 10 * time.Second // a longer gap does not predict the next one
 	hearsayLife  = time.Minute
 )
 
-// limits returns the phi above which a member is suspect, and dead. Sampled
-// digests bring heartbeats less evenly.
+// limits returns the phi above which a member is suspect and the phi above which it is dead. Sampled digests deliver heartbeats less
+// evenly, so their limits are higher.
 func (d detector) limits() (suspect, dead float64) {
 	if d.members > maxDigest {
 		return 8, 12
@@ -44,21 +44,20 @@ func (d detector) limits() (suspect, dead float64) {
 	return 6, 10
 }
 
-// A pulse is what was heard of one member's heart. Times are those of our own
-// monotonic clock, from the start of the engine.
+// A pulse is the heartbeat history of one member. Times come from this node's monotonic clock and start with the engine.
 type pulse struct {
 	beat    uint64
-	last    time.Duration // when it rose last, or when we began to listen
-	base    uint64        // what later claims are measured against
-	baseAt  time.Duration // when that was claimed
-	claimed bool          // there is a base
-	proven  bool          // heard of itself, or seen to rise
+	last    time.Duration // when beat last increased, or when this node began to listen
+	base    uint64        // baseline for the plausibility of later claims
+	baseAt  time.Duration // when a message claimed base
+	claimed bool          // base is set
+	proven  bool          // heard directly from the member, or seen to increase
 	dead    bool
-	n       int32 // gaps in sum
+	n       int32 // number of gaps in sum
 	sum     time.Duration
-	seen    time.Duration // when it gave a sign of life last, for people; negative: never
-	contact time.Duration // when the node itself was heard last; negative: never
-	since   time.Duration // when we began to listen
+	seen    time.Duration // last sign of life, shown to people; negative: never
+	contact time.Duration // last message from the member itself; negative: never
+	since   time.Duration // when this node began to listen
 }
 
 // listen starts a pulse for a new generation.
@@ -68,10 +67,9 @@ func listen(now time.Duration) pulse {
 
 const never = time.Duration(-1)
 
-// claim is a heartbeat that the node itself sent when firstHand, and hearsay
-// otherwise. It reports false for hearsay that cannot be, of which only the
-// part that can be counts: so nobody can push another's counter so far that the
-// true ones look old.
+// claim takes in a heartbeat. The member sent it itself when firstHand; otherwise another member relayed it. claim returns false for a
+// relayed heartbeat that is implausibly high, and then counts only the plausible part of it. So no peer can push another member's counter
+// so far that the true heartbeats look old.
 func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Duration) (plausible bool) {
 	plausible = true
 	if firstHand {
@@ -98,20 +96,20 @@ func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Duration
 	return plausible
 }
 
-// heard takes note that the heart beats.
+// heard records that the member's heart beats.
 func (d detector) heard(p *pulse, moved bool, now time.Duration) {
 	p.seen = now
-	if p.dead { // a fresh window
+	if p.dead { // start a fresh window
 		p.dead, p.sum, p.n = false, 0, 0
 		p.last = now
 		return
 	}
-	if !moved { // the node itself, with a number that somebody else was ahead with
+	if !moved { // the member itself sent a number that another peer had already overstated
 		p.last = now
 		return
 	}
 	if gap := now - p.last; gap <= longestGap {
-		if p.n == maxSamples { // the oldest are averaged out; a ring would take 8 kB for each member
+		if p.n == maxSamples { // the sum decays instead of dropping the oldest gap; a ring buffer would need 8 kB per member
 			p.sum -= p.sum / maxSamples
 			p.n--
 		}
@@ -121,23 +119,23 @@ func (d detector) heard(p *pulse, moved bool, now time.Duration) {
 	p.last = now
 }
 
-// phi is how many times the usual gap the present one is.
+// phi is the ratio of the present gap to the usual gap.
 func (d detector) phi(p *pulse, now time.Duration) float64 {
 	mean := (p.sum + priorSamples*d.interval) / time.Duration(p.n+priorSamples)
 	return float64(now-p.last) / float64(max(mean, d.interval))
 }
 
-// beyond reports whether phi is above limit. Of who was heard lately it is not,
-// whatever the usual gap: that is asked of everybody in each round.
+// beyond reports whether phi is above limit. A cheap comparison comes first, because each round calls beyond for every member: phi of a
+// member that was heard lately is below the limit, whatever its usual gap is.
 func (d detector) beyond(limit float64, p *pulse, now time.Duration) bool {
 	return float64(now-p.last) > limit*float64(d.interval) && d.phi(p, now) > limit
 }
 
-// state says how p's member is at now, and remembers a death: of one that was
-// asked itself, in vain. That is asked of nobody who was heard lately.
+// state returns the state of p's member at now and records a death. A member is dead only if inVain reports that a direct request to it
+// failed. state calls inVain only for members that have been silent.
 func (d detector) state(p *pulse, now time.Duration, inVain func() bool) State {
 	suspect, dead := d.limits()
-	if !p.proven { // it has not beaten yet, so give it twice the time
+	if !p.proven { // it has not sent a second heartbeat yet, so give it twice the time
 		dead *= 2
 	}
 	switch {
@@ -152,20 +150,20 @@ func (d detector) state(p *pulse, now time.Duration, inVain func() bool) State {
 	return Alive
 }
 
-// silent reports whether p's member may soon be dead.
+// silent reports whether the detector may soon declare p's member dead.
 func (d detector) silent(p *pulse, now time.Duration) bool {
 	suspect, _ := d.limits()
 	return !p.dead && d.beyond(suspect, p, now)
 }
 
-// hearsay is how long a member is alive on the word of others alone. It bounds
-// what a liar can do for a dead friend.
+// hearsay is how long a member stays alive when only other members report its heartbeats. It bounds how long a lying peer can keep a dead
+// member alive.
 func (d detector) hearsay() time.Duration {
 	return max(hearsayLife, 5*time.Duration(d.members)*d.interval)
 }
 
-// restart begins to listen anew, after a time in which we could not: silence in
-// it says nothing about others.
+// restart resets the last heartbeat after a time in which this node could not listen. Silence during that time says nothing about the
+// member.
 func (p *pulse) restart(now time.Duration) {
 	if !p.dead {
 		p.last = now

@@ -9,48 +9,47 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// An engine is one node's gossip without its network: what it believes, whom it
-// asks and what it answers. It has no goroutine, clock or lock of its own; a
-// Node and the simulator drive the same one.
+// An engine is the gossip state machine of one node, without a network. It decides what the node believes, which peers it queries and how
+// it responds. It has no goroutine, clock or lock; both Node and the simulator drive it.
 type engine struct {
 	set    Settings
 	self   string
 	sign   func([]byte) []byte
-	open   func(Signed) (*Record, error) // reads; who signed it Merge asks
+	open   func(Signed) (*Record, error) // parses a record; Merge verifies its signature
 	rng    *rand.Rand
 	netmap *Netmap
 
 	own       *Record
 	heartbeat uint64
-	floor     uint64 // the greatest generation of ours ever seen
-	unsaved   bool   // memory has changed
+	floor     uint64 // the greatest generation of this node's records ever seen
+	unsaved   bool   // Memory has changed and must be saved
 
 	view    *View
 	members map[string]*member
-	list    []*member // the same, as they came
-	deck    []*member // the same, shuffled: a request draws its sample here
-	spare   []*member // of those that were made together, the ones that are nobody yet
+	list    []*member // the values of members, in the order in which they joined
+	deck    []*member // the values of members, shuffled; requests draw their sample from it
+	spare   []*member // allocated members that are not in use yet
 	peers   map[string]*peer
-	mark    uint64 // of the digest at hand
+	mark    uint64 // of the current digest
 	learned uint64
-	heard   []Claim // room for the digest of a message that we read
-	said    []Claim // and of one that we send
+	heard   []Claim // buffer for the digest of a message that the engine reads
+	said    []Claim // buffer for the digest of a message that the engine sends
 
-	live, dead, unmet []*member // room for what one round looks at
+	live, dead, unmet []*member // buffers for the members that one round considers
 
 	began     time.Time
-	ticked    time.Duration // the last round
-	swept     time.Duration // when it was looked last what may be forgotten
-	succeeded time.Duration // the last exchange, in either direction
+	ticked    time.Duration // time of the last round
+	swept     time.Duration // when forgotten members and pins were last swept
+	succeeded time.Duration // time of the last exchange, in either direction
 	isolated  bool
-	dials     float64 // how many unverified members may be asked now
+	dials     float64 // how many unverified members the engine may query now
 
 	events []Event
 	stats  Stats
 }
 
-// A member is another node that has a record. What every message asks of every
-// member stands here and not behind a pointer, and that first.
+// A member is another node that has a record. Fields that the engine reads for every member in every message are in the struct itself, not
+// behind a pointer, and come first.
 type member struct {
 	id    string
 	order Order
@@ -59,24 +58,24 @@ type member struct {
 	state     State
 	firstHand bool
 	verified  bool
-	died      time.Duration // or left
-	learned   uint64        // when, among all records: deltas are filled oldest-known-first
+	died      time.Duration // when it died or left
+	learned   uint64        // position among all records learned; deltas send the records known longest first
 	peer      *peer
 	entry     *Entry
 }
 
-// together is how many members are made at once: messages and rounds look at all
-// of them, which is quicker when they are neighbours in memory.
+// together is how many members are allocated at once. Messages and rounds iterate over all members, which is faster when they are adjacent
+// in memory.
 const together = 32
 
 // Times of a node.
 const (
-	late          = time.Second     // a round that is this late was held up by something that says nothing about others
-	silent        = 2 * time.Second // without any exchange: nobody is called dead
-	lonely        = 5 * time.Second // the same: we are isolated
-	dialsPerSec   = 5               // to members that are not verified
+	late          = time.Second     // a round that starts this late was delayed locally, which says nothing about others
+	silent        = 2 * time.Second // without any exchange for this long, the engine declares no member dead
+	lonely        = 5 * time.Second // without any exchange for this long, the engine is isolated
+	dialsPerSec   = 5               // to unverified members
 	sweepTime     = 30 * time.Second
-	doubtTime     = time.Minute // after it, the silence of who is dead, or not in our tailnet, is no riddle any more
+	doubtTime     = time.Minute // after this time, a dead member or one outside our tailnet no longer counts in several
 	leaveTargets  = 3
 	deadlineFloor = 2 * time.Second
 )
@@ -86,17 +85,17 @@ func newEngine(set Settings, rules Rules, m Memory, sign func([]byte) []byte, rn
 		members: map[string]*member{}, peers: map[string]*peer{}, began: now, stats: newStats()}
 }
 
-// clock is now by our own monotonic clock; nothing is decided by another one.
+// clock converts now to this node's monotonic time since the engine began. The engine uses no other clock for decisions.
 func (e *engine) clock(now time.Time) time.Duration { return now.Sub(e.began) }
 
-// deadline is how long one exchange may take.
+// deadline is the time limit of one exchange.
 func (e *engine) deadline() time.Duration { return max(deadlineFloor, 4*e.set.Interval) }
 
 func (e *engine) detector() detector {
 	return detector{interval: e.set.Interval, members: len(e.list) + 1}
 }
 
-// announce makes f what this node says of itself from now on.
+// announce sets the facts that this node announces from now on.
 func (e *engine) announce(f Facts, s Status, now time.Time) error {
 	o := Order{Generation: generationAt(now, e.floor), Version: 1}
 	if e.own != nil {
@@ -123,14 +122,14 @@ func (e *engine) seal(f Facts, s Status, o Order) error {
 	return nil
 }
 
-// rise answers a record of ours that we did not write, such as one of before a
-// restart whose memory is lost: ours gets a later generation.
+// rise handles a record of this node that this process did not write, for example one from before a restart whose Memory is lost. It
+// announces the node's own facts with a later generation.
 func (e *engine) rise(r *Record, now time.Time) {
 	if e.own == nil || r.Order.Compare(e.own.Order) < 0 || r.Signed.equal(e.own.Signed) {
 		return
 	}
 	if r.Generation >= maxGeneration {
-		e.stats.Rejected[Old]++ // nothing is greater
+		e.stats.Rejected[Old]++ // no generation can be greater
 		return
 	}
 	if err := e.seal(e.own.Facts, e.own.Status, Order{r.Generation + 1, 1}); err != nil {
@@ -149,7 +148,7 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 	d := Delivery{From: from, Netmap: e.netmap}
 	for _, s := range sealed {
 		r, err := e.open(s)
-		if err != nil { // perhaps of a newer version with wider limits
+		if err != nil { // perhaps from a newer version with wider limits
 			e.reject(from, Malformed, now)
 			continue
 		}
@@ -164,7 +163,7 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 			e.rise(c.Record, now)
 		case c.Entry == nil:
 			e.reject(from, c.Reason, now)
-			if c.Reason == Signature { // no honest peer relays this: it would not have kept it
+			if c.Reason == Signature { // an honest peer would not have kept this record, so it would not relay it
 				e.garbage(from, now)
 			}
 		default:
@@ -172,20 +171,20 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 			moved = moved || c.Rekey
 		}
 	}
-	if moved { // what the old key vouched for is not verified any more
+	if moved { // the old key no longer verifies any entry
 		e.verify()
 	}
 }
 
-// verify asks the pins about everybody, after they have changed.
+// verify checks every member against the pins again, after the pins have changed.
 func (e *engine) verify() {
 	for _, m := range e.list {
 		m.verified = e.view.Verified(m.entry)
 	}
 }
 
-// latest adds r to records, of which it keeps one for each node: a message that
-// tells a long story of one node is told as its end.
+// latest adds r to records and keeps only the latest record of each node, so that a message with a history of one node counts as its last
+// record.
 func latest(records []*Record, r *Record) []*Record {
 	for i, have := range records {
 		if have.Node == r.Node {
@@ -198,7 +197,7 @@ func latest(records []*Record, r *Record) []*Record {
 	return append(records, r)
 }
 
-// enter takes a changed entry in.
+// enter applies a changed entry.
 func (e *engine) enter(c Change, from string, now time.Time) {
 	id, cluster, at := c.Record.Node, c.Entry.ClusterID, e.clock(now)
 	m := e.members[id]
@@ -237,23 +236,23 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 	}
 }
 
-// hear takes in what a message says about m in numbers.
+// hear takes in the heartbeat that a message claims for m.
 func (e *engine) hear(m *member, c Claim, firstHand bool, d detector, at time.Duration) {
 	if c.Generation != m.order.Generation || m.state == Gone {
 		return
 	}
 	if !d.claim(&m.pulse, c.Heartbeat, firstHand, at) {
-		e.stats.Rejected[Heartbeat]++ // not held against from, who may say honestly what it was told
+		e.stats.Rejected[Heartbeat]++ // not counted against from: an honest peer may relay a false number
 	}
 	if m.proven && !m.dead && (m.state == Unknown || m.state == Dead) && !e.isolated {
 		m.state = Alive
 	}
 }
 
-// contact takes note that an exchange with a peer has succeeded.
+// contact records that an exchange with a peer succeeded.
 func (e *engine) contact(from string, now time.Time) {
 	at := e.clock(now)
-	if silence := at - e.succeeded; e.quiet(at) { // it was ours, so it is nobody's
+	if silence := at - e.succeeded; e.quiet(at) { // the silence was this node's own, so it counts against no member
 		for _, m := range e.list {
 			if !m.dead {
 				m.last += silence
@@ -267,16 +266,14 @@ func (e *engine) contact(from string, now time.Time) {
 	}
 }
 
-// quiet reports whether nothing has come from anybody for so long that we doubt
-// ourselves first.
+// quiet reports whether no peer has been heard for so long that this node suspects its own connection first.
 func (e *engine) quiet(at time.Duration) bool {
 	return at-e.succeeded > max(silent, 6*e.set.Interval) && e.several(at)
 }
 
-// several reports whether there are two others who should be heard. With one there
-// is nobody else to doubt. Who has left says nothing any more, and neither does who
-// has been dead for long or was taken out of our tailnet: else two that went at one
-// time would have us doubt ourselves for ever.
+// several reports whether at least two other members should be heard. With only one, its silence is more likely than a failure of this
+// node. Members that have left do not count. Members that have been dead, or out of our tailnet, for long do not count either: otherwise
+// two members that went at one time would make this node distrust itself permanently.
 func (e *engine) several(at time.Duration) bool {
 	n := 0
 	for _, m := range e.list {
@@ -290,17 +287,17 @@ func (e *engine) several(at time.Duration) bool {
 	return false
 }
 
-// absent reports whether our tailnet has not had m's node for long, which is noted
-// of those that were met; a netmap may be empty for a moment.
+// absent reports whether m's node has been missing from our tailnet for long. Only nodes that were met have a time of absence. A netmap may
+// be empty for a moment.
 func (e *engine) absent(m *member, at time.Duration) bool {
 	since, ok := e.view.absent.Get(m.id)
 	return ok && e.began.Add(at).Sub(since) > doubtTime
 }
 
-// review looks at everybody once a round.
+// review updates the state of every member, once per round.
 func (e *engine) review(now time.Time) {
 	at := e.clock(now)
-	if at-e.ticked > e.set.Interval+e.set.Interval/10+late { // we slept: silence in that time was ours
+	if at-e.ticked > e.set.Interval+e.set.Interval/10+late { // this process slept: the silence was its own
 		for _, m := range e.list {
 			m.restart(at)
 		}
@@ -313,7 +310,7 @@ func (e *engine) review(now time.Time) {
 	var forget []string
 	for _, m := range e.list {
 		switch was := m.state; {
-		case was == Gone, quiet && !e.isolated: // as it was
+		case was == Gone, quiet && !e.isolated: // keep the state
 		case e.isolated:
 			if !m.dead {
 				m.state = Unknown
@@ -341,10 +338,8 @@ func (e *engine) review(now time.Time) {
 	}
 }
 
-// askedInVain reports whether m was asked itself since it was heard last, and has
-// not answered, or cannot be asked. Only then is it dead: what others say of its
-// heart may be made up, and a number that is ahead of it looks like silence when
-// the liar stops.
+// askedInVain reports whether m has not responded to a direct request since it was last heard, or cannot be queried. Only then is m dead.
+// Heartbeats that others relay may be false, and an overstated heartbeat looks like silence when the liar stops.
 func (e *engine) askedInVain(m *member, now time.Time) bool {
 	if _, there := e.netmap.Find(m.id); !there || m.peer.banned.holds(now) || m.peer.away.holds(now) {
 		return true
@@ -352,7 +347,7 @@ func (e *engine) askedInVain(m *member, now time.Time) bool {
 	return e.clock(m.peer.knocked) > max(m.last, m.contact) && now.Sub(m.peer.knocked) >= 2*e.set.Interval
 }
 
-// prune forgets the pins of nodes that are long gone from our tailnet.
+// prune forgets the pins of nodes that have been missing from our tailnet for long.
 func (e *engine) prune(now time.Time) {
 	next, dropped := Prune(e.view, e.netmap, now)
 	e.unsaved = e.unsaved || next.pinned != e.view.pinned || next.absent.Len() != e.view.absent.Len()
@@ -395,8 +390,7 @@ func (e *engine) drop(ids []string) {
 	}
 }
 
-// listed reports whether m is in digests: who is long dead is not, so that all
-// forget it at about one time.
+// listed reports whether m is in digests. A member that has been dead for long is not, so all nodes forget it at about the same time.
 func (e *engine) listed(m *member, at time.Duration) bool {
 	return !m.gone() || at-m.died <= e.set.ForgetAfter/2
 }
@@ -406,7 +400,7 @@ func (e *engine) reject(from string, why Reason, now time.Time) {
 	e.peer(from, now).refused++
 }
 
-// errOther is what a member of another gossip network is told.
+// errOther is the response to a member of another gossip network.
 func errOther(network string) error {
 	return problem.New(problem.BadRequest, "This server is in the gossip network "+network+", and the message is of another one.", "Set gossip.network to the same name on both.")
 }

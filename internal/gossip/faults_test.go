@@ -7,11 +7,9 @@ import (
 	"time"
 )
 
-// TestRestart: one of several restarts with other labels, its clock ten minutes
-// back, wherever its id stands in the order, with and without its memory: the
-// new labels are everywhere in seconds (DSC-05, GO-10, GO-02). Red without the
-// order in beaten and compare, and without both of last in generationAt and rise,
-// of which each is enough.
+// TestRestart: one of several nodes restarts with other labels and its clock ten minutes back. The test varies the position of its id in
+// the order, and runs with and without its memory. The new labels are everywhere in seconds (DSC-05, GO-10, GO-02). Red without the order
+// in beaten and compare, and without both of last in generationAt and rise, of which each is enough.
 func TestRestart(t *testing.T) {
 	const n = 8
 	var slowest time.Duration
@@ -40,7 +38,7 @@ func TestRestart(t *testing.T) {
 					t.Errorf("position %d, remembers %t: node %d has the labels %v", position, remembers, o.index, m.entry.Labels)
 				}
 			}
-			// GO-02: what it said before the restart does not come back, whoever says it.
+			// GO-02: its records from before the restart do not return, whichever node sends them.
 			for _, o := range s.nodes {
 				if o == x {
 					continue
@@ -60,13 +58,13 @@ func TestRestart(t *testing.T) {
 	figures[0].check(t, "a restart", slowest, figures[0].join)
 }
 
-// encode makes a message of this network, as anybody could.
+// encode encodes a message of this network, as any node could.
 func (n *simNode) encode(m message) []byte {
 	m.Network = n.set.Network
 	return m.encode()
 }
 
-// TestLeave: who goes tells a few, and all know at once (DSC-05).
+// TestLeave: a node that leaves reports it to a few others, and all know at once (DSC-05).
 func TestLeave(t *testing.T) {
 	s := settled(t, 620, 20, Settings{})
 	s.reset()
@@ -96,8 +94,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestPartition: ten minutes in halves, each calls the other dead; then all is
-// well again, in ordinary rounds (DSC-06, GO-09). Clocks are ten minutes apart.
+// TestPartition: for ten minutes the network is in halves, and each half declares the other dead. Then it recovers in ordinary rounds
+// (DSC-06, GO-09). The clocks are ten minutes apart.
 func TestPartition(t *testing.T) {
 	s := newSim(t, 630, 10, Settings{})
 	for i, n := range s.nodes {
@@ -133,21 +131,19 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// TestAsymmetricLoss: what one node sends to another is always lost, and nobody
-// is called dead for it (DSC-06).
+// TestAsymmetricLoss: messages from one node to another are always lost, and no node is declared dead because of it (DSC-06).
 func TestAsymmetricLoss(t *testing.T) {
 	s := settled(t, 640, 8, Settings{})
 	s.reset()
 	s.cut = func(a, b *simNode) bool { return a.index == 1 && b.index == 2 }
-	s.run(40 * time.Second) // less than hearsay counts for
+	s.run(40 * time.Second) // less than the lifetime of hearsay
 	if d := s.deathsSeen(); d != 0 || !s.allAlive() {
 		t.Errorf("%d deaths", d)
 	}
 }
 
-// TestPause: a process that stood still for 30 s doubts itself: it calls nobody
-// dead, and is back without a conflict (DSC-06, GO-04). Red without both of restart
-// and askedInVain in review, of which each is enough.
+// TestPause: a process that stood still for 30 s distrusts itself. It declares no node dead, and returns without a conflict (DSC-06,
+// GO-04). Red without both of restart and askedInVain in review, of which each is enough.
 func TestPause(t *testing.T) {
 	s := settled(t, 650, 10, Settings{})
 	x := s.nodes[2]
@@ -172,8 +168,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestIsolated: who hears nobody says of nobody that it is dead (GO-04). Red
-// without quiet and isolated in review.
+// TestIsolated: a node that hears no other declares none dead (GO-04). Red without quiet and isolated in review.
 func TestIsolated(t *testing.T) {
 	s := settled(t, 660, 6, Settings{})
 	s.reset()
@@ -195,8 +190,7 @@ func TestIsolated(t *testing.T) {
 	}
 }
 
-// TestOneHasLeft: with one other that is still there, silence is that one's: who
-// has said goodbye is nobody to be heard (GO-10).
+// TestOneHasLeft: if only one other node remains, silence is that node's failure. A node that has left need not be heard (GO-10).
 func TestOneHasLeft(t *testing.T) {
 	s := settled(t, 665, 3, Settings{})
 	x, left, crashes := s.nodes[0], s.nodes[1], s.nodes[2]
@@ -224,8 +218,7 @@ func TestOneHasLeft(t *testing.T) {
 	}
 }
 
-// TestOneIsDead: who has been dead for long is nobody to be heard either, so the
-// next one's silence is that one's (GO-10).
+// TestOneIsDead: a node that has been dead for long need not be heard either, so the next silence is the other node's failure (GO-10).
 func TestOneIsDead(t *testing.T) {
 	s := settled(t, 666, 3, Settings{})
 	x, before, crashes := s.nodes[0], s.nodes[1], s.nodes[2]
@@ -244,9 +237,8 @@ func TestOneIsDead(t *testing.T) {
 	}
 }
 
-// TestIsolatedFromNobody: two fall silent at once, and we doubt ourselves; when our
-// tailnet has had one of them no more for long, the other's silence is its own
-// (GO-10). A node that is out of the netmap for a moment changes nothing (GO-04).
+// TestIsolatedFromNobody: two nodes fall silent at once, and this node distrusts itself. When our tailnet has not had one of them for long,
+// the other's silence is its own failure (GO-10). A node that is out of the netmap for a moment changes nothing (GO-04).
 func TestIsolatedFromNobody(t *testing.T) {
 	s := settled(t, 667, 3, Settings{})
 	s.reset()
@@ -276,8 +268,7 @@ func TestIsolatedFromNobody(t *testing.T) {
 	}
 }
 
-// TestForget: the dead leave digests, then the view, and come back by a new
-// generation only (GO-02). Red without Tombstone.keeps.
+// TestForget: dead nodes leave the digests and then the view, and return only with a new generation (GO-02). Red without Tombstone.keeps.
 func TestForget(t *testing.T) {
 	s := settled(t, 670, 4, Settings{ForgetAfter: 2 * time.Minute})
 	x := s.nodes[0]
@@ -285,7 +276,7 @@ func TestForget(t *testing.T) {
 	if _, ok := s.death(x); !ok {
 		t.Fatal("nobody sees it dead")
 	}
-	s.run(3*time.Minute + 40*time.Second) // and the look that comes every 128 rounds
+	s.run(3*time.Minute + 40*time.Second) // and the sweep, every 128 rounds
 	for _, o := range s.living() {
 		if o.members[x.self] != nil || len(o.members) != 2 {
 			t.Fatalf("node %d still has it", o.index)
@@ -297,15 +288,14 @@ func TestForget(t *testing.T) {
 			t.Errorf("node %d took the record of a forgotten node", o.index)
 		}
 	}
-	x.memory = Memory{} // even without its memory it is later than it was
+	x.memory = Memory{} // even without its memory, its generation is later
 	s.start(x)
 	if _, ok := s.until(5*time.Second, func() bool { return s.everywhere(x, Alive) }); !ok {
 		t.Error("a forgotten node cannot come back")
 	}
 }
 
-// TestRelayKeepsBytes: fields of a newer version survive a relay through nodes
-// that do not know them, signature and all (DSC-12, GO-05).
+// TestRelayKeepsBytes: fields of a newer version, with the signature, survive a relay through nodes that do not know them (DSC-12, GO-05).
 func TestRelayKeepsBytes(t *testing.T) {
 	s := newSim(t, 680, 5, Settings{})
 	for _, n := range s.nodes {
@@ -319,7 +309,7 @@ func TestRelayKeepsBytes(t *testing.T) {
 	}
 	x.own = r
 	s.wrote(x)
-	s.cut = func(a, b *simNode) bool { return a.index+b.index != 1 && min(a.index, b.index) == 0 } // it speaks to one other only
+	s.cut = func(a, b *simNode) bool { return a.index+b.index != 1 && min(a.index, b.index) == 0 } // it reaches one node only
 	if _, ok := s.until(10*time.Second, s.allKnowAll); !ok {
 		t.Fatal("the record does not reach all through one relay")
 	}

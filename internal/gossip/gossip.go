@@ -1,16 +1,15 @@
-// Package gossip finds out which clusters are out there, and how sure we are:
-// the access servers of many clusters tell each other about themselves, peer to
-// peer, by scuttlebutt anti-entropy. It keeps law 5: nothing that a member says
-// gives anybody a credential; a record only tells a person's tka where to knock.
+// Package gossip discovers the clusters of the tailnet and tracks their liveness. The access servers of many clusters exchange records
+// about themselves, peer to peer, by scuttlebutt anti-entropy. The package keeps law 5: no gossip message grants a credential. A record
+// only gives a person's tka the address of a cluster.
 //
 //	        heartbeat and digest
-//	A ------------------------------> B    what A knows, as numbers
+//	A ------------------------------> B    the knowledge of A, as numbers
 //	                                       (and A's record, when A has not met B yet)
-//	A <------------------------------ B    what B knows better, and the records that A lacks
+//	A <------------------------------ B    newer knowledge of B, and the records that A lacks
 //	A ------------------------------> B    the records that B lacks, if there are any
 //
-// Decisions are pure: Open says what a record is, Merge what becomes of it, the
-// detector who is alive. Only Node.Run has goroutines and a network.
+// Decisions are pure: Open parses and verifies a record, Merge applies it, and the detector decides which members are alive. Only Node.Run
+// has goroutines and a network.
 package gossip
 
 import (
@@ -26,11 +25,11 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 )
 
-// An Order numbers what one node has said about itself; the greater one wins.
-// It is compared with orders of the same node only, and never with a clock.
+// An Order numbers the records of one node; the greater order wins. It is comparable only with orders of the same node, and never with a
+// clock.
 type Order struct {
-	Generation uint64 // grows at each start; below 2^53
-	Version    uint64 // grows at each change; from 1, below 2^31
+	Generation uint64 // increases at each start; below 2^53
+	Version    uint64 // increases at each change; from 1, below 2^31
 }
 
 const (
@@ -38,28 +37,27 @@ const (
 	maxVersion    = 1<<31 - 1
 )
 
-// Compare is -1 when o is the older one.
+// Compare returns -1 when o is older than p, 0 when they are equal and 1 when o is newer.
 func (o Order) Compare(p Order) int {
 	return cmp.Or(cmp.Compare(o.Generation, p.Generation), cmp.Compare(o.Version, p.Version))
 }
 
-// A Reason is why something that a peer sent did not count. The set is closed:
-// metrics count by it.
+// A Reason is why the engine rejected something that a peer sent. The set is closed, because metrics count by it.
 type Reason string
 
 // The reasons.
 const (
-	Malformed    Reason = "malformed"    // it cannot be read, or breaks a limit
-	Signature    Reason = "signature"    // the signature does not fit
-	Binding      Reason = "binding"      // another node's or another cluster's; or of a node that our tailnet does not have
+	Malformed    Reason = "malformed"    // cannot be decoded, or exceeds a limit
+	Signature    Reason = "signature"    // the signature does not verify
+	Binding      Reason = "binding"      // belongs to another node or cluster, or to a node that our tailnet does not have
 	Endpoint     Reason = "endpoint"     // an address that the node may not announce
-	Tag          Reason = "tag"          // a caller that is no member: without a required tag, shared in, expired
-	Old          Reason = "old"          // we know a later one
+	Tag          Reason = "tag"          // the caller is no member: it lacks a required tag, is shared in or has expired
+	Old          Reason = "old"          // a later record is known
 	Buried       Reason = "tombstone"    // of a node that was forgotten
 	Size         Reason = "size"         // no room for more members
-	Rate         Reason = "rate"         // too many requests, or from a peer that is backed off
-	Equivocation Reason = "equivocation" // two records of one order
-	Heartbeat    Reason = "heartbeat"    // a number that cannot be
+	Rate         Reason = "rate"         // too many requests, or the peer is backed off
+	Equivocation Reason = "equivocation" // two different records have the same order
+	Heartbeat    Reason = "heartbeat"    // an implausible heartbeat
 	Network      Reason = "network"      // of another gossip network
 )
 
@@ -68,28 +66,28 @@ func Reasons() []Reason {
 	return []Reason{Malformed, Signature, Binding, Endpoint, Tag, Old, Buried, Size, Rate, Equivocation, Heartbeat, Network}
 }
 
-// Settings say how a node gossips. The zero value of a field is its default.
+// Settings configure how a node gossips. The zero value of a field means its default.
 type Settings struct {
 	Network         string           // name of the gossip network
 	Interval        time.Duration    // between rounds
-	Fanout          int              // peers asked in each round
-	Seeds           []string         // host names of nodes to ask first
-	PinnedOnly      bool             // no cluster counts but those of Pins
-	Pins            []Pin            // keys of clusters, before anything that was met
-	Allow           endpoint.Allowed // addresses that records may name though they are private
+	Fanout          int              // peers queried in each round
+	Seeds           []string         // host names of the nodes to query first
+	PinnedOnly      bool             // trust only the clusters in Pins
+	Pins            []Pin            // keys of clusters; they override keys learned at first contact
+	Allow           endpoint.Allowed // private addresses that records may announce nevertheless
 	MaxMembers      int
-	MaxMessageBytes int           // of a message with records that we send
-	ForgetAfter     time.Duration // a dead member's time in the list
+	MaxMessageBytes int           // limit for a message with records that this node sends
+	ForgetAfter     time.Duration // how long a dead member stays in the list
 }
 
-// A Pin says by which key a cluster is known.
+// A Pin binds a cluster to its key.
 type Pin struct {
 	Cluster string // id
 	Key     door.PublicKey
 }
 
-// WithDefaults returns s complete, or says what of it cannot be. How far it should
-// go is for whoever reads settings of people.
+// WithDefaults returns s with defaults filled in, or an error for an impossible value. The code that parses the settings checks reasonable
+// ranges.
 func (s Settings) WithDefaults() (Settings, error) {
 	s.Network = cmp.Or(s.Network, "default")
 	s.Interval = cmp.Or(s.Interval, 300*time.Millisecond)
@@ -102,7 +100,7 @@ func (s Settings) WithDefaults() (Settings, error) {
 		return s, fmt.Errorf("network: %q is not a DNS label", s.Network)
 	case s.Interval < 0, s.Fanout < 0, s.MaxMembers < 0, s.ForgetAfter < 0:
 		return s, errors.New("interval, fanout, maxMembers or forgetAfter is negative")
-	case s.MaxMessageBytes < 12<<10 || s.MaxMessageBytes > MaxMessage: // the largest record must fit beside the longest digest
+	case s.MaxMessageBytes < 12<<10 || s.MaxMessageBytes > MaxMessage: // the largest record must fit together with the longest digest
 		return s, fmt.Errorf("maxMessageBytes: %d is not between 12288 and 65536", s.MaxMessageBytes)
 	}
 	for _, p := range s.Pins {
@@ -113,22 +111,20 @@ func (s Settings) WithDefaults() (Settings, error) {
 	return s, nil
 }
 
-// A Peer is a node of our tailnet that carries a required tag, as our own
-// netmap has it.
+// A Peer is a node of our tailnet that carries a required tag, as this node's netmap describes it.
 type Peer struct {
 	ID    string // stable node id
 	Name  string // fully qualified, in lower case, without the final dot
 	Addrs []netip.Addr
 }
 
-// A Netmap is the peers of our tailnet at one moment. It is immutable; the nil
-// Netmap has none.
+// A Netmap is the set of peers of our tailnet at one moment. It is immutable. The nil Netmap is empty.
 type Netmap struct {
 	peers []Peer // sorted by id
 	byID  map[string]int
 }
 
-// NewNetmap returns the netmap of peers.
+// NewNetmap returns a netmap of peers.
 func NewNetmap(peers []Peer) *Netmap {
 	m := &Netmap{peers: slices.Clone(peers), byID: make(map[string]int, len(peers))}
 	slices.SortFunc(m.peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
@@ -138,7 +134,7 @@ func NewNetmap(peers []Peer) *Netmap {
 	return m
 }
 
-// Find returns the peer of that id.
+// Find returns the peer with that id.
 func (m *Netmap) Find(id string) (Peer, bool) {
 	if m == nil {
 		return Peer{}, false
@@ -150,7 +146,7 @@ func (m *Netmap) Find(id string) (Peer, bool) {
 	return m.peers[i], true
 }
 
-// Len returns how many peers there are.
+// Len returns the number of peers.
 func (m *Netmap) Len() int {
 	if m == nil {
 		return 0

@@ -11,16 +11,14 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// An attacker is a member with a tag and a key of its own, whose engine is not
-// asked: it says what a test makes it say.
+// attacker returns a member with a tag and its own key. Its messages come from the test and not from its engine.
 func (s *sim) attacker(i int) *simNode {
 	n := s.nodes[i]
-	n.hostile = func(*simNode, []byte) []byte { return nil } // never answers
+	n.hostile = func(*simNode, []byte) []byte { return nil } // never responds
 	return n
 }
 
-// attack sends a message of the attacker's to every honest node, and returns
-// what one of them answered last.
+// attack sends a message of the attacker to every honest node, and returns the last response.
 func (s *sim) attack(by *simNode, body []byte) (answer []byte, err error) {
 	for _, n := range s.living() {
 		answer, err = n.answer(by.self, body, n.wall())
@@ -29,7 +27,7 @@ func (s *sim) attack(by *simNode, body []byte) (answer []byte, err error) {
 	return answer, err
 }
 
-// forge signs facts by a key, whoever they are about.
+// forge signs facts with a key, whichever node they are about.
 func forge(t *testing.T, f Facts, o Order, key ed25519.PrivateKey) Signed {
 	t.Helper()
 	f.Key = door.PublicKey(key.Public().(ed25519.PublicKey))
@@ -40,7 +38,7 @@ func forge(t *testing.T, f Facts, o Order, key ed25519.PrivateKey) Signed {
 	return r.Signed
 }
 
-// rejected sums what honest nodes did not take.
+// rejected counts the items that honest nodes rejected.
 func (s *sim) rejected(why Reason) (n uint64) {
 	for _, node := range s.living() {
 		n += node.stats.Rejected[why]
@@ -48,10 +46,9 @@ func (s *sim) rejected(why Reason) (n uint64) {
 	return n
 }
 
-// TestHostileMember: nothing that a member with a tag can say changes anybody
-// else's entry, and every case is counted (DSC-08, GO-01, GO-02, GO-03). Red
-// without any one of: judge's refusal of another key, take's look at the netmap and
-// at the signature, endpoint.Allowed.Check, claim's limit, admit's tokens.
+// TestHostileMember: no message of a member with a tag changes the entry of another node, and every case is counted (DSC-08, GO-01, GO-02,
+// GO-03). Red without any one of: judge's refusal of another key, take's checks of the netmap and of the signature, endpoint.Allowed.Check,
+// claim's limit, admit's tokens.
 func TestHostileMember(t *testing.T) {
 	const top = maxGeneration
 	tests := []struct {
@@ -83,7 +80,7 @@ func TestHostileMember(t *testing.T) {
 			return [][]byte{bad.encode(message{Digest: d}), bad.encode(message{Digest: e})}
 		}},
 		{"fake members by the thousand", Binding, func(t *testing.T, s *sim, bad, victim *simNode) (bodies [][]byte) {
-			for i := range 20 { // 10 records a message
+			for i := range 20 { // 10 records per message
 				var m message
 				for j := range 10 {
 					f := bad.facts
@@ -141,7 +138,7 @@ func TestHostileMember(t *testing.T) {
 			if s.rejected(tt.why) == 0 {
 				t.Errorf("it is not counted as %q", tt.why)
 			}
-			s.run(20 * time.Second) // laws are checked
+			s.run(20 * time.Second) // the laws are checked
 			for _, n := range s.living() {
 				for _, o := range s.living() {
 					if n == o {
@@ -165,9 +162,8 @@ func TestHostileMember(t *testing.T) {
 	}
 }
 
-// TestFull: there are no more members than there may be, whoever comes, and the
-// rest is counted; those who got in stay (DSC-07, DSC-08). Red without MaxMembers in
-// take.
+// TestFull: the number of members never exceeds the limit, further members are counted, and the accepted ones stay (DSC-07, DSC-08). Red
+// without MaxMembers in take.
 func TestFull(t *testing.T) {
 	const most = 4
 	s := newSim(t, 705, 10, Settings{MaxMembers: most})
@@ -191,8 +187,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestGarbageIsBackedOff: a peer that sends garbage is not listened to for a
-// while, longer each time, and is not asked either (GO-05).
+// TestGarbageIsBackedOff: a node ignores a peer that sends garbage for a while, longer each time, and does not query it (GO-05).
 func TestGarbageIsBackedOff(t *testing.T) {
 	s := settled(t, 710, 3, Settings{})
 	n, bad := s.nodes[0], s.attacker(2)
@@ -213,9 +208,8 @@ func TestGarbageIsBackedOff(t *testing.T) {
 	}
 }
 
-// TestConflictingCluster: who claims a cluster that is known is listed beside it,
-// marked, never verified, and takes nothing from it (GO-03, DSC-08). Red without
-// the conflict of judge.
+// TestConflictingCluster: a node that claims a known cluster gets a separate entry that is marked and never verified. It takes nothing from
+// the cluster (GO-03, DSC-08). Red without the conflict of judge.
 func TestConflictingCluster(t *testing.T) {
 	s := newSim(t, 720, 5, Settings{})
 	honest, thief := s.nodes[0], s.nodes[4]
@@ -248,7 +242,7 @@ func TestConflictingCluster(t *testing.T) {
 	}
 }
 
-// TestTwoReplicas of one cluster share its key: one entry, no conflict (DSC-10).
+// TestTwoReplicas: two servers of one cluster share its key and give one entry without a conflict (DSC-10).
 func TestTwoReplicas(t *testing.T) {
 	s := newSim(t, 730, 4, Settings{})
 	a, b := s.nodes[0], s.nodes[1]
@@ -269,8 +263,8 @@ func TestTwoReplicas(t *testing.T) {
 	}
 }
 
-// TestEquivocation: two records of one order by the key itself: the first stays,
-// marked, counted, until the owner says something newer (DSC-08).
+// TestEquivocation: if the key signs two records of one order, the first stays, is marked and counted, until the owner sends a newer one
+// (DSC-08).
 func TestEquivocation(t *testing.T) {
 	s := settled(t, 740, 4, Settings{})
 	s.run(3 * time.Second)
@@ -293,14 +287,13 @@ func TestEquivocation(t *testing.T) {
 	}
 }
 
-// TestLiesAboutLife: inflated heartbeats keep a dead friend alive no longer than
-// hearsay counts, and make nobody dead who lives, neither while the liar speaks nor
-// when it falls silent and the true numbers look old (DSC-08, GO-04). Red without
-// askedInVain in review, and without the limit of claim.
+// TestLiesAboutLife: inflated heartbeats keep a dead node alive no longer than hearsay counts. They make no live node dead, neither while
+// the liar sends them nor when it stops and the true numbers look old (DSC-08, GO-04). Red without askedInVain in review, and without the
+// limit of claim.
 func TestLiesAboutLife(t *testing.T) {
 	sizes := []int{8, 20}
 	if *long {
-		sizes = []int{100, 300} // of 300, digests are samples
+		sizes = []int{100, 300} // with 300, digests are samples
 	}
 	for _, size := range sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) { lies(t, size) })
@@ -314,7 +307,8 @@ func lies(t *testing.T, size int) {
 	lie := func() {
 		for _, n := range s.living() {
 			d := []Claim{{Node: friend.self, Order: friend.own.Order, Heartbeat: friend.heartbeat + uint64(s.now/s.set.Interval)}} // always more
-			for i := range size - 1 {                                                                                              // whoever fits into a digest, in turn
+			for i := range size - 1 {
+				// The nodes that fit into a digest, in turn.
 				o := s.nodes[(n.index+i+int(s.now/s.set.Interval))%(size-1)]
 				if o != friend && o != n && len(d) < maxDigest {
 					d = append(d, Claim{Node: o.self, Order: o.own.Order, Heartbeat: maxGeneration})
@@ -327,7 +321,7 @@ func lies(t *testing.T, size int) {
 	s.reset()
 	s.stop(friend)
 	began, ended := s.now, time.Duration(0)
-	bound := max(hearsayLife, 5*time.Duration(size)*s.set.Interval) // of the design, section 4
+	bound := max(hearsayLife, 5*time.Duration(size)*s.set.Interval) // from the design, section 4
 	spared := func() {
 		t.Helper()
 		for _, n := range s.living() {
@@ -351,7 +345,7 @@ func lies(t *testing.T, size int) {
 	if ended > bound+3*time.Second {
 		t.Errorf("the dead friend was alive for %v, longer than %v", ended, bound)
 	}
-	for range 5 { // it lies and is silent in turn
+	for range 5 { // it alternates between lies and silence
 		for range 20 {
 			s.run(time.Second)
 			spared()
@@ -359,7 +353,7 @@ func lies(t *testing.T, size int) {
 		lie()
 	}
 	t.Logf("%d members: the dead friend was alive for %v of %v; %d lies are counted", size, ended, bound, s.rejected(Heartbeat))
-	s.run(40 * time.Second) // what it said is forgotten
+	s.run(40 * time.Second) // its claims are forgotten
 	spared()
 	if !s.everywhere(friend, Dead) {
 		t.Error("the dead friend is not dead when the lies have ended")
@@ -376,9 +370,8 @@ func lies(t *testing.T, size int) {
 	}
 }
 
-// TestAskedBeforeDead: a number that lies have pushed ahead of a heart looks like
-// silence when they end. Nobody is dead for that before having been asked itself,
-// in vain; who cannot be asked is (DSC-08, GO-04). Red without askedInVain in review.
+// TestAskedBeforeDead: a heartbeat that lies have pushed ahead looks like silence when the lies end. A node is dead only after a failed
+// direct request, or if it cannot be queried (DSC-08, GO-04). Red without askedInVain in review.
 func TestAskedBeforeDead(t *testing.T) {
 	s := settled(t, 755, 4, Settings{})
 	n, x := s.nodes[0], s.nodes[1]
@@ -416,9 +409,8 @@ func TestAskedBeforeDead(t *testing.T) {
 	}
 }
 
-// TestBombs: what is too large, too deep or not there ends in a refusal (GO-05).
-// Red without maxDigest in claims, and without the look at nesting or at names
-// given twice in the cursor.
+// TestBombs: input that is too large, too deep or empty is rejected (GO-05). Red without maxDigest in claims, and without the checks of
+// nesting or of duplicate names in the cursor.
 func TestBombs(t *testing.T) {
 	s := settled(t, 760, 2, Settings{})
 	n, from := s.nodes[0], s.nodes[1].self
@@ -462,8 +454,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestNothingYet: a server without peers, seeds or a record of its own neither
-// panics nor answers.
+// TestNothingYet: a server without peers or seeds does not panic and sends nothing. It responds only once it has its own record.
 func TestNothingYet(t *testing.T) {
 	s := newSim(t, 770, 2, Settings{Seeds: []string{"tka-1.tail1234.ts.net"}})
 	n := s.nodes[0]

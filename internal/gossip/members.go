@@ -9,14 +9,13 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// Members is who is there, as one node saw it at one moment. It is immutable.
+// Members is one node's view of all members at one moment. It is immutable.
 type Members struct {
 	At       time.Time
-	Isolated bool     // we hear nobody, so we say of nobody that it is dead
-	List     []Member // sorted by node; this server included once it has announced itself
+	Isolated bool     // this node hears no other node, so it declares none dead
+	List     []Member // sorted by node; includes this server once it has announced itself
 	Refused  []Refusal
-	// OldestContact is how long ago the member was heard that has not been heard
-	// itself for longest; 0 without members.
+	// OldestContact is the longest time since direct contact with any member that is not gone; 0 without members.
 	OldestContact time.Duration
 }
 
@@ -24,13 +23,13 @@ type Members struct {
 type Member struct {
 	*Record
 	State    State
-	LastSeen time.Time // by our own observation; zero: never
+	LastSeen time.Time // as this node observed it; zero: never
 	Verified bool
 	Conflict bool
 	Self     bool
 }
 
-// snapshot is what everybody may read while the engine goes on.
+// snapshot returns an immutable view that callers may read while the engine continues.
 func (e *engine) snapshot(now time.Time) *Members {
 	at := e.clock(now)
 	s := &Members{At: now, Isolated: e.isolated, List: make([]Member, 0, len(e.list)+1)}
@@ -59,7 +58,7 @@ func (e *engine) snapshot(now time.Time) *Members {
 	return s
 }
 
-// leave is the last word of this node, and those who may be told.
+// leave announces that this node leaves. It returns the calls that report this to members, those heard most recently first.
 func (e *engine) leave(now time.Time) ([]call, error) {
 	if err := e.announce(e.own.Facts, Left, now); err != nil {
 		return nil, err
@@ -72,7 +71,7 @@ func (e *engine) leave(now time.Time) ([]call, error) {
 			continue
 		}
 		calls = append(calls, call{p, e.send(message{Records: []Signed{e.own.Signed}}, kindDelta)})
-		if len(calls) == 8*leaveTargets { // some may have gone themselves
+		if len(calls) == 8*leaveTargets { // some of them may have left too
 			break
 		}
 	}
@@ -88,8 +87,7 @@ func (s *Members) Count() map[State]int {
 	return n
 }
 
-// A Cluster is one entry of the memberlist: all members that serve it. The first
-// three fields are what existing clients read.
+// A Cluster is one entry of the memberlist: all members that serve it. Existing clients read the first three fields.
 type Cluster struct {
 	APIEndpoint string            `json:"apiEndpoint" doc:"URL of the Kubernetes API"`
 	APIPort     uint16            `json:"apiPort"`
@@ -117,14 +115,12 @@ type ClusterMember struct {
 	LastSeen time.Time `json:"lastSeen,omitzero"`
 }
 
-// Available reports whether people should be shown the cluster unless they ask
-// for all.
+// Available reports whether a list shows the cluster by default, without "all".
 func (c Cluster) Available() bool { return c.State != Dead && c.State != Gone }
 
-// Clusters returns one entry for each cluster, sorted by name and id; those that
-// are dead or have left only with all. Hidden is how many were left out. Who
-// contests a cluster has an entry of its own, so that nothing of it gets into
-// that of the others.
+// Clusters returns one entry for each cluster, sorted by name and id. It includes dead clusters and clusters that have left only with all;
+// hidden is how many it left out. A member that contests a cluster gets a separate entry, so that nothing of it enters the entry of the
+// others.
 func (s *Members) Clusters(all bool) (clusters []Cluster, hidden int) {
 	type claim struct {
 		id       string
@@ -152,7 +148,7 @@ func (s *Members) Clusters(all bool) (clusters []Cluster, hidden int) {
 	return clusters, hidden
 }
 
-// order puts what is true after what is not.
+// order sorts true after false.
 func order(b bool) int {
 	if b {
 		return 1
@@ -160,8 +156,8 @@ func order(b bool) int {
 	return 0
 }
 
-// clusterOf is the entry of members of one cluster: what the best of them says,
-// a verified one first.
+// clusterOf returns the entry for the members of one cluster. Its values come from the best member: this server first, then verified
+// members, then by state.
 func clusterOf(members []Member) Cluster {
 	states := States()
 	slices.SortFunc(members, func(a, b Member) int {
@@ -181,7 +177,7 @@ func clusterOf(members []Member) Cluster {
 	return c
 }
 
-// shown is a time as people and machines are shown it.
+// shown returns a time in the form for output: UTC, in whole seconds.
 func shown(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -189,7 +185,7 @@ func shown(t time.Time) time.Time {
 	return t.UTC().Truncate(time.Second)
 }
 
-// Alone is the members of a server that does not gossip: itself.
+// Alone returns the members of a server that does not gossip: only itself.
 func Alone(f Facts, now time.Time) *Members {
 	r := &Record{Facts: f, Status: Up}
 	return &Members{At: now, List: []Member{{Record: r, State: Alive, LastSeen: now, Verified: true, Self: true}}}

@@ -16,8 +16,7 @@ func member1(f Facts, state State, change func(*Member)) Member {
 	return m
 }
 
-// TestClusters: one entry a cluster, the state of the best, and who contests a
-// cluster beside it (DSC-10, DSC-11).
+// TestClusters: one entry per cluster with the best state, and a separate entry for a member that contests it (DSC-10, DSC-11).
 func TestClusters(t *testing.T) {
 	s := newSim(t, 1, 6, Settings{})
 	f := func(i int) Facts { return s.nodes[i].facts }

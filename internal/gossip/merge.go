@@ -7,33 +7,32 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 )
 
-// A Delivery is the records of one message.
+// A Delivery is the set of records of one message.
 type Delivery struct {
-	From    string // the node at the other end, as WhoIs names it
+	From    string // the node that sent it, as WhoIs identifies it
 	Records []*Record
 	Netmap  *Netmap
 }
 
-// A Change is what became of one record of a delivery.
+// A Change is the result of merging one record.
 type Change struct {
 	Record *Record
-	Entry  *Entry // as it stands now; nil when the record was refused
-	Was    *Entry // what it replaced; nil: the member is new
-	Reason Reason // why it was refused, or why it is a conflict; "" when it counts
+	Entry  *Entry // the current entry; nil when the record was refused
+	Was    *Entry // the entry that it replaced; nil: the member is new
+	Reason Reason // why it was refused or conflicts; "" when it was accepted
 	Detail string
 
-	Pinned bool // node and cluster are known by this record from now on
-	Rekey  bool // the cluster's key is another one from now on
-	// Own is a record of ourselves, by our cluster's key, that we did not write.
+	Pinned bool // this record pinned its node and cluster
+	Rekey  bool // the cluster's key changed
+	// Own marks a record of this node that is signed by our cluster's key but that this process may not have written.
 	Own bool
 }
 
-// Merge takes in what a peer sent and says what changed; unchanged records say
-// nothing. A record that does not count never keeps out another one. Merge is
-// pure, idempotent and, but for who is met first, commutative: of two who claim
-// one cluster, or of two records of one order, the first one stays, and the
-// conflict is marked. Hearsay about a node that was never met is not authority
-// for anything, and is gone when the node speaks for itself.
+// Merge applies the records that a peer sent and returns the changes; unchanged records produce none. A rejected record never excludes
+// another one. Merge is pure and idempotent, and commutative except for the first contact.
+//
+// When two nodes claim one cluster, or two records have one order, the first one stays and Merge marks the conflict. A relayed record of a
+// node that was never met has no authority. It is replaced as soon as the node itself sends a record.
 func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 	next := *v
 	next.moved = false
@@ -50,7 +49,7 @@ func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 	return &next, changes
 }
 
-// take merges one record. v is a copy that nobody else has seen yet.
+// take merges one record. v must be a copy that no other goroutine has seen yet.
 func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	if r.Node == v.rules.Self {
 		switch {
@@ -80,20 +79,20 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	}
 	e.Conflict = verdict.conflict
 	wrong := v.rules.Allow.Check(r.announces(), endpoint.Node{Name: p.Name, Addrs: p.Addrs})
-	remember := !known && (firstHand || verdict.trusted) // that it is refused
+	remember := !known && (firstHand || verdict.trusted) // remember the refusal
 	switch {
 	case wrong != nil && !remember:
 		return Change{Reason: Endpoint, Detail: wrong.Error()}
 	case wrong == nil && !known && v.entries.Len() >= v.rules.MaxMembers:
 		return Change{Reason: Size, Detail: fmt.Sprintf("there are %d members", v.entries.Len())}
 	case verdict.rekey && known && v.weight(was) == 1 && r.Order.Compare(was.Order) <= 0:
-		return Change{Reason: Old} // a handover of before, said again, moves no key back
+		return Change{Reason: Old} // a repeated earlier handover must not move the key back
 	case wrong == nil && known && !verdict.pin:
 		if c, beaten := v.beaten(was, e, verdict.trusted); beaten {
 			return c
 		}
 	}
-	// From here on it would change something: now the dear question.
+	// From here on the record would change something, so now verify the signature, which is expensive.
 	if !r.genuine() {
 		return Change{Reason: Signature}
 	}
@@ -103,7 +102,7 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Endpoint, Detail: wrong.Error()}
 	}
 	c := Change{Entry: e, Was: was}
-	v.pin(r, verdict, &c) // first, as hearsay that was kept may fit the pins from now on
+	v.pin(r, verdict, &c) // first, because a relayed entry may match the pins from now on
 	if known {
 		if keep, kept := v.compare(was, e, verdict.trusted); keep {
 			if c.Pinned || c.Rekey {
@@ -130,7 +129,7 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	return c
 }
 
-// beaten says whether what is there counts more than e, or is later.
+// beaten reports whether the existing entry has more weight than e, or is later.
 func (v *View) beaten(was, e *Entry, trusted bool) (Change, bool) {
 	switch now, before := weigh(e.FirstHand || trusted), v.weight(was); {
 	case now < before:
@@ -141,7 +140,7 @@ func (v *View) beaten(was, e *Entry, trusted bool) (Change, bool) {
 	return Change{}, false
 }
 
-// compare says whether the entry that is there stays, and what that changes.
+// compare reports whether the existing entry stays, and the resulting change.
 func (v *View) compare(was, e *Entry, trusted bool) (keep bool, c Change) {
 	if c, beaten := v.beaten(was, e, trusted); beaten {
 		return true, c

@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// believed is all of a view that anybody can see, as text.
+// believed returns all visible state of a view, as text.
 func (v *View) believed() string {
 	var b strings.Builder
 	for _, node := range slices.Sorted(maps.Keys(maps.Collect(v.entries.All()))) {
@@ -25,9 +25,8 @@ func (v *View) believed() string {
 	return b.String()
 }
 
-// TestMergeIsAJoin: in whatever order, however often, and however grouped
-// messages come, the view is the same (DSC-13). They hold honest records first
-// and second hand, old ones, replays, forgeries, tombstoned and unknown nodes.
+// TestMergeIsAJoin: the view is the same for every order, repetition and grouping of messages (DSC-13). The messages contain honest records
+// first and second hand, old ones, replays, forgeries, tombstoned and unknown nodes.
 func TestMergeIsAJoin(t *testing.T) {
 	seeds := uint64(12)
 	if *long {
@@ -38,8 +37,8 @@ func TestMergeIsAJoin(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		s := newSim(t, seed, 6, Settings{})
 		buried := s.nodes[5]
-		// A forgery about a node that was never met may displace hearsay, until the
-		// node speaks for itself; so in seeds with forgeries all were met before.
+		// A forgery about a node that was never met may displace hearsay until the node itself sends a record. So in seeds with forgeries,
+		// all nodes were met before.
 		memory, forgeries := Memory{Nodes: map[string]string{}, Clusters: map[string]door.PublicKey{}}, seed%2 == 0
 		for _, n := range s.nodes {
 			if forgeries {
@@ -61,7 +60,7 @@ func TestMergeIsAJoin(t *testing.T) {
 				o := Order{uint64(47 + rng.IntN(4)), uint64(1 + rng.IntN(2))}
 				f.Labels = map[string]string{"o": fmt.Sprint(o.Generation, ".", o.Version)}
 				switch rng.IntN(8) {
-				case 0: // of another's key, by hearsay
+				case 0: // with another node's key, as hearsay
 					if d.From == f.Node || !forgeries {
 						continue
 					}
@@ -81,7 +80,7 @@ func TestMergeIsAJoin(t *testing.T) {
 			}
 			deliveries = append(deliveries, d)
 		}
-		// Everybody is met itself at some time, so that who was met first decides nothing.
+		// Every node is met directly at some time, so the order of first contact decides nothing.
 		for _, n := range s.nodes {
 			f := n.facts
 			f.Labels = map[string]string{"o": "48.1"}
@@ -134,7 +133,7 @@ func newScene(t *testing.T, rules Rules) *scene {
 	return &scene{t, newSim(t, 1, 4, Settings{}), NewView(rules, Memory{})}
 }
 
-// says merges a record that comes from a node, and returns what became of it.
+// says merges a record from a node and returns the change.
 func (c *scene) says(from *simNode, s Signed) Change {
 	c.t.Helper()
 	r, err := Open(s)
@@ -154,7 +153,7 @@ func (c *scene) verified(n *simNode) bool {
 	return ok && c.v.Verified(e)
 }
 
-// TestBinding: whose word counts (DSC-10, GO-01, GO-03).
+// TestBinding: which records have authority (DSC-10, GO-01, GO-03).
 func TestBinding(t *testing.T) {
 	c := newScene(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
@@ -175,7 +174,7 @@ func TestBinding(t *testing.T) {
 	if ch := c.says(b, forge(t, stolen, Order{9, 9}, a.key)); ch.Entry != nil {
 		t.Fatalf("hearsay of another cluster: %+v", ch)
 	}
-	// The key is lost: the node itself says so, is listed, and is not trusted.
+	// The key is lost: the node itself sends a record with another key. It is listed but not trusted.
 	if ch := c.says(a, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
 		t.Fatalf("another key, from the node itself: %+v", ch)
 	}
@@ -193,8 +192,8 @@ func TestBinding(t *testing.T) {
 	}
 }
 
-// TestForgeryBeforeContact: what is forged about a node that we have not met ends
-// when it speaks for itself, whatever number the forgery has.
+// TestForgeryBeforeContact: a forgery about a node that was not met ends when the node itself sends a record, whatever the order of the
+// forgery is.
 func TestForgeryBeforeContact(t *testing.T) {
 	c := newScene(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
@@ -210,7 +209,7 @@ func TestForgeryBeforeContact(t *testing.T) {
 	}
 }
 
-// TestRekey: pins follow a key that the old one handed over to, and no other (DSC-10).
+// TestRekey: pins follow a key only if the old key handed over to it (DSC-10).
 func TestRekey(t *testing.T) {
 	c := newScene(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
@@ -235,8 +234,7 @@ func TestRekey(t *testing.T) {
 	if ch := c.says(b, forge(t, a.facts, Order{3, 1}, a.key)); ch.Entry != nil {
 		t.Fatalf("by the old key: %+v", ch)
 	}
-	// The administrator goes back to the old key, by the same way. Who kept the
-	// handover of before and says it again moves nothing.
+	// The administrator returns to the old key in the same way. Replaying the earlier handover changes nothing.
 	again := forge(t, f, Order{2, 1}, fresh)
 	back := a.facts
 	back.PrevKey = public
@@ -249,8 +247,7 @@ func TestRekey(t *testing.T) {
 	}
 }
 
-// TestHearsayBuriesNobody: a number that somebody else made up does not keep out
-// the node itself (GO-02, GO-04).
+// TestHearsayBuriesNobody: a generation that another node invented does not keep out the node itself (GO-02, GO-04).
 func TestHearsayBuriesNobody(t *testing.T) {
 	c := newScene(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
@@ -273,7 +270,7 @@ func TestHearsayBuriesNobody(t *testing.T) {
 	}
 }
 
-// TestPinnedPolicy: what an administrator pinned comes before who was met first (DSC-10).
+// TestPinnedPolicy: the pins of an administrator take precedence over first contact (DSC-10).
 func TestPinnedPolicy(t *testing.T) {
 	plain := newScene(t, Rules{})
 	a, b := plain.s.nodes[0], plain.s.nodes[1]
@@ -296,8 +293,7 @@ func TestPinnedPolicy(t *testing.T) {
 	}
 }
 
-// TestRefusals: what is refused for its addresses is not asked for again and
-// again, and is asked for once more after a minute (GO-07).
+// TestRefusals: a record refused for its addresses is not requested repeatedly, but once more after a minute (GO-07).
 func TestRefusals(t *testing.T) {
 	c := newScene(t, Rules{})
 	a := c.s.nodes[0]

@@ -17,42 +17,40 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Config is what a Node needs. All of it is required but for Merged.
+// A Config holds the dependencies of a Node. Every field except Merged is required.
 type Config struct {
 	Settings Settings
-	ID       string // stable node id of ours
+	ID       string // stable node id of this server
 	Key      door.PublicKey
-	Sign     func(message []byte) []byte // by the cluster's key
-	// Facts is what this server says of itself; false while that is not known.
-	// It is asked in each round, and must not change what it has returned.
+	Sign     func(message []byte) []byte // with the cluster's key
+	// Facts returns what this server announces about itself, or false while that is unknown. The node calls it in each round. It must not
+	// modify a value that it has returned.
 	Facts func() (Facts, bool)
-	// Netmap is the nodes of our tailnet with a required tag, as it stands.
+	// Netmap returns the current nodes of our tailnet with a required tag.
 	Netmap func() *Netmap
-	// Exchange sends a message to a peer and returns the answer. It must make
-	// sure that the other end is that peer before it sends a byte, and end with
-	// its context. Transport has one.
+	// Exchange sends a message to a peer and returns the response. It must verify that the other end is that peer before it sends a byte,
+	// and must end with its context. Package gossiphttp implements it.
 	Exchange func(context.Context, Peer, []byte) ([]byte, error)
-	// Load and Save keep what a restart must not forget. Nothing is gossiped
-	// before Load has succeeded: without its pins a node would trust anew.
+	// Load and Save store what must survive a restart. The node does not gossip before Load has succeeded: without its pins it would trust
+	// every cluster at first contact again.
 	Load func(context.Context) (Memory, error)
 	Save func(context.Context, Memory) error
-	Tell func(Event) // for the audit record; it must not wait
+	Tell func(Event) // for the audit log; it must not block
 	Log  *slog.Logger
 	Now  func() time.Time
 	Rand rand.Source
 
-	Merged func(time.Duration) // hears how long each message took to take in
+	Merged func(time.Duration) // receives how long each message took to process
 }
 
-// A Node is this server among the members. Its methods may be called from
-// anywhere, before Run and after it too.
+// A Node is this server as a member of the gossip network. Its methods are safe for concurrent use, also before and after Run.
 type Node struct {
 	cfg Config
 
-	mu      sync.Mutex // guards the engine; never held across I/O
-	engine  *engine    // nil before Run has loaded its memory
+	mu      sync.Mutex // guards the engine; never held during I/O
+	engine  *engine    // nil until Run has loaded the memory
 	leaving bool
-	said    *Facts // what was announced last, or could not be
+	said    *Facts // the facts of the last announcement, successful or not
 
 	members atomic.Pointer[Members]
 }
@@ -78,7 +76,7 @@ func New(cfg Config) (*Node, error) {
 
 const retryStore = 5 * time.Second
 
-// Run gossips until ctx ends, and returns when all that it began has ended.
+// Run gossips until ctx ends. It returns when all goroutines that it started have ended.
 func (n *Node) Run(ctx context.Context) error {
 	var begun sync.WaitGroup
 	defer begun.Wait()
@@ -93,7 +91,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.engine = newEngine(set, rules, memory, n.cfg.Sign, rand.New(rand.NewPCG(chance.Uint64(), chance.Uint64())), n.cfg.Now())
 	n.mu.Unlock()
 	saving, tryAgain := make(chan error, 1), time.Time{}
-	idle := true // nothing is being saved
+	idle := true // no save is under way
 	for {
 		calls, unsaved := n.round()
 		for _, c := range calls {
@@ -112,7 +110,7 @@ func (n *Node) Run(ctx context.Context) error {
 				break wait
 			case err := <-saving:
 				idle = true
-				tryAgain = n.cfg.Now().Add(retryStore) // at most so often, whatever others say
+				tryAgain = n.cfg.Now().Add(retryStore) // limits how often peers can cause a save
 				if err != nil && ctx.Err() == nil {
 					n.cfg.Log.Warn("what gossip must remember was not saved; a restart would trust anew", "err", err)
 					n.mu.Lock()
@@ -127,7 +125,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// load waits until the memory is at hand.
+// load waits until Load succeeds or ctx ends.
 func (n *Node) load(ctx context.Context) (Memory, error) {
 	for told := false; ; told = true {
 		m, err := n.cfg.Load(ctx)
@@ -168,7 +166,7 @@ func (n *Node) round() (calls []call, unsaved bool) {
 	return calls, unsaved
 }
 
-// take returns what is to be saved.
+// take returns the memory to save.
 func (n *Node) take() Memory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -176,9 +174,9 @@ func (n *Node) take() Memory {
 	return n.engine.view.memory(n.engine.floor)
 }
 
-// exchange carries out one exchange that we began.
+// exchange carries out one exchange that this node began.
 func (n *Node) exchange(ctx context.Context, c call) {
-	defer func() { // what strangers answer is decoded here
+	defer func() { // the response comes from an untrusted peer
 		if p := recover(); p != nil {
 			n.cfg.Log.Error("a gossip exchange panicked", "node", c.to.ID, "panic", p, "stack", string(debug.Stack()))
 			n.mu.Lock()
@@ -203,7 +201,7 @@ func (n *Node) exchange(ctx context.Context, c call) {
 	n.mu.Unlock()
 }
 
-// settle takes in an answer, or that there is none.
+// settle processes the response or the failure of an exchange.
 func (n *Node) settle(from string, answer []byte, err error) (third []byte) {
 	if err != nil {
 		n.cfg.Log.Debug("a gossip exchange failed", "node", from, "err", err)
@@ -218,7 +216,7 @@ func (n *Node) settle(from string, answer []byte, err error) (third []byte) {
 	return third
 }
 
-// locked takes in a message, and tells what came of it.
+// locked processes a message under the lock and reports the resulting events.
 func (n *Node) locked(do func(*engine, time.Time)) {
 	now := n.cfg.Now()
 	events := n.change(do, now)
@@ -230,7 +228,7 @@ func (n *Node) locked(do func(*engine, time.Time)) {
 
 func (n *Node) change(do func(*engine, time.Time), now time.Time) []Event {
 	n.mu.Lock()
-	defer n.mu.Unlock() // the door recovers a panic, and the next message must still get in
+	defer n.mu.Unlock() // the HTTP server recovers a panic, and the next message must still be able to lock mu
 	before := n.engine.view
 	do(n.engine, now)
 	if n.engine.view == before && len(n.engine.events) == 0 {
@@ -239,7 +237,7 @@ func (n *Node) change(do func(*engine, time.Time), now time.Time) []Event {
 	return n.publish(now)
 }
 
-// publish makes what is believed now visible, and returns what happened.
+// publish makes the current view visible to readers and returns the pending events.
 func (n *Node) publish(now time.Time) []Event {
 	n.members.Store(n.engine.snapshot(now))
 	events := n.engine.events
@@ -253,8 +251,7 @@ func (n *Node) tell(events []Event) {
 	}
 }
 
-// Handle answers a message of the peer from, a stable node id that WhoIs gave.
-// Refusals are problems.
+// Handle responds to a message of the peer from, a stable node id that WhoIs returned. Refusals are problems.
 func (n *Node) Handle(from string, body []byte) (answer []byte, err error) {
 	n.mu.Lock()
 	ready := n.engine != nil
@@ -269,8 +266,7 @@ func (n *Node) Handle(from string, body []byte) (answer []byte, err error) {
 // leaveTime bounds Leave.
 const leaveTime = time.Second
 
-// Leave tells three others that this server is going, within a second. Run does
-// nothing more from then on but answer.
+// Leave reports to three other members that this server leaves, within a second. From then on the node only responds to messages.
 func (n *Node) Leave(ctx context.Context) error {
 	now := n.cfg.Now()
 	var calls []call
@@ -296,7 +292,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	var heard atomic.Int32
 	for range leaveTargets {
 		told.Go(func() {
-			for c := range next { // until one has heard it
+			for c := range next { // until one member has received it
 				if _, err := n.cfg.Exchange(ctx, c.to, c.body); err == nil {
 					heard.Add(1)
 					return
@@ -311,10 +307,10 @@ func (n *Node) Leave(ctx context.Context) error {
 	return nil
 }
 
-// Members returns who is there, as last published: it never waits.
+// Members returns the last published view. It never blocks.
 func (n *Node) Members() *Members { return n.members.Load() }
 
-// Turned counts somebody who was turned away before what he sent was looked at.
+// Turned counts a caller that the server rejected before it read the message.
 func (n *Node) Turned(why Reason) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -64,7 +64,7 @@ func (m *mesh) exchange(ctx context.Context, from string, p Peer, body []byte) (
 	return to.Handle(from, body)
 }
 
-// start runs node i; stop ends it and returns when Run has.
+// start runs node i. stop ends it and returns when Run has returned.
 func (m *mesh) start(t *testing.T, i int, set Settings) (n *Node, stop func() error) {
 	t.Helper()
 	n, err := New(m.config(i, set))
@@ -93,7 +93,7 @@ func (m *mesh) told(k EventKind) int {
 	return m.events[k]
 }
 
-// TestRun: after A-B, B-C and A-C all know all; who is asked answers for all.
+// TestRun: after A-B, B-C and A-C all nodes know all, and each responds with the full list.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 3)
@@ -134,8 +134,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestChurn: after many have come and gone (1,000 with -long), goroutines and
-// memory are what they were (DSC-15).
+// TestChurn: after many nodes have come and gone (1,000 with -long), the number of goroutines and the memory are as before (DSC-15).
 func TestChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		batch, batches := 50, 3
@@ -184,7 +183,7 @@ func TestChurn(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if n := runtime.NumGoroutine(); n > goroutines+3 { // an exchange of each may be under way
+		if n := runtime.NumGoroutine(); n > goroutines+3 { // one exchange of each node may be under way
 			t.Errorf("%d goroutines, and %d before", n, goroutines)
 		}
 		for _, n := range nodes {
@@ -224,8 +223,7 @@ func TestRunEnds(t *testing.T) {
 	})
 }
 
-// TestMemory: nothing is gossiped before the pins are at hand; what is learned is
-// saved, and again when that failed.
+// TestMemory: a node does not gossip before the pins are loaded. It saves what it learns, and saves again after a failure.
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 2)
@@ -275,8 +273,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// TestFactsChange: what a server says of itself is everywhere at once, and what
-// others would refuse it does not say.
+// TestFactsChange: new facts of a server are everywhere at once, and it does not announce facts that others would refuse.
 func TestFactsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 2)
@@ -308,7 +305,7 @@ func TestFactsChange(t *testing.T) {
 			return nil
 		}
 		mu.Lock()
-		facts.Labels = map[string]string{} // another one that says the same
+		facts.Labels = map[string]string{} // another map with the same content
 		mu.Unlock()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// A peer is what we remember of the other end of a connection, whatever it says.
+// A peer is what the engine records about a node at the other end of a connection, independent of that node's records.
 type peer struct {
-	busy       int       // exchanges that we began and that are under way
+	busy       int       // exchanges that this node began and that are under way
 	asked      time.Time // when the last one began
-	knocked    time.Time // when the first one began since the member was heard, in whatever way
+	knocked    time.Time // when the first one began since the member was last heard in any way
 	tokens     float64   // requests that it may make now
-	filled     time.Time // when tokens were counted last
-	banned     pause     // it sent garbage: nothing either way until then
-	away       pause     // it could not be reached: not asked until then
-	introduced bool      // our record was sent to it with a request
-	refused    uint64    // what it sent and did not count, since it was told last
-	told       []told    // one for each kind of event that there was
+	filled     time.Time // when tokens were last updated
+	banned     pause     // it sent garbage: no traffic in either direction until then
+	away       pause     // it was unreachable: not queried until then
+	introduced bool      // a request already carried our record to it
+	refused    uint64    // rejected items since the last report
+	told       []told    // one for each kind of event that occurred
 }
 
 // ConnectionsPerPeer is how many connections, and so exchanges, one peer may have.
@@ -29,12 +29,11 @@ const (
 	firstBackoff   = time.Second
 	longestBackoff = 5 * time.Minute
 	longestAway    = time.Minute
-	forgiven       = 4 // times its length a pause must have been over to count no more
+	forgiven       = 4 // a pause stops counting once it has been over for this many times its length
 	maxPeers       = 4096
 )
 
-// peer returns what is remembered of a node. Only nodes that WhoIs named, or
-// that are in our netmap, come here.
+// peer returns the record of a node and creates it if needed. Callers must pass only nodes that WhoIs identified or that are in our netmap.
 func (e *engine) peer(id string, now time.Time) *peer {
 	p := e.peers[id]
 	if p == nil {
@@ -47,7 +46,7 @@ func (e *engine) peer(id string, now time.Time) *peer {
 	return p
 }
 
-// forgetPeers drops the peers of whom there is nothing to remember.
+// forgetPeers drops the peers that have no state worth keeping.
 func (e *engine) forgetPeers(now time.Time) {
 	for id, p := range e.peers {
 		if _, there := e.netmap.Find(id); !there && p.busy == 0 && p.refused == 0 && !p.banned.holds(now) && e.members[id] == nil {
@@ -56,16 +55,15 @@ func (e *engine) forgetPeers(now time.Time) {
 	}
 }
 
-// free reports whether the peer may be asked. One that has not answered for two
-// rounds may be asked again: else, with few members, one lost message would
-// silence a path for as long as it takes to call somebody dead.
+// free reports whether the engine may query the peer. It may query a peer again that has not responded for two rounds. Otherwise, with few
+// members, one lost message would block a path for as long as it takes to declare a member dead.
 func (e *engine) free(p *peer, now time.Time) bool {
 	waits := p.busy > 0 && (now.Sub(p.asked) < 2*e.set.Interval || p.busy == ConnectionsPerPeer)
 	return !waits && !p.banned.holds(now) && !p.away.holds(now)
 }
 
-// admit takes a token for a request of the peer; it returns how long to wait
-// when there is none, or while the peer is backed off.
+// admit takes a token for a request of the peer. It returns how long the peer must wait when there is no token or while the peer is backed
+// off.
 func (p *peer) admit(now time.Time) time.Duration {
 	if wait := p.banned.until.Sub(now); wait > 0 {
 		return wait
@@ -79,14 +77,14 @@ func (p *peer) admit(now time.Time) time.Duration {
 	return 0
 }
 
-// A pause is one of a series, each twice as long as the one before.
+// A pause is one of a series of backoffs, each twice as long as the one before.
 type pause struct {
 	length time.Duration
 	until  time.Time
 }
 
-// begin starts a pause, or begins the series anew when the last one has been over
-// for long. One good message ends no series: every other one could be garbage.
+// begin starts a pause. It starts a new series when the last pause has been over for long. One good message does not end a series, because
+// a peer could alternate good messages and garbage.
 func (p *pause) begin(now time.Time, longest time.Duration) {
 	if now.Sub(p.until) > forgiven*p.length {
 		p.length = 0
@@ -97,28 +95,28 @@ func (p *pause) begin(now time.Time, longest time.Duration) {
 
 func (p *pause) holds(now time.Time) bool { return now.Before(p.until) }
 
-// garbage backs off from a peer that sent what no server of ours sends.
+// garbage backs off from a peer that sent something that no Tailplane server sends.
 func (e *engine) garbage(from string, now time.Time) {
 	e.peer(from, now).banned.begin(now, longestBackoff)
 }
 
-// A told is how often one kind of event was told of one member.
+// A told limits how often the engine reports one kind of event for one member.
 type told struct {
 	kind   EventKind
-	left   float64 // how many may be told now
+	left   float64 // how many it may report now
 	filled time.Time
-	more   uint64 // events since that were not told one by one
-	last   *Event // of these
+	more   uint64 // events since then that were not reported individually
+	last   *Event // the last of these
 }
 
-// What may be told of one member, of each kind: whatever it does, and whatever
-// others say of it, must not fill the record. The rest is told as a number.
+// Limits for the events of one member and kind. Nothing that a member does, or that others claim about it, may fill the audit log. The
+// engine reports the remaining events as a count.
 const (
 	eventsBurst = 20
-	eventsEach  = time.Minute // one more
+	eventsEach  = time.Minute // time until one more event is allowed
 )
 
-// tell has ev recorded, on its own or in a sum.
+// tell reports ev, individually or in a count.
 func (e *engine) tell(ev Event, now time.Time) {
 	p := e.peer(ev.Node, now)
 	i := slices.IndexFunc(p.told, func(t told) bool { return t.kind == ev.Kind })
@@ -130,7 +128,7 @@ func (e *engine) tell(ev Event, now time.Time) {
 	t.left = min(eventsBurst, t.left+float64(max(now.Sub(t.filled), 0))/float64(eventsEach))
 	t.filled = now
 	if t.left < 1 {
-		last := ev // what is told at once need not be kept
+		last := ev // copied here, so events reported at once need no allocation
 		t.last = &last
 		t.more++
 		return
@@ -139,7 +137,7 @@ func (e *engine) tell(ev Event, now time.Time) {
 	e.events = append(e.events, ev)
 }
 
-// sum tells what was not told one by one: events, and what peers sent and did not count.
+// sum reports counts of the events that were not reported individually, and of rejected items by peer.
 func (e *engine) sum() {
 	var ids []string
 	for id, p := range e.peers {
@@ -147,7 +145,7 @@ func (e *engine) sum() {
 			ids = append(ids, id)
 		}
 	}
-	slices.Sort(ids) // so that a seed gives one trace
+	slices.Sort(ids) // so that one seed always gives the same trace
 	for _, id := range ids {
 		p := e.peers[id]
 		for i := range p.told {

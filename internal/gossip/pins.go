@@ -10,26 +10,24 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// How long a pin outlives the node that it is about, counted from when our
-// tailnet had that node no more: node ids are not given out twice, so it protects
-// nobody then. With the last node of a cluster its key is forgotten, and that is
-// trust: it takes longer.
+// How long a pin outlives its node, counted from when our tailnet lost the node. Node ids are never reused, so the pin of a lost node
+// protects nothing. With its last node, the key of a cluster is forgotten too. That key is trust, so the pin of a last node lives longer.
 const (
 	nodePinLife    = 7 * 24 * time.Hour
 	clusterPinLife = 90 * 24 * time.Hour
 	crowdedPinLife = 24 * time.Hour // for both, when room gets short
 )
 
-// maxPinned bounds what pins take up where they are stored, which is an object of
-// at most a MiB that others of our cluster write too. When half is used, room is short.
+// maxPinned bounds the stored size of pins. They are stored in an object of at most 1 MiB that other servers of our cluster write too.
+// Above half of maxPinned, room is short.
 const maxPinned = 768 << 10
 
-// A Memory is what a restart must not forget. Its JSON form is stored.
+// A Memory is what must survive a restart. Its JSON form is stored.
 type Memory struct {
-	Generation uint64                    `json:"generation"` // the greatest that we ever had
+	Generation uint64                    `json:"generation"` // the greatest generation this node ever had
 	Clusters   map[string]door.PublicKey `json:"clusters"`   // keys by cluster id
 	Nodes      map[string]string         `json:"nodes"`      // cluster ids by node
-	Absent     map[string]int64          `json:"absent"`     // by node of Nodes: since when our tailnet does not have it, in Unix seconds
+	Absent     map[string]int64          `json:"absent"`     // by node of Nodes: Unix seconds since when our tailnet does not have it
 }
 
 func (v *View) memory(generation uint64) Memory {
@@ -46,7 +44,7 @@ func (v *View) memory(generation uint64) Memory {
 	return m
 }
 
-// recall takes in what was remembered.
+// recall restores the pins from m.
 func (v *View) recall(m Memory) {
 	for id, key := range m.Clusters {
 		v.trust(id, key)
@@ -59,7 +57,7 @@ func (v *View) recall(m Memory) {
 	}
 }
 
-// Sizes where it is stored, with room for a time of absence.
+// nodePin and clusterPin return the stored sizes of pins, including room for a time of absence.
 func nodePin(node, cluster string) int { return 2*len(node) + len(cluster) + 24 }
 func clusterPin(cluster string) int    { return len(cluster) + 60 }
 
@@ -82,9 +80,8 @@ func (v *View) trust(cluster string, key door.PublicKey) {
 	v.moved = true
 }
 
-// Prune notes which pinned nodes our tailnet does not have any more, and forgets
-// those that it has not had for long, which it returns. A netmap without anybody
-// says nothing. Like Merge it is pure.
+// Prune records which pinned nodes are missing from our tailnet. It forgets those that have been missing for long and returns them. It
+// ignores an empty netmap. Like Merge it is pure.
 func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 	if m.Len() == 0 {
 		return v, nil
@@ -94,7 +91,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		since time.Time
 	}
 	next, back := *v, map[string]bool{}
-	nodes := map[string]int{} // of each cluster
+	nodes := map[string]int{} // number of nodes of each cluster
 	var away []missing
 	for node, cluster := range v.nodes.All() {
 		nodes[cluster]++
@@ -106,7 +103,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 				back[node] = true
 			}
 			continue
-		case !was || since.After(now): // clocks are set back
+		case !was || since.After(now): // the clock was set back
 			since = now
 			next.absent = next.absent.With(node, now)
 		}
@@ -140,7 +137,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 			next.pinned -= clusterPin(cluster)
 		}
 	}
-	if next.crowded() { // of clusters whose nodes an administrator has taken out
+	if next.crowded() { // drop clusters whose nodes an administrator has removed
 		for cluster := range v.clusters.All() {
 			if nodes[cluster] == 0 && !keys[cluster] {
 				keys[cluster] = true
@@ -162,8 +159,8 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 
 func (v *View) crowded() bool { return v.pinned > maxPinned/2 }
 
-// Verified reports whether e is what its cluster and its node were met as: only
-// then may a person be sent there. A pin that moved on takes this away at once.
+// Verified reports whether e matches the pins of its cluster and its node. tka may send a person only to a verified entry. A pin that
+// changes revokes this at once.
 func (v *View) Verified(e *Entry) bool {
 	if e.Conflict {
 		return false
@@ -173,8 +170,7 @@ func (v *View) Verified(e *Entry) bool {
 	return ok && known && cluster == e.ClusterID && key == e.Key
 }
 
-// keyOf returns the key that a cluster is pinned to; policy when an
-// administrator said so.
+// keyOf returns the key that a cluster is pinned to. policy reports whether an administrator configured the pin.
 func (v *View) keyOf(cluster string) (key door.PublicKey, policy, ok bool) {
 	for _, p := range v.rules.Pins {
 		if p.Cluster == cluster {
@@ -185,8 +181,8 @@ func (v *View) keyOf(cluster string) (key door.PublicKey, policy, ok bool) {
 	return key, false, ok
 }
 
-// weight is how much an entry counts against another one for the same node: a
-// word of the node itself, or one that fits the pins, beats hearsay of any order.
+// weight is the precedence of an entry over another one for the same node. An entry from the node itself, or one that matches the pins,
+// beats relayed entries of any order.
 func (v *View) weight(e *Entry) int {
 	return weigh(e.FirstHand || v.Verified(e))
 }
@@ -198,18 +194,18 @@ func weigh(counts bool) int {
 	return 0
 }
 
-// A verdict is whose word a record is.
+// A verdict is what the pins decide about a record.
 type verdict struct {
 	accept   bool
-	trusted  bool // it fits the pins, or makes them
-	pin      bool // makes them
+	trusted  bool // it matches the pins or creates them
+	pin      bool // creates pins
 	rekey    bool
 	conflict bool
 	detail   string
 }
 
-// judge asks the pins. What comes from the node itself is kept even against
-// them, marked; hearsay against them is not.
+// judge checks a record against the pins. It accepts a contradicting record, marked as a conflict, if the record comes from the node itself
+// or its node has no pin. It rejects other contradicting records.
 func (v *View) judge(r *Record, firstHand bool) verdict {
 	pinnedTo, nodeKnown := v.nodes.Get(r.Node)
 	key, policy, clusterKnown := v.keyOf(r.ClusterID)
@@ -230,7 +226,7 @@ func (v *View) judge(r *Record, firstHand bool) verdict {
 		if firstHand || nodeKnown {
 			return verdict{accept: true, trusted: true, pin: true, rekey: true}
 		}
-		return verdict{accept: true} // hearsay of a node that we have not met
+		return verdict{accept: true} // a relayed record of a node that this node has not met
 	case firstHand:
 		if !(nodeKnown && clusterKnown) && v.pinned+nodePin(r.Node, r.ClusterID)+clusterPin(r.ClusterID) > maxPinned {
 			return verdict{accept: true, detail: "there are too many pins"}
@@ -240,12 +236,12 @@ func (v *View) judge(r *Record, firstHand bool) verdict {
 	return verdict{accept: true, trusted: nodeKnown && clusterKnown}
 }
 
-// handedOver reports whether key handed its cluster over to the key of r.
+// handedOver reports whether key signed the handover of its cluster to the key of r.
 func handedOver(r *Record, key door.PublicKey) bool {
 	return r.PrevKey == key && ed25519.Verify(key[:], Rekeying(r.ClusterID, r.Key), r.PrevSig)
 }
 
-// pin keeps what the verdict binds.
+// pin stores the pins that the verdict creates.
 func (v *View) pin(r *Record, by verdict, c *Change) {
 	if !by.pin {
 		return
@@ -259,7 +255,7 @@ func (v *View) pin(r *Record, by verdict, c *Change) {
 	c.Pinned, c.Rekey = !by.rekey, by.rekey
 }
 
-// owning returns the view that knows our own cluster as ours.
+// owning returns a view that pins our own cluster to this node.
 func (v *View) owning(f Facts) *View {
 	cluster, _ := v.nodes.Get(f.Node)
 	if key, ok := v.clusters.Get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID {

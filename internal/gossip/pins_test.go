@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestPrune: a pin outlives its node by a week, and the key of a cluster its last
-// node by months; a restart in between forgets no time (DSC-10, GO-03).
+// TestPrune: a pin outlives its node by a week, and the key of a cluster outlives its last node by months. A restart does not reset these
+// times (DSC-10, GO-03).
 func TestPrune(t *testing.T) {
 	c := newScene(t, Rules{})
 	a, b, other := c.s.nodes[0], c.s.nodes[1], c.s.nodes[2]
@@ -59,7 +59,7 @@ func TestPrune(t *testing.T) {
 	if dropped := after(2*day, here(a)); !slices.Equal(dropped, []string{other.facts.Node}) || pins() != "1 nodes, 1 clusters, 0 absent" || c.v.pinned >= size {
 		t.Errorf("after months: dropped %v, %s, %d bytes", dropped, pins(), c.v.pinned)
 	}
-	// The clock of the machine was ahead by years when it was noted.
+	// The machine's clock was years ahead when the time was recorded.
 	after(0, here())
 	now = now.Add(-3 * 365 * day)
 	after(0, here())
@@ -68,8 +68,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestPinsAreBounded: pins fit into the object that keeps them whatever comes;
-// when room is short, who has been gone for a day makes some.
+// TestPinsAreBounded: pins always fit into the object that stores them. When room is short, pins of nodes that have been gone for a day are
+// dropped.
 func TestPinsAreBounded(t *testing.T) {
 	c := newScene(t, Rules{})
 	a := c.s.nodes[0]
@@ -121,8 +121,7 @@ func TestPinsAreBounded(t *testing.T) {
 	}
 }
 
-// TestCheapQuestionsFirst: whose signature does not fit is asked of a record that
-// would change something, and of no other (GO-05).
+// TestCheapQuestionsFirst: Merge verifies the signature only of records that would change something (GO-05).
 func TestCheapQuestionsFirst(t *testing.T) {
 	c := newScene(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
@@ -175,8 +174,7 @@ func TestCheapQuestionsFirst(t *testing.T) {
 	}
 }
 
-// TestRefusalsCostNoSnapshot: what changes nothing leaves the view as it is, so
-// nobody makes us show it anew with every message.
+// TestRefusalsCostNoSnapshot: a message without changes leaves the view unchanged, so peers cannot force a new snapshot with every message.
 func TestRefusalsCostNoSnapshot(t *testing.T) {
 	s := settled(t, 780, 4, Settings{})
 	s.run(3 * time.Second)
@@ -196,13 +194,13 @@ func TestRefusalsCostNoSnapshot(t *testing.T) {
 	}
 }
 
-// TestEventsAreBounded: whatever a member does, the record gets so many entries
-// about it, and the rest as a number (DSC-08, GO-05).
+// TestEventsAreBounded: whatever a member does, the audit log gets a limited number of entries about it, and a count of the rest (DSC-08,
+// GO-05).
 func TestEventsAreBounded(t *testing.T) {
 	s := settled(t, 790, 4, Settings{})
 	s.run(3 * time.Second)
 	n, bad := s.nodes[0], s.attacker(3)
-	var told, summed [2]int // of the one, and of the others
+	var told, summed [2]int // of the member, and of the others
 	n.tells = func(ev Event) {
 		i := 1
 		if ev.Node == bad.self {
@@ -213,9 +211,9 @@ func TestEventsAreBounded(t *testing.T) {
 			summed[i] += max(1, int(ev.Count))
 		}
 	}
-	s.stop(bad) // its engine does nothing any more: what it says is here
+	s.stop(bad) // its engine stops: the test sends its messages
 	left, start := 0, bad.own.Generation+1
-	for i := range uint64(600) { // nine times a second it leaves, and comes back
+	for i := range uint64(600) { // it leaves and comes back nine times a second
 		for version, status := range []Status{Up, Left} {
 			r, err := Seal(bad.facts, Order{start + i, uint64(version) + 1}, status, bad.sign)
 			if err != nil {
@@ -239,8 +237,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// TestLargestRecordFits: the record of the greatest size goes beside the longest
-// digest of ordinary ids, within the smallest message that may be set.
+// TestLargestRecordFits: the largest record fits together with the longest digest of ordinary ids into the smallest configurable message.
 func TestLargestRecordFits(t *testing.T) {
 	m := message{Network: strings.Repeat("n", 63)}
 	for i := range maxDigest {

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/strictjson"
 )
 
-// Facts are what an access server says about itself.
+// Facts are what an access server announces about itself.
 type Facts struct {
 	ClusterID   string
 	ClusterName string // DNS-1123
@@ -32,34 +32,31 @@ type Facts struct {
 	Key         door.PublicKey
 	Software    string // version
 
-	// PrevKey and PrevSig say that the cluster's key was PrevKey: by that key, a
-	// signature over Rekeying.
+	// PrevKey is the cluster's previous key. PrevSig is that key's signature over Rekeying.
 	PrevKey door.PublicKey
 	PrevSig []byte
 }
 
-// A Status is what a server says of its own coming and going.
+// A Status is whether a server announces itself as running or as leaving.
 type Status string
 
-// The statuses. One that is neither is of a newer version, and is up.
+// The statuses. Any other value comes from a newer version and means up.
 const (
 	Up   Status = "up"
 	Left Status = "left"
 )
 
-// A Record is what a member says about itself: facts, numbered and signed by
-// the cluster's key. It is immutable.
+// A Record is what a member announces about itself: facts, numbered and signed by the cluster's key. It is immutable.
 type Record struct {
 	Facts
 	Order
 	Status Status
 	Signed Signed // as sent
-	proven bool   // the signature was found to fit
+	proven bool   // the signature was verified
 }
 
-// A Signed is a record on the wire. The payload is kept and relayed byte for
-// byte, so no two builds need to agree on a canonical form, and fields that
-// only newer versions know survive.
+// A Signed is a record on the wire. The payload is kept and relayed byte for byte. So two builds need not agree on a canonical form, and
+// fields that only newer versions know survive.
 type Signed struct{ Payload, Signature []byte }
 
 func (s Signed) equal(t Signed) bool {
@@ -71,10 +68,10 @@ const (
 	rekeyForm  = "tailplane-rekey-v1\x00"
 )
 
-// Signing is what the cluster's key signs for a payload.
+// signing returns the bytes that the cluster's key signs for a payload.
 func signing(payload []byte) []byte { return append([]byte(recordForm), payload...) }
 
-// Rekeying is what the old key of a cluster signs to hand over to the new one.
+// Rekeying returns the bytes that the old key of a cluster signs to hand over to the new one.
 func Rekeying(cluster string, key door.PublicKey) []byte {
 	return []byte(rekeyForm + cluster + key.String())
 }
@@ -139,7 +136,7 @@ type wireRecord struct {
 	PrevSig     []byte            `json:"prevSig,omitempty"`
 }
 
-// Seal numbers and signs facts. It refuses what the other servers would refuse.
+// Seal numbers and signs facts. It returns an error for a record that other servers would refuse.
 func Seal(f Facts, o Order, s Status, sign func([]byte) []byte) (*Record, error) {
 	payload, err := json.Marshal(wireRecord{1, wireCluster{f.ClusterID, f.ClusterName}, f.Node, f.Host, f.IPs, f.Port, f.URL, f.APIEndpoint, f.APIPort,
 		f.CAHash, f.Labels, s, o.Generation, o.Version, f.Key.String(), f.Software, f.PrevKey.String(), f.PrevSig})
@@ -149,11 +146,10 @@ func Seal(f Facts, o Order, s Status, sign func([]byte) []byte) (*Record, error)
 	return Open(Signed{payload, sign(signing(payload))})
 }
 
-// errSignature is what is wrong with a record that its key did not sign.
+// errSignature reports a record that the key in it did not sign.
 var errSignature = errors.New("the signature does not fit")
 
-// Open reads a record and checks its signature by the key that it names. Whose
-// key that is, Merge asks.
+// Open parses a record and verifies its signature with the key that the record names. Merge decides whether that key is the cluster's key.
 func Open(s Signed) (*Record, error) {
 	r, err := parse(s)
 	if err != nil {
@@ -165,8 +161,7 @@ func Open(s Signed) (*Record, error) {
 	return r, nil
 }
 
-// parse reads a record whose signature nobody has looked at yet: that costs more
-// than all other questions, so Merge asks it when these are answered.
+// parse parses a record without verifying its signature. Verification costs more than all other checks, so Merge does it last.
 func parse(s Signed) (*Record, error) {
 	if len(s.Payload) > maxPayload {
 		return nil, fmt.Errorf("record: it has more than %d bytes", maxPayload)
@@ -303,8 +298,8 @@ func (c *cursor) key() (door.PublicKey, error) {
 	return door.ParsePublicKey(text)
 }
 
-// check is what a record must be whoever announces it. Text that people get to
-// see is of an alphabet that cannot hurt a terminal, a page or a shell.
+// check validates the fields of a record, independent of the sender. The alphabet of text that people see is safe for a terminal, a page
+// and a shell.
 func (r *Record) check() error {
 	switch {
 	case !clusterID.MatchString(r.ClusterID):
@@ -333,8 +328,8 @@ func (r *Record) check() error {
 	return nil
 }
 
-// Generation returns the generation of a server that starts now and has been at
-// most at last: later than that, whatever its clock says.
+// generationAt returns the generation of a server that starts now. It is greater than last, the greatest earlier generation, whatever the
+// clock shows.
 func generationAt(now time.Time, last uint64) uint64 {
 	return min(max(uint64(max(now.Unix(), 1)), last+1), maxGeneration)
 }

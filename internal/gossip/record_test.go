@@ -12,14 +12,14 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// one returns facts that are right, and their key.
+// one returns valid facts and their key.
 func one(t testing.TB) (Facts, ed25519.PrivateKey) {
 	t.Helper()
 	s := newSim(t, 1, 1, Settings{})
 	return s.nodes[0].facts, s.nodes[0].key
 }
 
-// payload returns the JSON of a record of f, as text to be changed.
+// payload returns the JSON of a record of f, as text to modify.
 func payload(t testing.TB) (string, ed25519.PrivateKey) {
 	t.Helper()
 	f, key := one(t)
@@ -120,8 +120,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// FuzzOpen: no payload does more than be refused or read, and what is read is
-// within the limits (DSC-13, GO-08).
+// FuzzOpen: every payload is either rejected or parsed, and a parsed record is within the limits (DSC-13, GO-08).
 func FuzzOpen(f *testing.F) {
 	good, key := payload(f)
 	f.Add([]byte(good))
@@ -135,7 +134,7 @@ func FuzzOpen(f *testing.F) {
 			t.Fatalf("it was read and is not JSON: %q", b)
 		}
 		var w wireRecord
-		if err := json.Unmarshal(b, &w); err == nil && w.Node == "" { // encoding/json folds names, we do not
+		if err := json.Unmarshal(b, &w); err == nil && w.Node == "" { // encoding/json ignores the case of names, the cursor does not
 			t.Fatalf("it was read without a node: %q", b)
 		}
 		for k, v := range r.Labels {
@@ -149,7 +148,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzDecode: no message does more than be refused or read, within 1 MiB (DSC-13, GO-05).
+// FuzzDecode: every message is either rejected or parsed, within 1 MiB (DSC-13, GO-05).
 func FuzzDecode(f *testing.F) {
 	good, key := payload(f)
 	r, err := Open(Signed{[]byte(good), ed25519.Sign(key, signing([]byte(good)))})

@@ -13,7 +13,7 @@ type call struct {
 	body []byte
 }
 
-// tick begins a round: it returns whom to ask what.
+// tick begins a round and returns the requests to send.
 func (e *engine) tick(netmap *Netmap, now time.Time) []call {
 	e.netmap = netmap
 	elapsed := e.clock(now) - e.ticked
@@ -31,7 +31,7 @@ func (e *engine) tick(netmap *Netmap, now time.Time) []call {
 	return calls
 }
 
-// pick chooses whom to ask in this round.
+// pick selects the peers to query in this round.
 func (e *engine) pick(now time.Time) []Peer {
 	var picked []Peer
 	pick := func(id string) bool {
@@ -82,14 +82,14 @@ func (e *engine) pick(now time.Time) []Peer {
 		}
 	}
 	e.live, e.dead, e.unmet = live, dead, unmet
-	// Whatever there is to look into, one pick is left to chance.
+	// At least one pick is always random.
 	some := func(of []*member) *member { return of[e.rng.IntN(len(of))] }
 	if e.isolated && newest != nil {
 		pick(newest.id)
 	} else if oldest != nil && (e.set.Fanout > 1 || e.heartbeat%2 == 0) {
 		pick(oldest.id)
 	}
-	if len(suspect) > 0 && len(picked)+1 < e.set.Fanout { // before it is called dead it is asked itself
+	if len(suspect) > 0 && len(picked)+1 < e.set.Fanout { // query a suspect directly before it can be declared dead
 		pick(some(suspect).id)
 	}
 	for tries := 0; len(unmet) > 0 && len(picked)+1 < e.set.Fanout && e.dials >= 1 && tries < e.set.Fanout; tries++ {
@@ -104,8 +104,7 @@ func (e *engine) pick(now time.Time) []Peer {
 	for range min(e.set.Fanout, len(unasked)) { // many may fall silent at once
 		pick(some(unasked).id)
 	}
-	// Who is dead, or of our tailnet and unheard of, is tried now and then: so
-	// partitions of any length heal.
+	// From time to time, query a dead member or a node of our tailnet that was never heard. So partitions of any length heal.
 	strangers := max(e.netmap.Len()-len(e.list)-1, 0)
 	if lost := len(dead) + strangers; e.rng.Float64()*float64(len(live)+1) < float64(lost) {
 		if e.rng.IntN(lost) < len(dead) {
@@ -140,8 +139,8 @@ func (e *engine) pickStranger(pick func(string) bool) {
 	}
 }
 
-// claimTo is what we say of m to a peer: of the peer itself, while its record
-// did not come from it, that we have none.
+// claimTo returns what this node claims about m to a peer. About the peer itself it claims to have no record while that record did not come
+// from the peer.
 func (m *member) claimTo(to string) Claim {
 	if m.id == to && !m.firstHand {
 		return Claim{Node: m.id}
@@ -153,19 +152,18 @@ func (e *engine) claimOwn() Claim {
 	return Claim{Node: e.self, Order: e.own.Order, Heartbeat: e.heartbeat}
 }
 
-// request is the first part of an exchange: our own entry, and the others or a
-// random sample of them. Whom we have not met does not know us either: it gets our
-// record at once, which it would ask for, and that only once, so that idle rounds
-// carry digests only whoever there is.
+// request is the first part of an exchange. It carries our own claim, and claims about the other members or a random sample of them. A peer
+// that this node has not met does not know this node either, so the first request to it carries our record at once. Later requests do not,
+// so idle rounds carry digests only.
 func (e *engine) request(to string, now time.Time) []byte {
 	digest := append(e.said[:0], e.claimOwn())
 	m := e.members[to]
 	met := m != nil && m.firstHand
 	if !met {
-		digest = append(digest, Claim{Node: to}) // so it sends its record, and is verified
+		digest = append(digest, Claim{Node: to}) // so that the peer sends its record and is verified
 	}
 	at := e.clock(now)
-	for i := range e.deck { // a shuffle, as far as it is needed
+	for i := range e.deck { // a partial shuffle
 		if len(digest) == maxDigest {
 			break
 		}
@@ -176,7 +174,7 @@ func (e *engine) request(to string, now time.Time) []byte {
 		}
 	}
 	if len(digest) < maxDigest {
-		for node, r := range e.view.refused.All() { // so that it is not sent again
+		for node, r := range e.view.refused.All() { // so that the peer does not send it again
 			if len(digest) < maxDigest && e.members[node] == nil && node != to {
 				digest = append(digest, Claim{Node: node, Order: r.Order})
 			}
@@ -192,8 +190,7 @@ func (e *engine) request(to string, now time.Time) []byte {
 	return e.send(out, kindDigest)
 }
 
-// answer takes a request and returns what to answer. The caller is who WhoIs
-// says; the error is a problem.
+// answer processes a request and returns the response. The error is a problem. from is the caller as WhoIs identified it.
 func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error) {
 	p := e.peer(from, now)
 	if e.own == nil {
@@ -225,13 +222,13 @@ func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error)
 	return e.respond(from, m.Digest, now), nil
 }
 
-// respond is the second part of an exchange: what we know better or want, and
-// the records that the asker lacks.
+// respond is the second part of an exchange. It carries the claims that are newer here or that this node wants, and the records that the
+// caller lacks.
 func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	e.mark++
 	reply := append(e.said[:0], e.claimOwn())
 	var lacks []*member
-	ownLacks := len(digest) < maxDigest // it listed all that it has
+	ownLacks := len(digest) < maxDigest // the caller listed all that it has
 	asker, d, at := e.members[from], e.detector(), e.clock(now)
 	for _, c := range digest {
 		m := c.member
@@ -240,7 +237,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 				ownLacks = c.Order.Compare(e.own.Order) < 0
 				continue
 			}
-			m = e.members[c.Node] // it came with the same message
+			m = e.members[c.Node] // a record in the same message created the member
 		}
 		if m == nil {
 			if e.wants(c, c.Node == from) {
@@ -284,7 +281,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	return e.send(out, kind)
 }
 
-// wants reports whether a claim about somebody unknown is worth a record.
+// wants reports whether this node wants the record of an unknown node that a claim mentions.
 func (e *engine) wants(c Claim, firstHand bool) bool {
 	if c.Generation == 0 || len(e.list) >= e.set.MaxMembers {
 		return false
@@ -299,8 +296,8 @@ func (e *engine) wants(c Claim, firstHand bool) bool {
 	return !refused || r.Order.Compare(c.Order) < 0
 }
 
-// delta returns the records of own and of members that fit into m, those that
-// we have known longest first: the rest follows in later rounds.
+// delta returns the records of this node (if own) and of members that fit into m, those known longest first. The rest follows in later
+// rounds.
 func (e *engine) delta(m message, members []*member, own bool) []Signed {
 	room := e.set.MaxMessageBytes - m.overhead()
 	var out []Signed
@@ -316,15 +313,14 @@ func (e *engine) delta(m message, members []*member, own bool) []Signed {
 	}
 	slices.SortFunc(members, func(a, b *member) int { return int(int64(a.learned) - int64(b.learned)) })
 	for _, m := range members {
-		if !m.entry.Conflict && !add(m.entry.Signed) { // what is in conflict, each asks of the node itself
+		if !m.entry.Conflict && !add(m.entry.Signed) { // each node fetches conflicting records from the member itself
 			break
 		}
 	}
 	return out
 }
 
-// accept takes the answer to a request. What it returns, if anything, is the
-// third part of the exchange: the records that the peer lacks.
+// accept processes the response to a request. It returns the third part of the exchange, the records that the peer lacks, or nil.
 func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 	p := e.peer(from, now)
 	m, err := e.read(from, body, now)
@@ -346,7 +342,7 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 				own = c.Order.Compare(e.own.Order) < 0
 				continue
 			}
-			if m = e.members[c.Node]; m == nil { // it came with the same message, or did not count
+			if m = e.members[c.Node]; m == nil { // a record in the same message created it, or was rejected
 				continue
 			}
 		}
@@ -363,7 +359,7 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 	return e.send(out, kindDelta)
 }
 
-// done ends an exchange that went well; fail one that did not.
+// done ends a successful exchange; fail ends a failed one.
 func (e *engine) done(to string, now time.Time) { e.peer(to, now).busy-- }
 
 func (e *engine) fail(to string, now time.Time) {
@@ -375,13 +371,13 @@ func (e *engine) fail(to string, now time.Time) {
 	}
 }
 
-// read decodes a message, and holds it against its sender if it is garbage.
+// read decodes a message. It backs off from the sender of a malformed message.
 func (e *engine) read(from string, body []byte, now time.Time) (message, error) {
 	e.stats.MessagesIn++
 	e.stats.BytesIn += uint64(len(body))
 	m, err := decode(body, e.set.Network, e.heard, e.who)
 	if cap(m.Digest) > 0 {
-		e.heard = m.Digest[:0] // nobody looks at it when the next message comes
+		e.heard = m.Digest[:0] // the buffer is free again before the next message
 	}
 	switch {
 	case err == errNetwork:

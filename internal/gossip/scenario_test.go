@@ -18,9 +18,8 @@ var (
 	simFile = flag.String("sim.file", "", "where TestSim writes its result, as JSON")
 )
 
-// TestSim runs one scenario from end to end. It measures, and asserts no more than
-// the laws of every simulation and that everything ends: a scenario may well be
-// one that nobody can live in.
+// TestSim runs one scenario from end to end. It measures, and asserts only the laws of every simulation and that everything ends: in some
+// scenarios no node can stay alive.
 func TestSim(t *testing.T) {
 	sc, err := gossiptest.Parse(strings.Fields(*simArgs))
 	if err != nil {
@@ -71,13 +70,12 @@ func runScenario(t testing.TB, sc gossiptest.Scenario) gossiptest.Result {
 	return r
 }
 
-// allThere reports whether nobody sees anybody dead, or has not heard of it yet
-// whether it lives.
+// allThere reports whether every node sees every other node as alive or suspect.
 func (s *sim) allThere() bool {
 	return !slices.ContainsFunc(s.living(), func(o *simNode) bool { return !s.everywhere(o, Alive, Suspect) })
 }
 
-// sent is what all nodes have sent so far.
+// sent returns what all nodes have sent so far.
 func (s *sim) sent() (bytes, messages uint64) {
 	for _, n := range s.nodes {
 		bytes, messages = bytes+n.bytes, messages+n.sent
@@ -85,7 +83,7 @@ func (s *sim) sent() (bytes, messages uint64) {
 	return bytes, messages
 }
 
-// deathsOf counts how often anybody saw x die.
+// deathsOf counts how often any node saw x die.
 func (s *sim) deathsOf(x *simNode) (n int) {
 	for _, node := range s.nodes {
 		n += node.deaths[x.facts.Node]

@@ -15,9 +15,8 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A sim is many nodes in one virtual time, on a network with faults. It runs the
-// engine that Node runs, and sends what that encodes. The same seed gives the
-// same trace: there is no goroutine, no clock, and one source of chance.
+// A sim is many nodes in one virtual time, on a network with faults. It runs the same engine as Node and sends the messages that it
+// encodes. The same seed gives the same trace: there are no goroutines, no real clock, and one source of randomness.
 type sim struct {
 	t      testing.TB
 	seed   uint64
@@ -28,17 +27,17 @@ type sim struct {
 	nodes  []*simNode
 	byID   map[string]*simNode
 	netmap *Netmap
-	opened map[string]opened // what Open says, which depends on nothing else
+	opened map[string]opened // results of Open, which depend on nothing else
 	trace  uint64
 
 	loss   float64
-	delay  [2]time.Duration // one way, at least and at most
-	jitter time.Duration    // on top, for half of the messages
+	delay  [2]time.Duration // one way, minimum and maximum
+	jitter time.Duration    // in addition, for half of the messages
 	dup    float64
-	cut    func(from, to *simNode) bool // nothing passes
+	cut    func(from, to *simNode) bool // drops everything
 	set    Settings
 
-	check   func(s *sim) // a law of a test's own, asked once a virtual second
+	check   func(s *sim) // an additional law of a test, checked every virtual second
 	truth   map[string]map[Order]string
 	checked time.Duration
 	behind  int // for allKnowAll
@@ -49,7 +48,7 @@ type opened struct {
 	err error
 }
 
-// A simNode is one node: its engine, its clock, what it has sent.
+// A simNode is one node: its engine, its clock and what it has sent.
 type simNode struct {
 	*engine
 	sim     *sim
@@ -58,15 +57,15 @@ type simNode struct {
 	key     ed25519.PrivateKey
 	offset  time.Duration // of its wall clock
 	up      bool
-	paused  time.Duration // until then it does nothing
-	held    []func()      // what came meanwhile
+	paused  time.Duration // it does nothing until then
+	held    []func()      // events that came meanwhile
 	life    int           // starts
 	memory  Memory
 	bytes   uint64 // sent, headers included
 	sent    uint64 // messages
 	deaths  map[string]int
-	hostile func(from *simNode, body []byte) []byte // answers instead of the engine
-	tells   func(Event)                             // hears each event
+	hostile func(from *simNode, body []byte) []byte // responds instead of the engine
+	tells   func(Event)                             // receives each event
 	orders  map[string]Order
 	died    map[string]uint64 // heartbeat at which a member was dead
 }
@@ -97,7 +96,7 @@ func (q *queue) Pop() any {
 	return e
 }
 
-// newSim returns n nodes that are not up yet, each a cluster of its own.
+// newSim returns n nodes that are not up yet; each is a separate cluster.
 func newSim(t testing.TB, seed uint64, n int, set Settings) *sim {
 	t.Helper()
 	set, err := set.WithDefaults()
@@ -114,7 +113,7 @@ func newSim(t testing.TB, seed uint64, n int, set Settings) *sim {
 		peers = append(peers, Peer{node.facts.Node, node.facts.Host, node.facts.IPs})
 	}
 	s.netmap = NewNetmap(peers)
-	if n >= 1000 { // what a million members are is not looked through all the time
+	if n >= 1000 { // with a million entries, the laws are not checked all the time
 		before := debug.SetGCPercent(400_000 / n)
 		t.Cleanup(func() { debug.SetGCPercent(before) })
 	}
@@ -147,10 +146,10 @@ func (s *sim) newNode(i int) *simNode {
 
 func (n *simNode) sign(b []byte) []byte { return ed25519.Sign(n.key, b) }
 
-// wall is what the node's clock shows.
+// wall returns the time on the node's clock.
 func (n *simNode) wall() time.Time { return simEpoch.Add(n.sim.now + n.offset) }
 
-// at does something later.
+// at schedules do.
 func (s *sim) at(d time.Duration, do func()) {
 	s.count++
 	heap.Push(&s.events, event{s.now + d, s.count, do})
@@ -163,7 +162,7 @@ func (s *sim) between(a, b time.Duration) time.Duration {
 	return a + time.Duration(s.rng.Int64N(int64(b-a)))
 }
 
-// start starts a node, or starts it again with what it remembered.
+// start starts a node, or restarts it with its memory.
 func (s *sim) start(n *simNode) {
 	n.life++
 	n.up = true
@@ -183,7 +182,7 @@ func (s *sim) announce(n *simNode, f Facts, st Status) {
 	s.wrote(n)
 }
 
-// wrote notes what a node has signed.
+// wrote records what a node has signed.
 func (s *sim) wrote(n *simNode) {
 	if s.truth[n.self] == nil {
 		s.truth[n.self] = map[Order]string{}
@@ -193,8 +192,7 @@ func (s *sim) wrote(n *simNode) {
 
 func (s *sim) stop(n *simNode) { n.up = false }
 
-// open is parse, but once for each record, as is the look at its signature:
-// thousands of nodes read the same bytes.
+// open is parse with a cache: thousands of nodes read the same bytes. It also verifies each signature only once.
 func (s *sim) open(x Signed) (*Record, error) {
 	key := string(x.Payload) + string(x.Signature)
 	o, ok := s.opened[key]
@@ -207,7 +205,7 @@ func (s *sim) open(x Signed) (*Record, error) {
 	return o.r, o.err
 }
 
-// awake does something on a node when it is not paused, if it is still the same start.
+// awake runs do on a node as soon as it is not paused, if the node has not restarted meanwhile.
 func (n *simNode) awake(life int, do func()) {
 	if !n.up || n.life != life {
 		return
@@ -219,7 +217,7 @@ func (n *simNode) awake(life int, do func()) {
 	do()
 }
 
-// pause stops a process; what was sent to it meanwhile it finds when it wakes.
+// pause stops a process. It processes messages from that time when it wakes.
 func (s *sim) pause(n *simNode, d time.Duration) {
 	n.paused = s.now + d
 	s.at(d, func() {
@@ -241,7 +239,7 @@ func (s *sim) tick(n *simNode, life int) {
 	})
 }
 
-// heed takes the node's events.
+// heed processes the node's events.
 func (s *sim) heed(n *simNode) {
 	for _, ev := range n.engine.events {
 		if ev.Kind == EventDeath {
@@ -257,8 +255,8 @@ func (s *sim) heed(n *simNode) {
 	n.engine.events = n.engine.events[:0]
 }
 
-// exchange carries one exchange: three messages at most, each of which may be
-// late, twice or lost; a lost one ends in the asker's deadline.
+// exchange runs one exchange of up to three messages. Each may be late, duplicate or lost. After a lost one, the caller waits until its
+// deadline.
 func (s *sim) exchange(a *simNode, c call) {
 	b := s.byID[c.to.ID]
 	life, over := a.life, false
@@ -290,7 +288,7 @@ func (s *sim) exchange(a *simNode, c call) {
 	})
 }
 
-// send brings a request to b; then does something with b's answer, at b.
+// send carries a request to b, and then calls then at b with b's response.
 func (s *sim) send(a, b *simNode, body []byte, then func([]byte, error)) {
 	life := b.life
 	s.carry(a, b, body, func() {
@@ -312,7 +310,7 @@ func (s *sim) reply(b, a *simNode, body []byte, err error, then func([]byte, err
 	s.carry(b, a, body, func() { then(body, err) })
 }
 
-// carry is the network.
+// carry simulates the network.
 func (s *sim) carry(from, to *simNode, body []byte, deliver func()) {
 	from.bytes += uint64(len(body)) + headerBytes
 	from.sent++
@@ -339,8 +337,8 @@ func (s *sim) carry(from, to *simNode, body []byte, deliver func()) {
 // run lets virtual time pass.
 func (s *sim) run(d time.Duration) { s.until(d, func() bool { return false }) }
 
-// until lets time pass until done, which is asked ten times a second. It reports
-// how long that took, and false after limit.
+// until lets time pass until done returns true, which it checks ten times a second. It returns the time that this took, and false after
+// limit.
 func (s *sim) until(limit time.Duration, done func() bool) (time.Duration, bool) {
 	begin := s.now
 	end := begin + limit
@@ -372,7 +370,7 @@ func (s *sim) startAll() {
 	}
 }
 
-// living are the nodes that are up and honest.
+// living returns the nodes that are up and honest.
 func (s *sim) living() (up []*simNode) {
 	for _, n := range s.nodes {
 		if n.up && n.hostile == nil {
@@ -382,8 +380,7 @@ func (s *sim) living() (up []*simNode) {
 	return up
 }
 
-// allKnowAll reports whether everybody has everybody's present record. It asks
-// first who did not at the last time.
+// allKnowAll reports whether every node has the present record of every other. It first checks the node that lacked one last time.
 func (s *sim) allKnowAll() bool {
 	up := s.living()
 	for i := range up {
@@ -416,7 +413,7 @@ func (s *sim) everywhere(o *simNode, states ...State) bool {
 	return true
 }
 
-// allAlive reports whether everybody sees everybody alive.
+// allAlive reports whether every node sees every other node alive.
 func (s *sim) allAlive() bool {
 	for _, o := range s.living() {
 		if !s.everywhere(o, Alive) {
@@ -426,7 +423,7 @@ func (s *sim) allAlive() bool {
 	return true
 }
 
-// deathsSeen counts the deaths that anybody saw, of anybody.
+// deathsSeen counts the deaths of any node that any node saw.
 func (s *sim) deathsSeen() (n int) {
 	for _, node := range s.nodes {
 		for _, d := range node.deaths {
@@ -436,7 +433,7 @@ func (s *sim) deathsSeen() (n int) {
 	return n
 }
 
-// laws are checked in every simulation, once a virtual second.
+// laws checks the laws, in every simulation, once per virtual second.
 func (s *sim) laws() {
 	for _, n := range s.living() {
 		if len(n.list) > s.set.MaxMembers || n.view.tombs.Len() > maxTombstones {

@@ -2,7 +2,7 @@ package gossip
 
 import "maps"
 
-// kind is what a message carries. The set is closed: metrics count by it.
+// kind is the content type of a message. The set is closed, because metrics count by it.
 type kind string
 
 const (
@@ -14,11 +14,11 @@ const (
 // Kinds returns the kinds of messages that Stats counts.
 func Kinds() []string { return []string{string(kindDigest), string(kindDelta), string(kindEmpty)} }
 
-// Stats are counts since the start, for whoever shows metrics.
+// Stats are counts since the start, for metrics.
 type Stats struct {
 	Rounds     uint64
-	Late       uint64 // rounds so late that everybody was given a fresh start
-	Failed     uint64 // exchanges that we began and that broke off
+	Late       uint64 // rounds so late that every member got a fresh start
+	Failed     uint64 // failed exchanges that this node began
 	Messages   map[kind]uint64
 	MessagesIn uint64
 	BytesIn    uint64
@@ -33,10 +33,10 @@ func (s Stats) clone() Stats {
 	return s
 }
 
-// Sent returns how many messages of that kind were sent.
+// Sent returns how many messages of kind k were sent.
 func (s Stats) Sent(k string) uint64 { return s.Messages[kind(k)] }
 
-// An EventKind is what an Event tells. The set is closed.
+// An EventKind is the kind of an Event. The set is closed.
 type EventKind string
 
 // The kinds of events.
@@ -45,19 +45,18 @@ const (
 	EventLeave    EventKind = "leave"
 	EventDeath    EventKind = "death"
 	EventPin      EventKind = "pin"
-	EventUnpin    EventKind = "unpin" // what was pinned is forgotten
+	EventUnpin    EventKind = "unpin" // a pin was forgotten
 	EventRekey    EventKind = "rekey"
 	EventConflict EventKind = "conflict"
-	EventRaised   EventKind = "raised"  // our own generation
-	EventRefused  EventKind = "refused" // what a peer sent did not count; summed over half a minute or so
+	EventRaised   EventKind = "raised"  // this node's own generation
+	EventRefused  EventKind = "refused" // rejected items of a peer, counted over about half a minute
 )
 
-// An Event is something that the audit record should hold. What happens to one
-// member more often than is worth an entry each is told as a sum.
+// An Event is an entry for the audit log. Frequent events of one member are reported as a count.
 type Event struct {
 	Kind    EventKind
 	Node    string
-	Cluster string // id, where one is concerned
-	Detail  string // a phrase; of a sum, about the last
-	Count   uint64 // how many it sums up; 0: it is one
+	Cluster string // id, if the event concerns a cluster
+	Detail  string // a phrase; for a count, about the last event
+	Count   uint64 // how many events it counts; 0: it is a single event
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/table"
 )
 
-// Rules are what a view decides by.
+// Rules configure the decisions of a view.
 type Rules struct {
-	Self       string // stable node id of ours
+	Self       string // stable node id of this server
 	Key        door.PublicKey
 	Pins       []Pin
 	PinnedOnly bool
@@ -18,48 +18,47 @@ type Rules struct {
 	MaxMembers int
 }
 
-// A View is what one node believes of the others: their records, whose key is
-// whose, who is forgotten. It is immutable; Merge returns the next one.
+// A View is what one node believes about the others: their records, the keys of clusters and the forgotten nodes. It is immutable; Merge
+// returns the next one.
 type View struct {
 	rules   *Rules
 	entries table.Table[*Entry]
-	// Trust on first use: the cluster of a node, and the key of a cluster, as the
-	// node itself said over a connection on which WhoIs named it.
+	// Trust on first use: nodes maps a node to its cluster, and clusters maps a cluster to its key. Each pin comes from the node itself,
+	// over a connection on which WhoIs identified it.
 	nodes    table.Table[string]
 	clusters table.Table[door.PublicKey]
 	absent   table.Table[time.Time] // since when our tailnet does not have a node of nodes
-	pinned   int                    // bytes that these three take up where they are stored
-	// Records that were refused but stand for a node that we know by nothing
-	// else, so that they are not asked for in every round.
+	pinned   int                    // stored size of these three, in bytes
+	// refused holds the refused records of nodes that have no other record here, so that this node does not request them in every round.
 	refused table.Table[Refusal]
 	tombs   table.Table[Tombstone]
-	moved   bool // within Merge: something has changed
+	moved   bool // Merge has changed something
 }
 
-// An Entry is one member's record and how it came.
+// An Entry is one member's record and its origin.
 type Entry struct {
 	*Record
-	// FirstHand: these bytes came from the node itself.
+	// FirstHand reports whether the node itself sent these bytes.
 	FirstHand bool
-	// Conflict: somebody else was here first, or there are two records of one order.
+	// Conflict reports that another node or key claimed the same identity first, or that two records have one order.
 	Conflict bool
 }
 
-// A Refusal is a record that a node announced and that does not count.
+// A Refusal is a record that this node received and rejected.
 type Refusal struct {
 	Node    string
 	Cluster string
 	Order
 	Reason Reason
-	Detail string // what is wrong, a phrase
+	Detail string // a phrase with the reason
 	At     time.Time
 }
 
-// A Tombstone keeps the records of a forgotten node from coming back.
+// A Tombstone keeps out the old records of a forgotten node.
 type Tombstone struct {
 	Generation uint64
 	At         time.Time
-	Hearsay    bool // the number was somebody else's word: it does not keep out the node's own
+	Hearsay    bool // the generation came from another node, so the tombstone does not keep out records from the node itself
 }
 
 // keeps reports whether the tombstone keeps out a record of that generation.
@@ -70,24 +69,23 @@ func (t Tombstone) keeps(generation uint64, firstHand bool) bool {
 const (
 	maxTombstones = 4096
 	tombstoneLife = 7 * 24 * time.Hour
-	refusalLife   = time.Minute // then it is asked for once more: our netmap or settings may have changed
+	refusalLife   = time.Minute // then it is requested again: our netmap or settings may have changed
 )
 
-// NewView returns the view that knows nobody, with what was pinned before.
+// NewView returns a view without members, with the pins of m.
 func NewView(rules Rules, m Memory) *View {
 	v := &View{rules: &rules}
 	v.recall(m)
 	return v
 }
 
-// Find returns what is known of a node.
+// Find returns the entry of a node.
 func (v *View) Find(node string) (*Entry, bool) { return v.entries.Get(node) }
 
-// Len returns how many members there are, without the node itself.
+// Len returns the number of members, without this node.
 func (v *View) Len() int { return v.entries.Len() }
 
-// Forget turns members into tombstones, and drops the tombstones and refusals
-// whose time has passed.
+// Forget turns members into tombstones, and drops expired tombstones and refusals.
 func Forget(v *View, nodes []string, now time.Time) *View {
 	next := *v
 	gone := map[string]bool{}

@@ -9,14 +9,14 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/strictjson"
 )
 
-// A Claim is what a peer says of a node by numbers: it may ask for a record and
-// move a heartbeat, and changes nothing else. The zero Order is "I have none".
+// A Claim is a peer's statement about a node in numbers. It can cause a request for a record and move a heartbeat, and nothing else. The
+// zero Order means that the peer has no record.
 type Claim struct {
-	Node string // read: "" with a member
+	Node string // in a decoded message: "" if member is set
 	Order
 	Heartbeat uint64
 
-	member *member // read: whom Node names; nil: nobody that is known
+	member *member // in a decoded message: the member that Node identifies; nil: unknown
 }
 
 // A message is one part of an exchange.
@@ -24,20 +24,20 @@ type message struct {
 	Network string
 	Digest  []Claim
 	Records []Signed
-	digest  bool // "d" was given, though it may be empty
+	digest  bool // "d" was present, though it may be empty
 }
 
-// MaxMessage is how many bytes a message may have that is read.
+// MaxMessage is the maximum size in bytes of a message that a node accepts.
 const MaxMessage = 64 << 10
 
 // Limits of a message.
 const (
 	wireVersion = 1
-	maxDigest   = 128 // entries of one digest; more members are sampled
+	maxDigest   = 128 // entries of one digest; with more members a digest is a sample
 	maxRecords  = 256
 )
 
-// encode returns m as it is sent. A digest entry has about 42 bytes.
+// encode returns the wire form of m. A digest entry has about 42 bytes.
 func (m message) encode() []byte {
 	size := m.overhead()
 	for _, r := range m.Records {
@@ -74,7 +74,7 @@ func (m message) encode() []byte {
 	return append(b, '}')
 }
 
-// overhead is how many bytes m takes without its records, at most.
+// overhead returns the maximum size in bytes of m without its records.
 func (m message) overhead() int {
 	size := len(`{"v":1,"net":"","d":[],"r":[]}`) + 63 // a DNS label
 	for _, c := range m.Digest {
@@ -91,16 +91,16 @@ func digits(n uint64) int {
 	return d
 }
 
-// sealedSize is how many bytes r takes in a message, at most.
+// sealedSize returns the maximum size in bytes of r in a message.
 func sealedSize(r Signed) int {
 	return base64.StdEncoding.EncodedLen(len(r.Payload)) + base64.StdEncoding.EncodedLen(len(r.Signature)) + len(`{"p":"","s":""},`)
 }
 
-// errNetwork is a message of another gossip network, which is no offence.
+// errNetwork reports a message of another gossip network. The sender is not backed off for it.
 var errNetwork = errors.New("it is of another gossip network")
 
-// decode reads a message of that network, its digest into room. Who says whom a
-// node id names; nil: somebody unknown.
+// decode decodes a message of that network, with room as the buffer of its digest. who returns the member with a node id, or nil if it is
+// unknown.
 func decode(b []byte, network string, room []Claim, who func([]byte) *member) (message, error) {
 	var m message
 	if len(b) == 0 {
@@ -171,7 +171,7 @@ func (c *cursor) claims(room []Claim, who func([]byte) *member) ([]Claim, error)
 	if err != nil {
 		return nil, err
 	}
-	for i := range all { // all at once: the memory of members can then be fetched side by side
+	for i := range all { // in one loop, so that the CPU can fetch the members' memory in parallel
 		if all[i].member = who(names[i]); all[i].member == nil {
 			all[i].Node = string(names[i])
 		}

@@ -1,6 +1,5 @@
-// Package bearer is the token that tka may show to the operator plane, and the way
-// on which it shows it. It keeps law 8: a token goes to the one https host that was
-// named, in no redirect, and into no message.
+// Package bearer reads the token with which tka authenticates to the operator plane, and sends it. It keeps law 8: the token goes only to
+// the configured https host. It follows no redirect and never appears in a message.
 package bearer
 
 import (
@@ -20,32 +19,32 @@ import (
 	"time"
 )
 
-// A Source is where the token comes from: one of Value, File and Command. What
-// tsidp gives out lives for five minutes, so a file and a command are read again.
+// A Source provides the token from one of Value, File and Command. Tokens of tsidp live for five minutes, so the Source reads a file or
+// runs a command again when needed.
 type Source struct {
-	Value   string // of the environment, which cannot be read again
+	Value   string // from the environment, which cannot be read again
 	File    string
 	Command []string // a program with its arguments, without a shell
 	Now     func() time.Time
-	Told    func(message string) // hears, in a sentence without the token, until when a new one is valid
-	Errors  io.Writer            // of the command
+	Told    func(message string) // receives a sentence about the expiry of each new token, without the token
+	Errors  io.Writer            // standard error of the command
 
 	mu      sync.Mutex
 	token   string
-	expires time.Time // zero: it does not say
+	expires time.Time // zero: unknown
 }
 
-// Bounds of a token.
+// Limits of a token.
 const (
 	maxToken    = 16 << 10
 	renewBefore = 30 * time.Second
 	commandTime = 30 * time.Second
 )
 
-// None reports whether there is no token.
+// None reports whether the Source is empty.
 func (s *Source) None() bool { return s.Value == "" && s.File == "" && len(s.Command) == 0 }
 
-// Token returns the token of now. After a refused one, it is read anew.
+// Token returns the current token. It reads the token again when the current one is about to expire or equals refused.
 func (s *Source) Token(ctx context.Context, refused string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +100,7 @@ func (s *Source) read(ctx context.Context) (string, error) {
 	return out.b.String(), nil
 }
 
-// bounded keeps a little more than a token may have.
+// bounded keeps slightly more bytes than a token may have.
 type bounded struct{ b bytes.Buffer }
 
 func (w *bounded) Write(p []byte) (int, error) {
@@ -109,8 +108,7 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expiry is until when a JWT says that it is valid. Nobody here believes it: it is
-// for knowing when to ask for another.
+// expiry returns the expiry in a JWT, without verifying the token; zero if it has none. It only decides when to read another token.
 func expiry(token string) time.Time {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -126,8 +124,7 @@ func expiry(token string) time.Time {
 	return time.Unix(int64(claims.Exp), 0)
 }
 
-// A Way is an HTTP transport that shows the token to one host by https, and asks
-// nobody else.
+// A Way is an HTTP transport that sends the token to one host by https and refuses requests to any other host.
 type Way struct {
 	Base   *url.URL // scheme and host
 	Source *Source
@@ -135,15 +132,14 @@ type Way struct {
 	Next   http.RoundTripper
 }
 
-// Client is an HTTP client over w. A redirect ends a request.
+// Client returns an HTTP client over w. It fails on a redirect.
 func (w *Way) Client() *http.Client {
 	return &http.Client{Transport: w, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errors.New("the server answers with a redirect, which is not followed: is it an operator plane of Tailplane?")
 	}}
 }
 
-// RoundTrip implements [http.RoundTripper]. A token that the server does not take is
-// read once more.
+// RoundTrip implements [http.RoundTripper]. If the server refuses the token, RoundTrip reads it again and retries once.
 func (w *Way) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != w.Base.Scheme || r.URL.Host != w.Base.Host {
 		return nil, fmt.Errorf("%s is not the operator plane that was named", r.URL.Host)
@@ -165,7 +161,7 @@ func (w *Way) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	another, err := w.Source.Token(r.Context(), token)
 	if err != nil || another == token {
-		return res, nil // whose refusal says more
+		return res, nil // the refusal says more than err
 	}
 	_ = res.Body.Close()
 	r = r.Clone(r.Context())

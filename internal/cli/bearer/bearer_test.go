@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/bearer"
 )
 
-// jwt is a token that says until when it is valid.
+// jwt returns a token with an expiry.
 func jwt(name string, until time.Time) string {
 	part := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 	return part(`{"alg":"RS256"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"exp":%d}`, name, until.Unix())) + "." + part("signed")
@@ -24,7 +24,7 @@ func jwt(name string, until time.Time) string {
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// A server notes which tokens came, and takes those that good says.
+// A server records the tokens that it gets, and accepts those for which good returns true.
 type server struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -69,8 +69,7 @@ func source(s *bearer.Source, told *[]string) *bearer.Source {
 	return s
 }
 
-// MC-06: the token goes to the https host that was named, and to nobody else: in no
-// redirect, to no other host, and not by http.
+// MC-06: the token goes only to the configured https host: not to the target of a redirect, not to another host, and not by http.
 func TestMC06_TokenGoesNowhereElse(t *testing.T) {
 	var told []string
 	other := newServer(t, func(string) bool { return true })
@@ -105,7 +104,7 @@ func TestMC06_TokenGoesNowhereElse(t *testing.T) {
 	}
 }
 
-// A token is read again near its end, and once when it is refused.
+// A token is read again near its expiry, and once after a refusal.
 func TestTokenIsReadAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write := func(token string) {
@@ -128,7 +127,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	var told []string
 	w := s.way(t, source(&bearer.Source{File: path}, &told))
 	write(first)
-	if code := get(w); code != http.StatusUnauthorized { // and there is no other
+	if code := get(w); code != http.StatusUnauthorized { // and there is no other token
 		t.Errorf("a refused token: %d", code)
 	}
 	write(second)

@@ -1,6 +1,5 @@
-// Package checkup judges whether everything is in place for signing in: Judge
-// makes findings of facts that somebody gathered. It keeps law 7: what was not
-// looked at is said to be so, and never counted as well.
+// Package checkup checks whether everything is in place for signing in. Judge turns gathered facts into findings. It keeps law 7: it
+// reports a check that did not run as skipped, never as ok.
 package checkup
 
 import (
@@ -13,18 +12,18 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A State is how a finding is to be taken.
+// A State is the severity of a finding.
 type State string
 
 // The states.
 const (
 	OK      State = "ok"
-	Warn    State = "warn" // works, and should be looked at
+	Warn    State = "warn" // works, but needs attention
 	Fail    State = "fail" // does not work
 	Skipped State = "skipped"
 )
 
-// A Finding is one line of the check-up.
+// A Finding is the result of one check.
 type Finding struct {
 	Name    string   `json:"name"` // stable
 	State   State    `json:"state"`
@@ -32,28 +31,27 @@ type Finding struct {
 	Advice  []string `json:"advice"`
 }
 
-// A Trouble is why something could not be learnt, in words for people.
+// A Trouble is why a fact could not be determined, in words for people.
 type Trouble struct {
 	Message string
 	Advice  []string
 }
 
-// Facts are what was gathered. A part that was not reached has its zero value,
-// and the trouble that it was not reached for.
+// Facts are the gathered facts. A part that could not be determined has its zero value, and its Trouble says why.
 type Facts struct {
 	Now time.Time
 
-	Settings Trouble // with config.yaml
+	Settings Trouble // in config.yaml
 
-	Tailnet        *Tailnet // by the tailscale command; nil: there is none, or it failed
+	Tailnet        *Tailnet // from the tailscale command; nil: no such command, or it failed
 	TailnetTrouble Trouble
 
 	Server        string // URL
 	Cluster       string
 	ServerTrouble Trouble
-	FirstContact  bool // its key was not known before
+	FirstContact  bool // the key was not known before
 	Key           string
-	ServerTime    time.Time // when it answered; zero: it did not say
+	ServerTime    time.Time // time of its response; zero: not reported
 	ServerVersion string
 	OurVersion    string
 
@@ -67,64 +65,64 @@ type Facts struct {
 	APIVersion string
 	APITrouble Trouble
 
-	Rules        int    // that give rights
+	Rules        int    // number of rules that grant rights
 	RulesIn      string // namespace
 	RulesTrouble Trouble
 
 	Kubeconfig        *Kubeconfig
 	KubeconfigTrouble Trouble
 
-	Plugin        string // path; "": it is not found
-	PluginCommand string // as the kubeconfig names it
+	Plugin        string // path; "": not found
+	PluginCommand string // as in the kubeconfig
 	Kuberc        Kuberc
 
 	Tokens Tokens
 }
 
-// A Tailnet is what the tailnet's own program says of this machine.
+// A Tailnet is what the tailscale command reports about this machine.
 type Tailnet struct {
-	State     string // "Running" when all is well
+	State     string // "Running" if all is well
 	Node      string
 	KeyExpiry time.Time // zero: never
 }
 
-// A Kubeconfig is what is written for the cluster.
+// A Kubeconfig is the state of the kubeconfig for the cluster.
 type Kubeconfig struct {
-	Context string // that there should be
+	Context string // the expected context
 	There   bool
-	Fits    bool // it leads where the server says
+	Fits    bool // it has the address and the authority that the server reports
 	Current bool
-	Stale   string // a lock that a dead program left
+	Stale   string // a lock file that a dead program left
 }
 
-// A Kuberc is what kubectl's own settings say of plugins.
+// A Kuberc is the plugin policy in kubectl's settings.
 type Kuberc struct {
-	File   string // "": there is none
+	File   string // "": no file
 	Policy string // "", "AllowAll", "DenyAll", "Allowlist"
-	Listed bool   // ours is on the list
+	Listed bool   // tka is on the list
 }
 
-// Tokens says where tokens are kept.
+// Tokens is where tka stores tokens.
 type Tokens string
 
-// The places.
+// The storage locations.
 const (
 	InMemory Tokens = "memory"
 	OnDisk   Tokens = "disk"
 	Nowhere  Tokens = "none"
 )
 
-// Bounds of what is well.
+// Limits between good and bad values.
 const (
-	soonExpires = 7 * 24 * time.Hour // of a node's key
+	soonExpires = 7 * 24 * time.Hour // for the expiry of a node's key
 	smallSkew   = 10 * time.Second
-	largeSkew   = time.Minute // what servers put up with
+	largeSkew   = time.Minute // the most that servers tolerate
 )
 
-// AllowLine is what lets kubectl run the plugin where plugins are allowed by name.
+// AllowLine is the kuberc text that lets kubectl run the plugin when only listed plugins are allowed.
 const AllowLine = "credentialPluginPolicy: Allowlist\ncredentialPluginAllowlist:\n- command: tka"
 
-// Judge makes findings of facts, in the order in which one would look.
+// Judge turns facts into findings, in the order in which a person would check them.
 func Judge(f Facts) []Finding {
 	return []Finding{
 		f.settings(), f.tailnet(), f.nodeKey(), f.server(), f.proof(), f.clock(), f.version(), f.grant(), f.signIn(), f.role(),
@@ -132,7 +130,7 @@ func Judge(f Facts) []Finding {
 	}
 }
 
-// Worst is the state of the worst finding.
+// Worst returns the worst state of all findings.
 func Worst(all []Finding) State {
 	for _, s := range []State{Fail, Warn} {
 		if slices.ContainsFunc(all, func(f Finding) bool { return f.State == s }) {
@@ -219,7 +217,7 @@ func (f Facts) clock() Finding {
 	if f.ServerTime.IsZero() {
 		return finding(name, Skipped, "The server's clock was not seen.")
 	}
-	// The server tells whole seconds, and its answer took a moment.
+	// The server reports whole seconds, and its response took a moment.
 	skew := f.Now.Sub(f.ServerTime).Truncate(time.Second)
 	way := "ahead of"
 	if skew < 0 {
@@ -253,15 +251,14 @@ func (f Facts) version() Finding {
 	return finding(name, OK, "tka is %s, the server %s.", f.OurVersion, f.ServerVersion)
 }
 
-// SkewTooLarge reports whether two versions are more than one minor version
-// apart. What is no version of the form v1.2.3 is apart from nothing.
+// SkewTooLarge reports whether two versions are more than one minor version apart. It returns false if either is not of the form v1.2.3.
 func SkewTooLarge(a, b string) bool {
 	x, ok := minor(a)
 	y, ok2 := minor(b)
 	return ok && ok2 && (x[0] != y[0] || max(x[1]-y[1], y[1]-x[1]) > 1)
 }
 
-// minor reads "v1.2.3" as 1 and 2. A build that is no release has no version.
+// minor parses "v1.2.3" as 1 and 2. A build that is not a release has no version.
 func minor(v string) (n [2]int, ok bool) {
 	rest, ok := strings.CutPrefix(v, "v")
 	if !ok || strings.HasPrefix(v, "v0.0.0") {
@@ -329,7 +326,7 @@ func (f Facts) signIn() Finding {
 	return finding(name, Warn, "The sign-in is %s.", s.State).try("tka login")
 }
 
-// Roles of Kubernetes that reach further than they seem to in a whole cluster.
+// ClusterRoles of Kubernetes that grant more than they seem to when they are bound in the whole cluster.
 var farReaching = []string{"edit", "admin", "cluster-admin"}
 
 func (f Facts) role() Finding {
@@ -431,7 +428,7 @@ func (f Facts) tokens() Finding {
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 
-// lower makes a sentence the rest of one.
+// lower makes the first letter lower case, to use s inside a sentence.
 func lower(s string) string {
 	if s == "" {
 		return s

@@ -13,7 +13,7 @@ import (
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// well are the facts of a machine on which everything is in order.
+// well returns the facts of a machine without problems.
 func well() checkup.Facts {
 	return checkup.Facts{
 		Now: now, Tailnet: &checkup.Tailnet{State: "Running", Node: "alice.example.ts.net", KeyExpiry: now.Add(90 * 24 * time.Hour)},
@@ -107,7 +107,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// checkLaws holds of every check-up.
+// checkLaws checks the laws that hold for every check-up.
 func checkLaws(t *testing.T, why string, all []checkup.Finding) {
 	t.Helper()
 	names := map[string]bool{}
@@ -124,7 +124,7 @@ func checkLaws(t *testing.T, why string, all []checkup.Finding) {
 	}
 }
 
-// Law 7: what was not learnt is not said to be in order.
+// Law 7: an unknown fact is never reported as ok.
 func TestNothingIsNotWell(t *testing.T) {
 	all := checkup.Judge(checkup.Facts{Now: now, TailnetTrouble: checkup.Trouble{Message: "It was not looked at"}, ServerTrouble: checkup.Trouble{Message: "down", Advice: []string{"wait"}}})
 	checkLaws(t, "nothing", all)

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// A Discovery is what the server told of other clusters.
+// A Discovery is what the server reported about other clusters.
 type Discovery struct {
-	None       bool     // it is of a version without discovery
-	Own        bool     // it lists its own cluster
-	Others     int      // clusters beside its own
-	Isolated   bool     // it hears none of them
-	Unverified []string // names of clusters that it has not met itself
-	Conflicts  []string // names of clusters that are claimed by another key, too
-	Refused    []string // what it does not list, and why
-	Elsewhere  []string // names of clusters whose servers this machine does not go to
+	None       bool     // the server's version has no discovery
+	Own        bool     // the server lists its own cluster
+	Others     int      // number of other clusters
+	Isolated   bool     // the server hears none of them
+	Unverified []string // names of clusters that the server has not met itself
+	Conflicts  []string // names of clusters that another key claims too
+	Refused    []string // records that the server does not list, with the reason
+	Elsewhere  []string // names of clusters whose servers this machine does not use
 }
 
 func (f Facts) discovery() Finding {
 	const name = "discovery"
 	switch d := f.Discovery; {
-	case f.DiscoveryTrouble.Message != "": // it does not stand in the way of signing in
+	case f.DiscoveryTrouble.Message != "": // this does not prevent signing in
 		return Finding{name, Warn, f.DiscoveryTrouble.Message, append([]string{}, f.DiscoveryTrouble.Advice...)}.try("To sign in to another cluster, name its server: tka login --server NAME")
 	case d == nil:
 		return finding(name, Skipped, "Which clusters the server knows was not learnt.")
@@ -64,7 +64,7 @@ func (f Facts) members() Finding {
 	return finding(name, OK, "No cluster is in doubt.")
 }
 
-// maxNames bounds how many names one finding tells.
+// maxNames bounds how many names one finding lists.
 const maxNames = 8
 
 func some(names []string) string {

@@ -1,7 +1,6 @@
-// Package directory is what a server tells of clusters: which of them people are
-// shown, and which of them tka signs in to. It keeps law 5: such a list says only
-// where to knock and by which key to know who opens; an entry that is in doubt is
-// shown with the reason, and never signed in to.
+// Package directory handles the list of clusters that a server reports. It decides which clusters tka shows and which tka signs in to. It
+// keeps law 5: the list gives only the address of a cluster and the key that the cluster's server must prove. tka shows a doubtful entry
+// with the reason and never signs in to it.
 package directory
 
 import (
@@ -18,33 +17,32 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// A Directory is what one server told of clusters. It is immutable.
+// A Directory is the list of clusters that one server reported. It is immutable.
 type Directory struct {
-	Server   string   // URL of the server that told
+	Server   string   // URL of the server that reported the list
 	Own      string   // name of that server's cluster
-	Isolated bool     // it hears none of the others
-	Old      bool     // it is of a version that knows only itself
-	Refused  []string // which servers' records it does not list, and why: a hint that is not proved
+	Isolated bool     // the server hears no other server
+	Old      bool     // the server's version knows only its own cluster
+	Refused  []string // servers whose records it does not list, with the reason; an unproved hint
 	Entries  []Entry
 }
 
 // An Entry is one cluster.
 type Entry struct {
 	gossip.Cluster
-	Bases []string // URLs of its servers, the one to ask first
-	Doubt *Doubt   // nil: one may sign in to it
+	Bases []string // URLs of its servers, the first to try first
+	Doubt *Doubt   // nil: a person may sign in to it
 }
 
-// A Doubt is why a cluster is not signed in to.
+// A Doubt is why tka does not sign in to a cluster.
 type Doubt struct {
-	Code   int    // to exit with
-	Mark   string // in a word or two
+	Code   int    // exit code
+	Mark   string // one or two words
 	Why    string // the rest of a sentence about the cluster
 	Advice []string
 }
 
-// New judges what a server told. Address makes the one form of a server's URL, or
-// says why this machine does not use it.
+// New judges the clusters that a server reported. address normalises a server's URL, or returns why this machine does not use it.
 func New(server, own string, clusters []gossip.Cluster, address func(string) (string, error)) Directory {
 	d := Directory{Server: server, Own: own}
 	tailnet := tailnetOf(server)
@@ -53,7 +51,7 @@ func New(server, own string, clusters []gossip.Cluster, address func(string) (st
 	}
 	for _, c := range clusters {
 		e := Entry{Cluster: c, Bases: []string{server}}
-		if !c.Self { // the way to that one is known
+		if !c.Self { // this server's address is known
 			e.Bases, e.Doubt = bases(c, tailnet, address)
 		}
 		if worse := doubt(c); worse != nil {
@@ -65,7 +63,7 @@ func New(server, own string, clusters []gossip.Cluster, address func(string) (st
 	return d
 }
 
-// doubt says what there is against signing in to a cluster, beside its address.
+// doubt returns the reason against signing in to a cluster, other than its address; nil: none.
 func doubt(c gossip.Cluster) *Doubt {
 	switch {
 	case c.Conflict:
@@ -90,8 +88,8 @@ func doubt(c gossip.Cluster) *Doubt {
 	return &Doubt{fault.Unreachable, "", "whether its server is there is not known", []string{"Try again in a moment."}}
 }
 
-// bases are the URLs of a cluster's servers: the one that the record names, then
-// the others that are there, which differ from it in the host only.
+// bases returns the URLs of a cluster's servers. The first is the URL in the record. The others are those of live members and differ from
+// it only in the host.
 func bases(c gossip.Cluster, t tailnet, address func(string) (string, error)) ([]string, *Doubt) {
 	elsewhere := func(why string) *Doubt {
 		return &Doubt{fault.Refused, "elsewhere", why, []string{"If you know its server, name it yourself: tka login --server NAME"}}
@@ -123,13 +121,13 @@ func bases(c gossip.Cluster, t tailnet, address func(string) (string, error)) ([
 	return all, nil
 }
 
-// maxReplicas bounds how many servers of one cluster are tried.
+// maxReplicas bounds how many servers of one cluster tka tries.
 const maxReplicas = 8
 
-// A tailnet is where servers may be that another one names.
+// A tailnet is the network in which servers that another server names must be.
 type tailnet struct {
-	suffix string // of names; "": not known, so no name is in it
-	here   bool   // the server that names them is on this machine, and so may they be
+	suffix string // suffix of names; "": unknown, so it contains no name
+	here   bool   // the server that names them is on this machine, so they may be too
 }
 
 func tailnetOf(base string) tailnet {
@@ -138,8 +136,8 @@ func tailnetOf(base string) tailnet {
 	return tailnet{suffixOf(host), err == nil && addr.IsLoopback()}
 }
 
-// suffixOf is what the names of a tailnet end in, by one of them; "" if it does
-// not tell. What many tailnets have in common is no suffix.
+// suffixOf returns the common suffix of a tailnet's names, from one of them. It returns "" if the name does not show it. A suffix that many
+// tailnets share does not count.
 func suffixOf(host string) string {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return ""
@@ -159,7 +157,7 @@ func (t tailnet) holds(host string) bool {
 	return t.suffix != "" && strings.HasSuffix(host, t.suffix)
 }
 
-// hostOf is the host of a URL, in the form in which hosts are compared.
+// hostOf returns the host of a URL, in the form in which hosts are compared.
 func hostOf(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -168,11 +166,10 @@ func hostOf(base string) string {
 	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 }
 
-// Choose is the cluster that somebody means by a name or an id. Its error is a
-// fault: there is none, there are several, or the one that there is is in doubt.
+// Choose returns the cluster with a name or an id. The error is a fault: there is no such cluster, there are several, or it is in doubt.
 func (d Directory) Choose(name string) (Entry, error) {
 	var sure, doubtful []Entry
-	var away []Entry // may be meant as well: a namesake does not win because they are down
+	var away []Entry // unreachable clusters may be meant too: another cluster of that name must not win because they are down
 	for _, e := range d.Entries {
 		switch {
 		case e.Name != name && e.ID != name:
@@ -189,7 +186,7 @@ func (d Directory) Choose(name string) (Entry, error) {
 	case len(sure) > 0:
 		return d.one(name, sure, away)
 	case len(doubtful) > 0:
-		worst := slices.MaxFunc(doubtful, func(a, b Entry) int { return cmp.Compare(b.Doubt.Code, a.Doubt.Code) }) // a refusal before an absence
+		worst := slices.MaxFunc(doubtful, func(a, b Entry) int { return cmp.Compare(b.Doubt.Code, a.Doubt.Code) }) // refusals first
 		f := fault.New(worst.Doubt.Code, "tka does not sign in to %s: %s", worst.Name, worst.Doubt.Why)
 		f.Advice = slices.Clone(worst.Doubt.Advice)
 		return Entry{}, f
@@ -207,8 +204,8 @@ func (d Directory) Choose(name string) (Entry, error) {
 	return Entry{}, f.Try("See the clusters: tka clusters").Try("Name the access server of %s: --server NAME", name)
 }
 
-// one is the one cluster of a name: of those without a doubt the entry that is best
-// off, if all that may be meant, those that are away included, are of one id and key.
+// one returns the single cluster with a name. It is the entry in the best state among those without a doubt. All candidates, including
+// unreachable ones, must have the same id and key.
 func (d Directory) one(name string, sure, away []Entry) (Entry, error) {
 	best := slices.MinFunc(sure, func(a, b Entry) int { return cmp.Compare(rank(a.State), rank(b.State)) })
 	all := slices.Concat(sure, away)
@@ -225,14 +222,13 @@ func (d Directory) one(name string, sure, away []Entry) (Entry, error) {
 
 func rank(s gossip.State) int { return slices.Index(gossip.States(), s) }
 
-// Contested reports whether somebody in doubt claims the name of e, or is said to
-// be it.
+// Contested reports whether an entry in conflict has the name or the id of e.
 func (d Directory) Contested(e Entry) bool {
 	return slices.ContainsFunc(d.Entries, func(o Entry) bool { return o.Conflict && (o.Name == e.Name || o.ID == e.ID) })
 }
 
-// Shown are the entries that people see: of those that a selector picks, with all
-// every one, else those that can be had; hidden is how many the latter leaves out.
+// Shown returns the entries that match pick. Without all, it leaves out dead clusters and those that have left; hidden is how many it left
+// out.
 func (d Directory) Shown(all bool, pick Selector) (shown []Entry, hidden int) {
 	for _, e := range d.Entries {
 		switch {
@@ -246,12 +242,12 @@ func (d Directory) Shown(all bool, pick Selector) (shown []Entry, hidden int) {
 	return shown, hidden
 }
 
-// Names are the names by which one may sign in, each once.
+// Names returns the names of the clusters without a doubt, each once.
 func (d Directory) Names() (names []string) {
 	for _, e := range d.Entries {
 		if e.Doubt == nil {
 			names = append(names, e.Name)
 		}
 	}
-	return slices.Compact(names) // they are sorted
+	return slices.Compact(names) // the entries are sorted by name
 }

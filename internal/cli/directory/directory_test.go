@@ -16,7 +16,7 @@ import (
 
 const server = "https://tka.tail1234.ts.net"
 
-// cluster is one that nothing speaks against, after change.
+// cluster returns a cluster without a doubt, with change applied.
 func cluster(name string, change ...func(*gossip.Cluster)) gossip.Cluster {
 	c := gossip.Cluster{Name: name, ID: "id-" + name, URL: "https://tka-" + name + ".tail1234.ts.net", State: gossip.Alive, Verified: true, Key: door.PublicKey{1}}
 	for _, f := range change {
@@ -25,15 +25,14 @@ func cluster(name string, change ...func(*gossip.Cluster)) gossip.Cluster {
 	return c
 }
 
-// address is what settings without any server make of a URL.
+// address is how settings without servers resolve a URL.
 func address(u string) (string, error) { return reach.ParseURL(u, false) }
 
 func told(clusters ...gossip.Cluster) directory.Directory {
 	return directory.New(server, "own", clusters, address)
 }
 
-// Law 5, GO-03: over everything that a list can say of a cluster, one signs in
-// only to what is verified, uncontested, there, and in our tailnet.
+// Law 5, GO-03: for every possible entry, tka signs in only to a cluster that is verified, uncontested, available and in our tailnet.
 func TestOnlyWhatIsSure(t *testing.T) {
 	states := append(gossip.States(), "", "ALIVE", "running")
 	urls := map[string]bool{"https://tka-a.tail1234.ts.net": true, "https://evil.example": false, "": false}
@@ -68,7 +67,7 @@ func TestOnlyWhatIsSure(t *testing.T) {
 	}
 }
 
-// GO-07, signin.md 7.4: whose hosts are in our tailnet.
+// GO-07, signin.md 7.4: which hosts are in our tailnet.
 func TestTailnet(t *testing.T) {
 	for _, tt := range []struct {
 		why, server, self, url string
@@ -115,7 +114,7 @@ func TestTailnet(t *testing.T) {
 	}
 }
 
-// What one means by a name, or by an id.
+// Choosing a cluster by a name or an id.
 func TestChoose(t *testing.T) {
 	other := func(c *gossip.Cluster) { c.ID, c.Key = "id-other", door.PublicKey{2} }
 	suspect := func(c *gossip.Cluster) { c.State, c.URL = gossip.Suspect, "https://second.tail1234.ts.net" }
@@ -126,7 +125,7 @@ func TestChoose(t *testing.T) {
 		why  string
 		list []gossip.Cluster
 		name string
-		id   string // of the one that is chosen
+		id   string // of the chosen cluster
 		code int
 		word string
 	}{
@@ -150,7 +149,7 @@ func TestChoose(t *testing.T) {
 		{"a refusal is said before an absence", []gossip.Cluster{cluster("a", func(c *gossip.Cluster) { c.State = gossip.Dead }), cluster("a", claim)}, "a", "", fault.Refused, "somebody else"},
 		{"a word of a shell for an id", []gossip.Cluster{cluster("a", func(c *gossip.Cluster) { c.ID = "$(x)" }), cluster("a", other)}, "a", "", fault.Misused, "--cluster '$(x)'"},
 	} {
-		for range 2 { // in whatever order they come
+		for range 2 { // in any order of the entries
 			e, err := told(tt.list...).Choose(tt.name)
 			text := fmt.Sprint(err, e.Bases)
 			if f, ok := errors.AsType[*fault.Fault](err); ok {
@@ -170,7 +169,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The other servers of a cluster follow the one that its record names.
+// The other servers of a cluster come after the one in its record.
 func TestBases(t *testing.T) {
 	c := cluster("a", func(c *gossip.Cluster) {
 		c.URL += ":8443"

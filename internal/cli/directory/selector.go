@@ -6,18 +6,16 @@ import (
 	"strings"
 )
 
-// A Selector picks clusters by their labels, as kubectl's -l does: all of its
-// terms hold. The zero Selector picks every cluster.
+// A Selector selects clusters by their labels, like kubectl's -l: all of its terms must match. The zero Selector selects every cluster.
 type Selector []term
 
 type term struct {
 	key, value string
-	any        bool // whatever the value
+	any        bool // matches any value
 	not        bool
 }
 
-// What labels are made of; how long they may be is asked apart, as counting
-// makes an expression large, and tka is to start at once.
+// The syntax of labels. Lengths are checked separately, because counted repetition makes an expression large, and tka must start fast.
 var (
 	labelPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	labelWord   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
@@ -33,8 +31,8 @@ func isKey(s string) bool {
 	return len(prefix) <= 253 && labelPrefix.MatchString(prefix) && isWord(name)
 }
 
-// ParseSelector reads terms of the forms key=value, key==value, key!=value, key
-// and !key, with commas between. No text is the zero Selector.
+// ParseSelector parses terms of the forms key=value, key==value, key!=value, key and !key, separated by commas. The empty text gives the
+// zero Selector.
 func ParseSelector(text string) (Selector, error) {
 	if text == "" {
 		return nil, nil
@@ -59,8 +57,7 @@ func ParseSelector(text string) (Selector, error) {
 	return s, nil
 }
 
-// Matches reports whether the labels are among those that s picks. What has not
-// the label at all has another value too, as kubectl has it.
+// Matches reports whether s selects a cluster with these labels. As in kubectl, key!=value also matches a cluster without the label.
 func (s Selector) Matches(labels map[string]string) bool {
 	for _, t := range s {
 		value, there := labels[t.key]

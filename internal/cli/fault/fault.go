@@ -1,6 +1,5 @@
-// Package fault is how a command of tka fails: a sentence, what to try, and the
-// code to exit with. It keeps the law that an error says what was being done,
-// once, and never shows a stack.
+// Package fault defines the error of a tka command: a sentence, advice and the exit code. It keeps the law that an error says once what was
+// being done, and never shows a stack trace.
 package fault
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Exit codes. The table of people is in exitcodes.go.
+// Exit codes. The table for people is in exitcodes.go.
 const (
 	Done        = 0
 	Failed      = 1
@@ -20,31 +19,31 @@ const (
 	Refused     = 3
 	NotReady    = 4
 	Unreachable = 5
-	Interrupted = 130 // 128 + SIGINT, as shells have it
+	Interrupted = 130 // 128 + SIGINT, as in shells
 )
 
-// A Fault is how a command fails: what was being done and why it failed in one
-// sentence, what to try, and the code to exit with.
+// A Fault is the error of a command. It holds a sentence that says what was being done and why it failed, advice on what to try, and the
+// exit code.
 type Fault struct {
 	Code    int
 	Message string
 	Advice  []string
-	AuditID string // that a server told
+	AuditID string // as the server reported it
 	Cause   error
 }
 
-// Error is the sentence.
+// Error returns the sentence.
 func (f *Fault) Error() string { return f.Message }
 
-// Unwrap is what the fault comes from.
+// Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Cause }
 
-// New returns a fault with a sentence.
+// New returns a fault with a code and a sentence.
 func New(code int, format string, args ...any) *Fault {
 	return &Fault{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// As is the fault that err holds, or one that says err.
+// As returns the fault in err, or a new one with the text of err.
 func As(err error) *Fault {
 	if f, ok := errors.AsType[*Fault](err); ok {
 		return f
@@ -52,7 +51,7 @@ func As(err error) *Fault {
 	return New(Failed, "%v", err).Because(err)
 }
 
-// Usage is a mistake of whoever typed.
+// Usage returns a fault for a mistake in the command line.
 func Usage(format string, args ...any) *Fault { return New(Misused, format, args...) }
 
 // Try adds a line of advice.
@@ -61,13 +60,13 @@ func (f *Fault) Try(format string, args ...any) *Fault {
 	return f
 }
 
-// Because keeps what the fault comes from, for errors.As.
+// Because sets the cause, for errors.As.
 func (f *Fault) Because(err error) *Fault {
 	f.Cause = err
 	return f
 }
 
-// CodeOf is the code of an error.
+// CodeOf returns the exit code of an error; 0 for nil.
 func CodeOf(err error) int {
 	if err == nil {
 		return Done
@@ -81,17 +80,17 @@ func CodeOf(err error) int {
 	return Failed
 }
 
-// A Child is the code of a program that was run for somebody, which is ours
-// then. What there was to say, it has said.
+// A Child is the exit code of a program that tka ran, which becomes tka's exit code. tka prints nothing more, because that program has
+// reported its own errors.
 type Child int
 
 // Error names the code.
 func (c Child) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// MaxAdvice bounds how many lines of advice a server can put on the screen.
+// MaxAdvice bounds how many lines of advice a server can make tka print.
 const MaxAdvice = 8
 
-// Of is the fault of a server's refusal, in the server's own words.
+// Of returns the fault for a server's refusal, with the server's own text.
 func Of(p *problem.Error) *Fault {
 	f := &Fault{Code: CodeOfRefusal(p.Code), Message: p.Message, AuditID: p.AuditID, Cause: p}
 	for _, c := range p.Choices {
@@ -106,7 +105,7 @@ func Of(p *problem.Error) *Fault {
 	return f
 }
 
-// CodeOfRefusal is how tka exits when a server refuses with c.
+// CodeOfRefusal returns tka's exit code for a refusal with c.
 func CodeOfRefusal(c problem.Code) int {
 	switch c {
 	case problem.NotReady, problem.Ending, problem.Conflict, problem.RateLimited:

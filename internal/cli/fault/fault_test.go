@@ -9,8 +9,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// SGN-18: the code to exit with for each refusal of a server. A new code of the
-// servers fails here until somebody has thought about it.
+// SGN-18: the exit code for each refusal of a server. This test fails for a new code until a developer assigns it an exit code.
 func TestEveryRefusalHasItsCode(t *testing.T) {
 	want := map[int][]problem.Code{
 		fault.Failed: {problem.BadRequest, problem.NotFound, problem.MethodNotAllowed, problem.TooLarge, problem.MediaType, problem.AuditUnavailable, problem.Internal},

@@ -1,7 +1,5 @@
-// Package kubeapi asks a Kubernetes API server the few questions that tka has
-// for people: whether it is there, and what a token may do. It keeps law 8: the
-// token goes to the one server whose authority is known, in no URL, no error and
-// no log.
+// Package kubeapi sends tka's few requests to a Kubernetes API server: whether it responds, and what a token may do. It keeps law 8: the
+// token goes only to the server with the known certificate authority, and into no URL, error or log.
 package kubeapi
 
 import (
@@ -22,19 +20,18 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A Server is one API server, asked with one token.
+// A Server is a client for one API server with one token.
 type Server struct {
 	base  string
 	token signin.Token
 	http  *http.Client
 }
 
-// maxAnswer bounds what is read of an answer: a list of all resources of a large
-// cluster has a few hundred kilobytes.
+// maxAnswer bounds the size of a response. A list of all resources of a large cluster has a few hundred kilobytes.
 const maxAnswer = 8 << 20
 
-// New returns the server at base, an https URL, with the authority ca in PEM.
-// The zero token asks as nobody.
+// New returns a client for the server at base, an https URL, with the certificate authority ca in PEM. The zero token makes anonymous
+// requests.
 func New(base string, ca []byte, token signin.Token) (*Server, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
@@ -55,10 +52,10 @@ func New(base string, ca []byte, token signin.Token) (*Server, error) {
 	}}, nil
 }
 
-// A Refusal is an answer that is no success.
+// A Refusal is a response with an error status.
 type Refusal struct {
 	Status  int
-	Message string // of the API server
+	Message string // from the API server
 }
 
 func (r *Refusal) Error() string {
@@ -68,7 +65,7 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("the API server answered %d: %s", r.Status, r.Message)
 }
 
-// ask sends in, if any, and reads the answer into out.
+// ask sends in as JSON, unless it is nil, and decodes the response into out.
 func (s *Server) ask(ctx context.Context, method, path, accept string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -92,7 +89,7 @@ func (s *Server) ask(ctx context.Context, method, path, accept string, in, out a
 	res, err := s.http.Do(r)
 	if err != nil {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
-			return ue.Err // the sentence names the server already
+			return ue.Err // the caller's sentence already names the server
 		}
 		return err
 	}
@@ -105,7 +102,7 @@ func (s *Server) ask(ctx context.Context, method, path, accept string, in, out a
 		return fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
 	case res.StatusCode/100 != 2:
 		var status struct{ Message string }
-		_ = json.Unmarshal(text, &status) // whatever it is, the code says enough
+		_ = json.Unmarshal(text, &status) // the status code is enough if this fails
 		return &Refusal{res.StatusCode, status.Message}
 	}
 	if err := json.Unmarshal(text, out); err != nil {
@@ -116,8 +113,7 @@ func (s *Server) ask(ctx context.Context, method, path, accept string, in, out a
 
 const plainJSON = "application/json"
 
-// Version is the version of the API server, such as "v1.37.0". An answer that
-// refuses is an answer: the server is there.
+// Version returns the version of the API server, such as "v1.37.0". A *Refusal shows that the server responds.
 func (s *Server) Version(ctx context.Context) (string, error) {
 	var v struct {
 		GitVersion string `json:"gitVersion"`
@@ -126,17 +122,17 @@ func (s *Server) Version(ctx context.Context) (string, error) {
 	return v.GitVersion, err
 }
 
-// A Question is whether something may be done.
+// A Question is an action whose permission is to be checked.
 type Question struct {
 	Verb        string
-	Group       string // of the resource's API; "" is the core one
+	Group       string // API group of the resource; "" is the core group
 	Resource    string // plural; or a path that begins with "/"
 	Subresource string
 	Name        string
-	Namespace   string // "" asks for all, or for what is in none
+	Namespace   string // "": all namespaces, or a cluster-scoped resource
 }
 
-// String is how people write it: "get deployments.apps/web in shop".
+// String returns the form for people: "get deployments.apps/web in shop".
 func (q Question) String() string {
 	s := q.Verb + " " + q.Resource
 	if q.Group != "" {
@@ -157,15 +153,15 @@ func (q Question) String() string {
 	return s
 }
 
-// An Answer is what the API server's authorizers say.
+// An Answer is the decision of the API server's authorizers.
 type Answer struct {
 	Allowed bool   `json:"allowed"`
-	Denied  bool   `json:"denied"` // by an authorizer that has the last word
+	Denied  bool   `json:"denied"` // by an authorizer whose denial is final
 	Reason  string `json:"reason"`
-	Trouble string `json:"evaluationError"` // some rules could not be looked at
+	Trouble string `json:"evaluationError"` // some rules could not be evaluated
 }
 
-// May asks whether the token may do q.
+// May checks whether the token may do q.
 func (s *Server) May(ctx context.Context, q Question) (Answer, error) {
 	spec := map[string]any{}
 	if path, ok := strings.CutPrefix(q.Resource, "/"); ok {
@@ -180,8 +176,7 @@ func (s *Server) May(ctx context.Context, q Question) (Answer, error) {
 	return review.Status, err
 }
 
-// Rules is how many rules give the token rights in a namespace, beyond those that
-// everybody has who is authenticated.
+// Rules returns how many rules grant the token rights in a namespace, beyond those of every authenticated user.
 func (s *Server) Rules(ctx context.Context, namespace string) (n int, err error) {
 	var review struct {
 		Status struct {
@@ -200,20 +195,19 @@ func (s *Server) Rules(ctx context.Context, namespace string) (n int, err error)
 	return n, err
 }
 
-// A Resource is one that the cluster has.
+// A Resource is a resource type of the cluster.
 type Resource struct {
 	Group      string
 	Name       string // plural
 	Namespaced bool
 }
 
-// ErrNoResource is a word that no resource of the cluster goes by.
+// ErrNoResource reports a word that matches no resource of the cluster.
 var ErrNoResource = errors.New("the cluster has no such resource")
 
 const discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// Find returns the resource that people call by a word: its plural, its singular
-// or a short name, with ".group" behind it or not. The core API comes first.
+// Find returns the resource with a plural, singular or short name, optionally followed by ".group". The core API takes precedence.
 func (s *Server) Find(ctx context.Context, word string) (Resource, error) {
 	name, group, grouped := strings.Cut(strings.ToLower(word), ".")
 	if name == "" {

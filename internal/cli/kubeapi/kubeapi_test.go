@@ -14,8 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A recorder is the far side: it keeps what it was asked and answers what the
-// test says. That a real API server understands the questions is proved end to end.
+// A recorder is a test API server. It records the requests and sends the configured responses. End-to-end tests cover a real API server.
 type recorder struct {
 	*httptest.Server
 	path, auth, accept string
@@ -109,7 +108,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Answers that are none: a sentence each, and the token in none of them.
+// Invalid responses: each gives one sentence, and none shows the token.
 func TestTrouble(t *testing.T) {
 	r, s := newRecorder(t)
 	var elsewhere int
@@ -138,7 +137,7 @@ func TestTrouble(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Certificate().Equal(other.Certificate()) { // httptest has one certificate for all
+	if r.Certificate().Equal(other.Certificate()) { // httptest has one certificate for all servers
 		stranger, err = kubeapi.New(strings.Replace(other.URL, "127.0.0.1", "localhost", 1), r.ca(), signin.NewToken("SECRET"))
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,5 @@
-// Package kubectl sees and ends the sign-ins of everybody for administrators. It
-// keeps law 6: an administrator reaches the cluster as themselves, by kubectl and
-// their own kubeconfig, and with no right of ours.
+// Package kubectl lists and ends the sign-ins of all people, for administrators. It keeps law 6: administrators use their own identity,
+// kubectl and kubeconfig, and Tailplane gives them no additional right.
 package kubectl
 
 import (
@@ -20,29 +19,29 @@ import (
 )
 
 const (
-	// Namespace is where an installation keeps its sign-ins.
+	// Namespace is the default namespace of sign-ins.
 	Namespace = "tailplane-signins"
 
 	signinsResource = "tkasignins.tailplane.dev"
 	mostSignins     = 256 << 20 // bytes of a list
 )
 
-// A Cluster says which one an administrator means.
+// A Cluster selects the cluster that an administrator works on.
 type Cluster struct {
-	Context    string // of the kubeconfig; "": the current one
+	Context    string // in the kubeconfig; "": the current one
 	Namespace  string // of the sign-ins; "": Namespace
-	Kubeconfig string // a file; "": as kubectl finds it
+	Kubeconfig string // a file; "": kubectl's default
 	Limit      time.Duration
-	Environ    []string // for kubectl; nil: this program's own
+	Environ    []string // for kubectl; nil: the environment of tka
 }
 
-// A Session is a sign-in as the cluster has it.
+// A Session is a sign-in as stored in the cluster.
 type Session struct {
 	Name       string   `json:"name"`
 	Login      string   `json:"login"`
 	Device     string   `json:"device"`
 	Role       string   `json:"role"`
-	Namespaces []string `json:"namespaces"` // none: the whole cluster
+	Namespaces []string `json:"namespaces"` // empty: the whole cluster
 	Phase      string   `json:"phase"`
 	Until      string   `json:"until"` // RFC 3339; "": not provisioned
 	Since      string   `json:"since"`
@@ -50,7 +49,7 @@ type Session struct {
 	Error      string   `json:"error,omitempty"`
 }
 
-// Sessions are all sign-ins, by login and name.
+// Sessions returns all sign-ins, sorted by login and name.
 func (c Cluster) Sessions(ctx context.Context) ([]Session, error) {
 	text, err := c.run(ctx, "get", signinsResource, "--output", "json")
 	if err != nil {
@@ -83,7 +82,7 @@ func (c Cluster) Sessions(ctx context.Context) ([]Session, error) {
 	for _, i := range list.Items {
 		s := Session{Name: i.Metadata.Name, Login: i.Spec.User.Login, Device: i.Spec.Device.Name, Role: i.Status.Role, Namespaces: i.Status.Namespaces,
 			Phase: cmp.Or(i.Status.Phase, "Pending"), Until: i.Status.ValidUntil, Since: i.Metadata.CreationTimestamp}
-		if s.Role == "" { // nothing is bound yet: what was asked for
+		if s.Role == "" { // not bound yet: show the requested role
 			s.Role, s.Namespaces = i.Spec.Role, i.Spec.Namespaces
 		}
 		s.Namespaces = append([]string{}, s.Namespaces...)
@@ -93,13 +92,13 @@ func (c Cluster) Sessions(ctx context.Context) ([]Session, error) {
 	return all, nil
 }
 
-// Revoke ends the sign-in of a name; one that is gone already is no error.
+// Revoke ends the sign-in with that name. It is no error if the sign-in is already gone.
 func (c Cluster) Revoke(ctx context.Context, name string) error {
 	_, err := c.run(ctx, "delete", signinsResource, name, "--ignore-not-found", "--wait=true")
 	return err
 }
 
-// run runs kubectl as the person that runs us.
+// run runs kubectl as the user of tka.
 func (c Cluster) run(ctx context.Context, args ...string) ([]byte, error) {
 	path, err := exec.LookPath("kubectl")
 	if err != nil {
@@ -147,7 +146,7 @@ func (c Cluster) run(ctx context.Context, args ...string) ([]byte, error) {
 	return text, nil
 }
 
-// kubectlCode is what kubectl's words mean; its own code is always 1.
+// kubectlCode derives an exit code from kubectl's messages, because kubectl always exits with 1.
 func kubectlCode(said string) int {
 	switch {
 	case strings.Contains(said, "(Forbidden)"), strings.Contains(said, "Unauthorized"), strings.Contains(said, "must be logged in"):
@@ -158,7 +157,7 @@ func kubectlCode(said string) int {
 	return fault.Failed
 }
 
-// A limitedWriter drops what is more than somebody would read.
+// A limitedWriter drops output beyond its limit.
 type limitedWriter struct {
 	w    io.Writer
 	left int

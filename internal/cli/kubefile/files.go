@@ -15,14 +15,12 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/yamltree"
 )
 
-// Files are the files of one KUBECONFIG list, in its order, for editing. As in
-// kubectl an entry is changed in the file that holds it, and a new one goes to the
-// first file that exists, else to the last of the list.
+// Files are the files of one KUBECONFIG list, in its order, for editing. As in kubectl, an edit changes an entry in the file that holds it.
+// A new entry goes to the first file that exists, or else to the last file of the list.
 type Files []*file
 
-// Paths are the files that kubectl would use: one that was named, else those of
-// the list in $KUBECONFIG, else the one in the home folder, which is asked for
-// only then.
+// Paths returns the files that kubectl would use: the named file, else those of the list in $KUBECONFIG, else the one in the home folder.
+// It calls home only in the last case.
 func Paths(named, list string, home func() (string, error)) ([]string, error) {
 	if named != "" {
 		return []string{named}, nil
@@ -43,8 +41,8 @@ func Paths(named, list string, home func() (string, error)) ([]string, error) {
 	return []string{filepath.Join(dir, ".kube", "config")}, nil
 }
 
-// Read reads the files of a list for editing. A missing file is empty. The error is
-// a *Fault, an *ownfile.Fault or comes from the system; each names the path.
+// Read reads the files of a list for editing. A missing file is empty. The error is a *Fault, an *ownfile.Fault or comes from the system;
+// each names the path.
 func Read(paths []string) (Files, error) {
 	var files Files
 	for _, p := range paths {
@@ -61,7 +59,7 @@ func Read(paths []string) (Files, error) {
 	return files, nil
 }
 
-// home is the file that new entries go to.
+// home returns the file for new entries.
 func (k Files) home() *file {
 	if i := slices.IndexFunc(k, func(f *file) bool { return f.there }); i >= 0 {
 		return k[i]
@@ -69,7 +67,7 @@ func (k Files) home() *file {
 	return k[len(k)-1]
 }
 
-// find is the file that holds an entry, and the entry's content.
+// find returns the file that holds an entry, and the entry's content.
 func (k Files) find(s section, name string) (*file, *yaml.Node) {
 	for _, f := range k {
 		if body := f.find(s, name); body != nil {
@@ -79,7 +77,7 @@ func (k Files) find(s section, name string) (*file, *yaml.Node) {
 	return nil, nil
 }
 
-// Current is the current context, "" if there is none.
+// Current returns the current context, or "" if there is none.
 func (k Files) Current() string {
 	for _, f := range k {
 		if c := f.current(); c != "" {
@@ -89,7 +87,7 @@ func (k Files) Current() string {
 	return ""
 }
 
-// A NotOurs is an entry of the name that we would write, made by somebody else.
+// A NotOurs reports an entry that has the name that tka would write but that another program created.
 type NotOurs struct {
 	What string // "cluster", "user" or "context"
 	Name string
@@ -100,8 +98,7 @@ func (e *NotOurs) Error() string {
 	return fmt.Sprintf("%s has a %s %q already, which tka did not make", e.Path, e.What, e.Name)
 }
 
-// Merge writes a's entries. The current context is changed when use says so, or
-// when there is none.
+// Merge writes a's entries. It changes the current context if use is set or if there is none.
 func (k Files) Merge(a Entry, use bool) error {
 	home := k.home()
 	uf, user := k.find(usersList, a.Name)
@@ -132,8 +129,8 @@ func (k Files) Merge(a Entry, use bool) error {
 	return nil
 }
 
-// Remove takes out the entries of ours for a cluster and returns their names.
-// An entry that somebody else still refers to stays.
+// Remove removes the entries that tka wrote for a cluster and returns their names. It keeps a cluster entry that another context still
+// uses.
 func (k Files) Remove(cluster string) []string {
 	var names []string
 	for _, f := range k {
@@ -165,7 +162,7 @@ func (k Files) Remove(cluster string) []string {
 	return names
 }
 
-// refers reports whether some context still uses a cluster.
+// refers reports whether a context still uses a cluster.
 func (k Files) refers(cluster string) bool {
 	return slices.ContainsFunc(k, func(f *file) bool {
 		return slices.ContainsFunc(f.items(contextsList), func(item *yaml.Node) bool {
@@ -175,7 +172,7 @@ func (k Files) refers(cluster string) bool {
 	})
 }
 
-// Changed are the files that have to be written.
+// Changed returns the paths of the files that must be written.
 func (k Files) Changed() []string {
 	var paths []string
 	for _, f := range k {
@@ -186,9 +183,8 @@ func (k Files) Changed() []string {
 	return paths
 }
 
-// Edit changes the files of a list by edit, which may be called more than once:
-// to learn what to lock, and again on what is there under the lock. It returns
-// the files that were changed.
+// Edit changes the files of a list with edit and returns the changed files. It calls edit first to determine which files to lock, and again
+// on their content under the lock.
 func Edit(ctx context.Context, paths []string, edit func(Files) error) ([]string, error) {
 	plan := func() (Files, error) {
 		files, err := Read(paths)
@@ -215,8 +211,7 @@ func Edit(ctx context.Context, paths []string, edit func(Files) error) ([]string
 	}
 }
 
-// write locks files, plans once more and writes. Nothing is returned when
-// the plan now wants a file that is not locked.
+// write locks files, plans again and writes. It returns nil when the new plan changes a file that is not locked.
 func write(ctx context.Context, locked []string, plan func() (Files, error)) ([]string, error) {
 	l, err := ownfile.LockAll(ctx, locked)
 	if err != nil {
@@ -263,8 +258,7 @@ func write(ctx context.Context, locked []string, plan func() (Files, error)) ([]
 	return done, nil
 }
 
-// verify reads the new text of a file back: it must mean what the tree means,
-// so that no oddity of the form can cost somebody an entry.
+// verify parses the new text of a file and compares it with the tree, so that an unusual form cannot make another entry disappear.
 func (f *file) verify(text []byte) error {
 	again, err := parse(f.path, text)
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package kubefile reads and edits kubeconfig files. It reads them with clientcmd,
-// as kubectl does, and edits them as YAML trees: clientcmd would drop comments, order
-// and unknown fields. An edit keeps other tools' entries as they are, or is refused;
-// a file of another user, or of a form that cannot be kept, stays unchanged.
+// Package kubefile reads and edits kubeconfig files. It reads them with clientcmd, as kubectl does. It edits them as YAML trees, because
+// clientcmd would drop comments, order and unknown fields. An edit preserves other tools' entries or fails. A file of another user, or of a
+// form that an edit cannot preserve, stays unchanged.
 package kubefile
 
 import (
@@ -20,30 +19,27 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/yamltree"
 )
 
-// An Entry is what tka writes into a kubeconfig for one cluster: a cluster, a
-// user and a context, all of one name. It holds no token.
+// An Entry is what tka writes into a kubeconfig for one cluster: a cluster, a user and a context with the same name. It holds no token.
 type Entry struct {
-	Cluster    string   // as its server calls it
+	Cluster    string   // the name that its server reports
 	Name       string   // of the three entries
 	Server     string   // URL of the API server
 	CA         []byte   // PEM
-	Namespaces []string // in which the role holds, the default first; none: all
+	Namespaces []string // where the role holds, the default first; empty: all
 	Command    string   // the plugin that fetches tokens
-	Args       []string // beginning with PluginArgs
+	Args       []string // starting with PluginArgs
 }
 
 const (
-	// ExecVersion is the version of the plugin's protocol that entries name.
+	// ExecVersion is the API version of the exec plugin in entries.
 	ExecVersion = "client.authentication.k8s.io/v1"
 	installHint = "tka is missing from PATH: it fetches the tokens for this cluster. See https://github.com/tailplane/tailplane"
 )
 
-// PluginArgs are the arguments by which the plugin is run for a cluster. An
-// entry is recognised by them.
+// PluginArgs returns the arguments with which kubectl runs the plugin for a cluster. They also identify the entries that tka wrote.
 func PluginArgs(cluster string) []string { return []string{"credential", "--cluster", cluster} }
 
-// pluginOf returns the cluster that a user entry fetches tokens for, if tka wrote
-// the entry.
+// pluginOf returns the cluster that a user entry fetches tokens for, if tka wrote the entry.
 func pluginOf(user *yaml.Node) (cluster string, ours bool) {
 	exec := yamltree.Child(user, "exec")
 	command, list := yamltree.Child(exec, "command"), yamltree.Child(exec, "args")
@@ -57,8 +53,7 @@ func pluginOf(user *yaml.Node) (cluster string, ours bool) {
 	return clusterOfPlugin(command.Value, args)
 }
 
-// clusterOfPlugin returns the cluster that an exec plugin fetches tokens for, if the
-// plugin is tka.
+// clusterOfPlugin returns the cluster that an exec plugin fetches tokens for, if the plugin is tka.
 func clusterOfPlugin(command string, args []string) (cluster string, ours bool) {
 	if name := ProgramName(command); name != "tka" && name != "kubectl-tka" {
 		return "", false
@@ -69,12 +64,12 @@ func clusterOfPlugin(command string, args []string) (cluster string, ours bool) 
 	return args[2], true
 }
 
-// ProgramName is the name of a program's file without folder and extension.
+// ProgramName returns the name of a program file without folder and extension.
 func ProgramName(path string) string {
 	return strings.TrimSuffix(filepath.Base(filepath.FromSlash(strings.ReplaceAll(path, `\`, "/"))), ".exe")
 }
 
-// The lists of a kubeconfig, with the key of an entry's content.
+// A section is a list of a kubeconfig, with the key of an entry's content.
 type section struct{ list, key string }
 
 var (
@@ -85,8 +80,7 @@ var (
 
 func sections() []section { return []section{clustersList, usersList, contextsList} }
 
-// A file is one kubeconfig file as a tree, in which everything that is not
-// ours keeps its place, its form and its comments.
+// A file is one kubeconfig file as a tree. Everything that tka did not write keeps its place, its form and its comments.
 type file struct {
 	path    string
 	there   bool // the file exists
@@ -95,10 +89,10 @@ type file struct {
 	changed bool
 }
 
-// A Fault is a kubeconfig that is left alone because of what is in it.
+// A Fault reports a kubeconfig that tka does not change because of its content.
 type Fault struct {
 	Path string
-	Line int // 0: not known
+	Line int // 0: unknown
 	What string
 }
 
@@ -109,7 +103,7 @@ func (e *Fault) Error() string {
 	return fmt.Sprintf("%s: line %d: %s", e.Path, e.Line, e.What)
 }
 
-// parse reads a kubeconfig. nil is a file that does not exist.
+// parse parses a kubeconfig. A nil text is a file that does not exist.
 func parse(path string, text []byte) (*file, error) {
 	f := &file{path: path, there: text != nil, compact: true}
 	if !utf8.Valid(text) {
@@ -118,7 +112,7 @@ func parse(path string, text []byte) (*file, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
 	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF): // empty, or only comments, which stay
+	case errors.Is(err, io.EOF): // empty, or only comments, which are preserved
 		doc = yaml.Node{Kind: yaml.DocumentNode, HeadComment: strings.TrimSpace(string(text)), Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 	case err != nil:
 		return nil, &Fault{path, 0, "it is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
@@ -128,7 +122,7 @@ func parse(path string, text []byte) (*file, error) {
 		}
 	}
 	var plain any
-	if err := doc.Decode(&plain); err != nil { // finds keys that are given twice, and aliases without end
+	if err := doc.Decode(&plain); err != nil { // detects duplicate keys and recursive aliases
 		return nil, &Fault{path, 0, "it is not valid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 	}
 	f.doc = &doc
@@ -140,8 +134,7 @@ func parse(path string, text []byte) (*file, error) {
 
 func (f *file) top() *yaml.Node { return f.doc.Content[0] }
 
-// check refuses what is not a kubeconfig, and forms in which a change here would
-// change something elsewhere.
+// check rejects text that is not a kubeconfig, and forms in which a change to one entry would change another.
 func (f *file) check() error {
 	top := f.top()
 	if top.Kind != yaml.MappingNode {
@@ -193,7 +186,7 @@ func (f *file) check() error {
 	return nil
 }
 
-// find is the content of an entry: nil without the entry, a null without content.
+// find returns the content of an entry: nil if there is no entry, and a null node if it has no content.
 func (f *file) find(s section, name string) *yaml.Node {
 	for _, item := range f.items(s) {
 		if yamltree.Child(item, "name").Value == name {
@@ -213,8 +206,7 @@ func (f *file) items(s section) []*yaml.Node {
 	return nil
 }
 
-// put sets the content of an entry, which is made at the end of its list if it
-// is not there.
+// put sets the content of an entry. It appends the entry to its list if it does not exist.
 func (f *file) put(s section, name string, body *yaml.Node) {
 	for _, item := range f.items(s) {
 		if yamltree.Child(item, "name").Value == name {
@@ -232,13 +224,13 @@ func (f *file) put(s section, name string, body *yaml.Node) {
 		yamltree.Set(f.top(), s.list, list)
 	}
 	if len(list.Content) == 0 {
-		list.Style = 0 // "[]" is written as lines now
+		list.Style = 0 // write "[]" in block style from now on
 	}
 	list.Content = append(list.Content, yamltree.Mapping(s.key, body, "name", yamltree.Scalar(name)))
 	f.changed = true
 }
 
-// head begins an empty kubeconfig.
+// head initialises an empty kubeconfig.
 func (f *file) head() {
 	if len(f.top().Content) == 0 {
 		f.top().Style = 0
@@ -246,7 +238,7 @@ func (f *file) head() {
 	}
 }
 
-// drop removes an entry. A comment that stood after it stays.
+// drop removes an entry. It keeps comments after the entry.
 func (f *file) drop(s section, name string) {
 	list := yamltree.Child(f.top(), s.list)
 	i := slices.IndexFunc(f.items(s), func(item *yaml.Node) bool { return yamltree.Child(item, "name").Value == name })
@@ -267,11 +259,11 @@ func (f *file) drop(s section, name string) {
 		key.FootComment = join(key.FootComment, foot)
 	}
 	if len(list.Content) == 0 {
-		list.Style = yaml.FlowStyle // "[]": an empty list of lines is a null to some
+		list.Style = yaml.FlowStyle // "[]": some programs read an empty block list as null
 	}
 }
 
-// feet collects the comments that stand after the parts of an entry.
+// feet collects the comments after the parts of an entry.
 func feet(n *yaml.Node) string {
 	foot := n.FootComment
 	for _, c := range n.Content {
@@ -290,7 +282,7 @@ func join(a, b string) string {
 	return a + "\n" + b
 }
 
-// current is the current context, "" if none is set.
+// current returns the current context, or "" if none is set.
 func (f *file) current() string {
 	if n := yamltree.Child(f.top(), "current-context"); n != nil && !yamltree.IsNull(n) {
 		return n.Value
@@ -307,7 +299,7 @@ func (f *file) setCurrent(name string) {
 	f.changed = true
 }
 
-// text is the file as it is now.
+// text encodes the file.
 func (f *file) text() ([]byte, error) {
 	text, err := yamltree.Encode(f.doc, f.compact)
 	if err != nil {
@@ -316,7 +308,7 @@ func (f *file) text() ([]byte, error) {
 	return text, nil
 }
 
-// user is the content of our user entry: how kubectl gets a token.
+// user returns the content of our user entry, with which kubectl gets a token.
 func (a Entry) user() *yaml.Node {
 	return yamltree.Mapping("exec", yamltree.Mapping(
 		"apiVersion", yamltree.Scalar(ExecVersion),
@@ -328,8 +320,8 @@ func (a Entry) user() *yaml.Node {
 	))
 }
 
-// clusterOver is the content of our cluster entry, over what is there: the way
-// to the cluster is ours, what else somebody set on it stays.
+// clusterOver returns the content of our cluster entry, based on the existing one. It sets the address and the authority of the cluster and
+// keeps other settings.
 func (a Entry) clusterOver(have *yaml.Node) *yaml.Node {
 	n := yamltree.Copy(have)
 	yamltree.Set(n, "server", yamltree.Scalar(a.Server))
@@ -339,8 +331,8 @@ func (a Entry) clusterOver(have *yaml.Node) *yaml.Node {
 	return n
 }
 
-// contextOver is the content of our context entry, over what is there: a
-// namespace that was chosen since stays, if the role holds there.
+// contextOver returns the content of our context entry, based on the existing one. It keeps a namespace that the person chose, if the role
+// holds there.
 func (a Entry) contextOver(have *yaml.Node) *yaml.Node {
 	n := yamltree.Copy(have)
 	yamltree.Set(n, "cluster", yamltree.Scalar(a.Name))
@@ -351,7 +343,7 @@ func (a Entry) contextOver(have *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Document is a whole kubeconfig that holds nothing but a.
+// Document returns a complete kubeconfig that holds only a.
 func (a Entry) Document() ([]byte, error) {
 	f := &file{compact: true, doc: &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}}
 	f.put(clustersList, a.Name, a.clusterOver(nil))
@@ -361,8 +353,8 @@ func (a Entry) Document() ([]byte, error) {
 	return f.text()
 }
 
-// Current is a kubeconfig that says nothing but which context is the current one.
-// Before others in a list, it decides for them.
+// Current returns a kubeconfig that only sets the current context. As the first file in a KUBECONFIG list, it takes precedence over the
+// others.
 func Current(context string) ([]byte, error) {
 	f := &file{compact: true, doc: &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}}
 	f.setCurrent(context)

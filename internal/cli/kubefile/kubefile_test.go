@@ -14,8 +14,8 @@ func testEntry(cluster string) Entry {
 		Command: "tka", Args: PluginArgs(cluster)}
 }
 
-// others are the entries of a kubeconfig that are not called name, and what else
-// is in it, each written out by an encoder that knows nothing of trees.
+// others returns the entries of a kubeconfig that do not have the name, and its other content. An encoder that does not use trees encodes
+// each.
 func others(t *testing.T, text []byte, name string) []string {
 	t.Helper()
 	var top map[string]any
@@ -46,8 +46,7 @@ func others(t *testing.T, text []byte, name string) []string {
 	return out
 }
 
-// SGN-19: whatever the file, editing never panics, and others' entries come out
-// as they went in, in their order, or the edit is refused.
+// SGN-19: for any file, editing never panics. It either preserves the entries of other programs in their order, or fails.
 func FuzzKubeconfigEditing(f *testing.F) {
 	for _, seed := range []string{
 		"",
@@ -94,7 +93,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		}
 		merged, err := file.text()
 		if err != nil || file.verify(merged) != nil {
-			return // refused, and the file is as it was
+			return // refused, and the file is unchanged
 		}
 		if after := others(t, merged, name); !equal(before, after) {
 			t.Errorf("others' entries changed\nbefore: %q\nafter: %q\n%s", before, after, merged)
@@ -120,7 +119,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		if err != nil || again.verify(out) != nil {
 			return
 		}
-		for _, s := range before { // entries of other names that are ours for this cluster go too
+		for _, s := range before { // entries of tka for this cluster under other names are removed too
 			if strings.Contains(s, "credential") {
 				return
 			}
@@ -133,7 +132,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 
 func equal(a, b []string) bool { return strings.Join(a, "\x00") == strings.Join(b, "\x00") }
 
-// Comments of others stay at what they are about when our entries come and go.
+// Comments of other entries stay in place when tka adds and removes its entries.
 func TestCommentsStay(t *testing.T) {
 	text := []byte(`# top
 users: # of all
@@ -175,7 +174,7 @@ current-context: b # b it is
 	}
 }
 
-// Entries are recognised by what they run, wherever tka lies and whatever follows.
+// tka recognises its entries by the command that they run, wherever tka is installed and whatever arguments follow.
 func TestPluginOf(t *testing.T) {
 	for text, want := range map[string]string{
 		`{exec: {command: tka, args: [credential, --cluster, c]}}`:                        "c",

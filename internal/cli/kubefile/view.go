@@ -13,14 +13,13 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 )
 
-// A View is the merged content of the files of a KUBECONFIG list, decoded as kubectl
-// decodes them. It is for reading only: it has no comments and no unknown fields.
+// A View is the merged content of the files of a KUBECONFIG list, decoded as kubectl decodes them. It is read-only: it has no comments and
+// no unknown fields.
 type View struct{ config *api.Config }
 
-// Load reads the files of a list. A missing file is empty. The files are read by
-// ownfile, and not by clientcmd's loading rules, because those follow symbolic links,
-// open pipes and read files of any size. The error is a *Fault, an *ownfile.Fault or
-// comes from the system; each names the path.
+// Load reads the files of a list. A missing file is empty. It reads files with ownfile and not with clientcmd's loading rules, because
+// those follow symbolic links, open pipes and read files of any size. The error is a *Fault, an *ownfile.Fault or comes from the system;
+// each names the path.
 func Load(paths []string) (View, error) {
 	merged := api.NewConfig()
 	for _, path := range slices.Backward(paths) { // the first file that sets a name wins
@@ -42,12 +41,11 @@ func Load(paths []string) (View, error) {
 	return View{merged}, nil
 }
 
-// decode decodes one kubeconfig as clientcmd.Load does, by its codec. The clientcmd
-// package itself would link an HTTP client, its authentication plugins and its rate
-// limits, which reading a file does not need.
+// decode decodes one kubeconfig with the codec of clientcmd.Load. The clientcmd package itself would link an HTTP client, its
+// authentication plugins and its rate limits, which reading a file does not need.
 func decode(text []byte) (*api.Config, error) {
 	config := api.NewConfig()
-	if len(text) == 0 { // the codec refuses it
+	if len(text) == 0 { // the codec rejects empty text
 		return config, nil
 	}
 	_, _, err := latest.Codec.Decode(text, &schema.GroupVersionKind{Version: latest.Version, Kind: "Config"}, config)
@@ -98,5 +96,5 @@ func (v View) SameCA(name string, ca []byte) bool {
 	return c == nil || c.CertificateAuthorityData == nil || slices.Equal(c.CertificateAuthorityData, ca)
 }
 
-// Current returns the current context, "" if there is none.
+// Current returns the current context, or "" if there is none.
 func (v View) Current() string { return v.config.CurrentContext }

@@ -53,7 +53,7 @@ contexts:
 `
 )
 
-// Load merges a list of files as clientcmd's own loading rules do.
+// Load merges a list of files like clientcmd's own loading rules.
 func TestLoadMergesAsKubectl(t *testing.T) {
 	for why, texts := range map[string][]string{
 		"one file":                {ours},
@@ -129,7 +129,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// A file that tka does not follow or that kubectl cannot read is refused with its path.
+// Load rejects a file that tka does not follow or that kubectl cannot read, and names its path.
 func TestLoadRefuses(t *testing.T) {
 	for why, text := range map[string]string{
 		"another kind":        "apiVersion: v1\nkind: Deployment\n",

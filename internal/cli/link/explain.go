@@ -17,12 +17,12 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Explain turns an error of a call into a sentence and a code to exit with.
+// Explain converts an error of a call into a sentence and an exit code.
 func (l *Link) Explain(ctx context.Context, err error) *fault.Fault {
 	if p, ok := errors.AsType[*problem.Error](err); ok {
 		f := fault.Of(p)
 		if l.Last.Status >= 500 && !slices.Contains(problem.Codes(), p.Code) {
-			f.Code = fault.Failed // a code that this tka does not know yet
+			f.Code = fault.Failed // a code that this tka version does not know
 		}
 		return f
 	}
@@ -56,13 +56,13 @@ func (l *Link) Explain(ctx context.Context, err error) *fault.Fault {
 		return fault.New(fault.Refused, "%v", err).Because(err).Try("Name the access server itself: --server NAME")
 	case l.Last.Status == http.StatusBadGateway, l.Last.Status == http.StatusServiceUnavailable, l.Last.Status == http.StatusGatewayTimeout:
 		return fault.New(fault.Unreachable, "%v", err).Because(err).Try("Try again in a moment.")
-	case cause != err: // it was reached and then broke off
+	case cause != err: // the connection broke after it was established
 		return fault.New(fault.Unreachable, "The server %s broke off: %v", l.Base, cause).Because(err).Try("Try again.")
 	}
 	return fault.New(fault.Failed, "%v", err).Because(err).Try("Name an access server: --server NAME")
 }
 
-// dialReason leaves out what the sentence says already.
+// dialReason removes the part that the sentence already contains.
 func dialReason(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return op.Err
@@ -80,7 +80,7 @@ func certificateReason(err error) string {
 	return strings.TrimPrefix(err.Error(), "tls: ")
 }
 
-// notYet reports whether the last answer asks to come back, and when.
+// notYet reports whether the last response asks the client to retry, and when.
 func (l *Link) notYet(err error) (time.Duration, bool) {
 	p, ok := errors.AsType[*problem.Error](err)
 	if ok && p.RetryAfter == 0 {
@@ -89,7 +89,7 @@ func (l *Link) notYet(err error) (time.Duration, bool) {
 	switch {
 	case ok && fault.CodeOfRefusal(p.Code) == fault.NotReady:
 		return p.RetryAfter, true
-	case !ok && fault.CodeOf(err) == fault.Failed && l.Last.Status == http.StatusAccepted: // a server that has no codes
+	case !ok && fault.CodeOf(err) == fault.Failed && l.Last.Status == http.StatusAccepted: // a server without problem codes
 		return retryAfter(l.Last.Header), true
 	}
 	return 0, false

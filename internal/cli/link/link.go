@@ -1,6 +1,5 @@
-// Package link is the way to one access server: it asks, it waits, and it takes
-// no answer that is not proved by the cluster's key. It keeps law 1 for the other
-// side: a server is who proves it, whatever its name or certificate says.
+// Package link is the client for one access server. It sends requests, waits, and accepts no response that the cluster's key does not
+// prove. It keeps law 1 for the client side: the proof identifies a server, not its name or certificate.
 package link
 
 import (
@@ -20,41 +19,38 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A Link is the way to one server, with what it answered last. One request at a
-// time goes over it.
+// A Link is a client for one server, with its last response. It must not be used concurrently.
 type Link struct {
 	Base   string        // URL: scheme and host
-	Limit  time.Duration // of the whole command, for sentences
+	Limit  time.Duration // of the whole command, for messages
 	Last   Exchange
 	client door.Client
 
-	Key    door.PublicKey     // by which every answer must be proved; none: not yet known
+	Key    door.PublicKey     // must prove every response; zero: not yet known
 	Listed bool               // the key is in the settings
-	Source string             // the server that told the key; "": this machine knows it
-	Info   signin.ClusterInfo // of the server's cluster, once it has proved that it is the one
+	Source string             // the server that reported the key; "": this machine knows it
+	Info   signin.ClusterInfo // of the server's cluster, once the server has proved its identity
 	First  bool               // its key was not known before
-	Denied *fault.Fault       // it says no more than that it refuses, with its proof if the key is known
+	Denied *fault.Fault       // the server refused the request for its cluster; proved if the key is known
 }
 
-// An Exchange is what is worth knowing of a request beside its body.
+// An Exchange is the metadata of the last request and response.
 type Exchange struct {
-	Reached bool // there was a connection
+	Reached bool // a connection was established
 	Status  int
 	Header  http.Header
 	nonce   string
-	host    string       // as the request named it
+	host    string       // as in the request
 	body    bytes.Buffer // as far as it was read
 }
 
-// New makes the way to the server at base. Limit is the time limit of the
-// command; agent is what the server is told of the program. It opens no
-// connection yet.
+// New returns a client for the server at base. limit is the time limit of the command, and agent is the User-Agent header. New opens no
+// connection.
 func New(base string, limit time.Duration, agent string) *Link {
 	return newLink(base, limit, agent, reach.Transport(base))
 }
 
-// Named is [New] for a server that another one named, at source, together with
-// its key: it is looked for in the tailnet only.
+// Named is [New] for a server whose address and key another server reported; source is that server. It connects only within the tailnet.
 func Named(base string, key door.PublicKey, source string, limit time.Duration, agent string) *Link {
 	l := newLink(base, limit, agent, reach.TailnetTransport())
 	l.Key, l.Source = key, source
@@ -70,13 +66,13 @@ func newLink(base string, limit time.Duration, agent string, way http.RoundTripp
 	return l
 }
 
-// redirected is the target of a redirect, which is never followed: it would let
-// whoever answers once choose who is asked next.
+// redirected is the target of a redirect. tka never follows one: otherwise the server that responds once could choose which server tka
+// queries next.
 type redirected string
 
 func (r redirected) Error() string { return fmt.Sprintf("a redirect to %.200q", string(r)) }
 
-// An observer notes what a link answered.
+// An observer records the responses of a link.
 type observer struct {
 	link  *Link
 	next  http.RoundTripper
@@ -100,13 +96,13 @@ func (o *observer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// A tee is a body that is noted while it is read. Whoever reads it bounds it.
+// A tee records a body while it is read. The reader must bound it.
 type tee struct {
 	io.Reader
 	io.Closer
 }
 
-// Call asks the server for op. Every error is a fault.
+// Call sends a request for op to the server. Every error is a fault.
 func Call[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp], req Req) (Resp, error) {
 	resp, err := op.Call(ctx, l.client, req)
 	p, refused := errors.AsType[*problem.Error](err)

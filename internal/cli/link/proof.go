@@ -13,13 +13,13 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// proves returns an error unless the last answer is proved by key.
+// proves returns an error unless key proves the last response.
 func (l *Link) proves(key door.PublicKey) error {
 	return key.Check(l.Last.nonce, l.Last.host, l.Last.body.Bytes(), l.Last.Header.Get(door.ProofHeader))
 }
 
-// unproved are the codes of refusals that come before the server knows whom it
-// speaks to, or while it does not have its key: it proves nothing with them.
+// unproved reports whether a refusal with code c carries no proof. The server sends these refusals before it has identified the caller or
+// while it has no key.
 func unproved(c problem.Code) bool {
 	switch c {
 	case problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
@@ -29,8 +29,8 @@ func unproved(c problem.Code) bool {
 	return false
 }
 
-// impostor is the fault of a server that is not the one that this machine knows,
-// or does not prove it. What it shows, if anything, is a key.
+// impostor returns the fault for a server that is not the one that this machine knows, or that does not prove it. shown is the key in its
+// response, if any.
 func (l *Link) impostor(shown door.PublicKey) *fault.Fault {
 	shows := "it shows no key that it could prove"
 	if !shown.IsZero() && l.proves(shown) == nil {
@@ -51,10 +51,9 @@ func (l *Link) impostor(shown door.PublicKey) *fault.Fault {
 	return f.Try("If the key is known to have changed: tka config --forget-server %s", screen.Word(l.Base))
 }
 
-// Prove asks the server which cluster it serves, and takes no answer that is not
-// proved by the key that it is known by. Nothing else is sent before. The key of
-// a server that is new is taken on trust, which First says. With a cluster, the
-// server must be of that cluster.
+// Prove fetches the information on the server's cluster and requires a proof with the known key. Callers must call it before any other
+// request. Prove trusts the key of a new server at first contact, and then sets First. If cluster is not "", the server must serve that
+// cluster.
 func (l *Link) Prove(ctx context.Context, cluster string) error {
 	known := l.Key
 	l.Key = door.PublicKey{}
@@ -94,7 +93,7 @@ func (l *Link) Prove(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// WrongCluster is the fault of a server that is of another cluster than was asked for.
+// WrongCluster returns the fault for a server that serves another cluster than the requested one.
 func (l *Link) WrongCluster(have, want string) *fault.Fault {
 	return fault.New(fault.Refused, "The server %s is of the cluster %s, not of %s", l.Base, have, want).
 		Try("Name the access server of %s: --server NAME", want)

@@ -17,16 +17,14 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// longestWait is how long one request for a kubeconfig may wait; less than
-// servers allow, so that the answer is theirs.
+// longestWait is how long one request for a kubeconfig may wait. It is less than servers allow, so that the server ends the wait.
 const longestWait = 25 * time.Second
 
-// Patiently asks until the server's answer is another than "not yet", or the
-// time limit is near. A server that knows how to wait is asked to; another one
-// is asked again when it says so.
+// Patiently repeats the request until the response is other than "not yet" or the time limit is near. A server that supports waiting holds
+// the request for the wait that req gets. For other servers, Patiently repeats the request after their Retry-After.
 func Patiently[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
 	deadline, _ := ctx.Deadline()
-	var late error // what to say of the last answer, if no other one comes in time
+	var late error // error for the last response, if no other one comes in time
 	for last := false; ; {
 		left := time.Until(deadline)
 		resp, err := Call(ctx, l, op, req(max(0, min(longestWait, left-lastTry(left)).Truncate(time.Millisecond))))
@@ -43,7 +41,7 @@ func Patiently[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp
 			if last || l.Last.Status != http.StatusAccepted || room <= 0 {
 				return resp, late
 			}
-			after, last = room, true // one more time, just before the end
+			after, last = room, true // one more attempt, just before the end
 		}
 		switch err := retry.Sleep(ctx, after); {
 		case errors.Is(err, context.DeadlineExceeded):
@@ -54,10 +52,10 @@ func Patiently[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp
 	}
 }
 
-// lastTry is what to leave of the time for the last request.
+// lastTry returns how much of the remaining time to reserve for the last request.
 func lastTry(left time.Duration) time.Duration { return min(time.Second, left/4) }
 
-// tooLate is the fault of an answer "not yet" that stays within the time limit.
+// tooLate returns the fault when the response stays "not yet" until the time limit.
 func (l *Link) tooLate(err error) *fault.Fault {
 	if l.Last.Status != http.StatusAccepted {
 		if f, ok := errors.AsType[*fault.Fault](err); ok {
@@ -69,7 +67,7 @@ func (l *Link) tooLate(err error) *fault.Fault {
 		Try("Give it longer: tka login --timeout 2m")
 }
 
-// retryAfter is when a server wants to be asked again; a second if it does not say.
+// retryAfter returns the delay in the Retry-After header; one second without it.
 func retryAfter(h http.Header) time.Duration {
 	s, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || s <= 0 {
@@ -78,10 +76,10 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(min(s, 3600)) * time.Second
 }
 
-// A Granted is a kubeconfig from the server that was checked.
+// A Granted is a validated kubeconfig from the server.
 type Granted struct {
 	signin.Kubeconfig
-	Until time.Time // true end of the token; zero if the server does not say
+	Until time.Time // actual expiry of the token; zero if the server does not report it
 }
 
 // Kubeconfig waits for the sign-in and fetches its kubeconfig.
@@ -111,7 +109,7 @@ func (l *Link) Kubeconfig(ctx context.Context) (Granted, error) {
 	return g, nil
 }
 
-// BadAnswer is the fault of an answer that is refused on this side.
+// BadAnswer returns the fault for a response that tka rejects.
 func (l *Link) BadAnswer(what string, err error) *fault.Fault {
 	return fault.New(fault.Failed, "The %s from %s is not used: %v", what, l.Base, err).Because(err).
 		Try("Ask whoever runs the server; nothing was changed on this machine.")

@@ -15,26 +15,25 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// Servers are what this machine remembers of servers: the key by which each proved
-// itself the first time, and which one serves a cluster, by which the plugin
-// that kubectl runs finds it. It holds no secret.
+// Servers is what this machine stores about servers: the key that each one proved at first contact, and the server of each cluster, which
+// kubectl's plugin looks up. It holds no secret.
 type Servers struct {
 	Servers []Known `yaml:"servers"`
 }
 
-// A Known is one server.
+// A Known is what is stored about one server.
 type Known struct {
 	URL        string         `yaml:"url"`
 	Cluster    string         `yaml:"cluster"`
 	Key        door.PublicKey `yaml:"key,omitempty"`
 	Chosen     bool           `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
 	CASHA256   string         `yaml:"caSHA256,omitempty"` // of the cluster's authority
-	Login      string         `yaml:"login,omitempty"`    // of the last sign-in from here
+	Login      string         `yaml:"login,omitempty"`    // of the last sign-in from this machine
 	Role       string         `yaml:"role,omitempty"`
 	Namespaces []string       `yaml:"namespaces,omitempty"`
 }
 
-// At is what is known of the server at base.
+// At returns what is stored about the server at base.
 func (k Servers) At(base string) (Known, bool) {
 	i := slices.IndexFunc(k.Servers, func(s Known) bool { return s.URL == base })
 	if i < 0 {
@@ -43,8 +42,7 @@ func (k Servers) At(base string) (Known, bool) {
 	return k.Servers[i], true
 }
 
-// Serving is the server that was last signed in to for a cluster, else one that
-// is known to serve it.
+// Serving returns the server through which this machine last signed in to a cluster, or else a server that is known to serve it.
 func (k Servers) Serving(cluster string) (found Known, ok bool) {
 	for _, s := range k.Servers {
 		if s.Cluster == cluster && (!ok || s.Chosen) {
@@ -54,14 +52,14 @@ func (k Servers) Serving(cluster string) (found Known, ok bool) {
 	return found, ok
 }
 
-// ClusterOf is the cluster of a server, "" if it is not known.
+// ClusterOf returns the cluster of a server, or "" if it is unknown.
 func (k Servers) ClusterOf(base string) string {
 	s, _ := k.At(base)
 	return s.Cluster
 }
 
-// Note notes what is known of the server at base. A server that is chosen takes
-// the place of others of its cluster.
+// Note updates what is stored about the server at base. If the server is then chosen, Note clears Chosen of the other servers of its
+// cluster.
 func (k *Servers) Note(base string, set func(*Known)) {
 	i := slices.IndexFunc(k.Servers, func(s Known) bool { return s.URL == base })
 	if i < 0 {
@@ -76,7 +74,7 @@ func (k *Servers) Note(base string, set func(*Known)) {
 	}
 }
 
-// ReadServers reads servers.yaml, which need not be there.
+// ReadServers reads servers.yaml. The file may be missing.
 func ReadServers(path string) (Servers, error) {
 	var k Servers
 	text, err := ownfile.Read(path)
@@ -97,13 +95,13 @@ func ReadServers(path string) (Servers, error) {
 	return k, nil
 }
 
-// EditServers changes servers.yaml by edit, which is called once more on what is
-// there under the lock.
+// EditServers changes servers.yaml with edit. It may call edit twice: first to see whether anything changes, and then on the file's content
+// under the lock.
 func EditServers(ctx context.Context, path string, edit func(*Servers)) error {
 	if k, err := ReadServers(path); err == nil {
 		changed := Servers{slices.Clone(k.Servers)}
 		if edit(&changed); reflect.DeepEqual(k, changed) {
-			return nil // nothing to write, and no lock to wait for
+			return nil // nothing to write, so no need to wait for the lock
 		}
 	}
 	l, err := ownfile.LockAll(ctx, []string{path})

@@ -14,10 +14,10 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/yamltree"
 )
 
-// A NoKey is the name of a setting that there is none of.
+// A NoKey reports an unknown setting.
 type NoKey struct {
 	Key  string
-	Near string // what was most likely meant; "": nothing is near
+	Near string // the nearest known name; "": none is near
 }
 
 func (e *NoKey) Error() string {
@@ -27,7 +27,7 @@ func (e *NoKey) Error() string {
 	return fmt.Sprintf("%q is not a setting; did you mean %q?", e.Key, e.Near)
 }
 
-// Unknown is the error for a key that is none of names.
+// Unknown returns the error for a key that is neither a setting nor one of names.
 func Unknown(key string, names ...string) *NoKey {
 	for _, k := range Keys() {
 		names = append(names, k.Name)
@@ -35,8 +35,8 @@ func Unknown(key string, names ...string) *NoKey {
 	return &NoKey{key, spelling.Nearest(key, names)}
 }
 
-// Set is the text of a settings file with one value set. The rest stays as it
-// is. The error is a *NoKey, or says what is wrong with the value.
+// Set returns the text of a settings file with one value set and the rest unchanged. The error is a *NoKey, or describes what is wrong with
+// the value.
 func Set(text []byte, key, value string) ([]byte, error) {
 	var doc yaml.Node
 	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); errors.Is(err, io.EOF) || err == nil && yamltree.IsNull(doc.Content[0]) {
@@ -73,7 +73,7 @@ func Set(text []byte, key, value string) ([]byte, error) {
 	return yamltree.Encode(&doc, true)
 }
 
-// serverNode is the mapping of one server in the settings, made if need be.
+// serverNode returns the mapping of one server in the settings and creates it if needed.
 func serverNode(top *yaml.Node, name string) *yaml.Node {
 	list := yamltree.Child(top, "servers")
 	if list == nil || list.Kind != yaml.SequenceNode {

@@ -1,7 +1,5 @@
-// Package memory is what tka was told and what it learnt: config.yaml, which a
-// person writes, and servers.yaml, which it writes itself. It keeps law 7: a
-// setting that is not understood is an error that names its line, and nothing of
-// a damaged file is believed.
+// Package memory reads and writes tka's two files: config.yaml, which a person writes, and servers.yaml, which tka writes. It keeps law 7:
+// a setting that it cannot interpret is an error that names its line, and it uses nothing from a damaged file.
 package memory
 
 import (
@@ -23,38 +21,38 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// Settings are what config.yaml says, over the defaults.
+// Settings are the content of config.yaml, with defaults.
 type Settings struct {
 	Server          string // name or URL of the access server
-	Cluster         string // the one that is meant when neither it nor a server is named
-	Port            int    // of servers that are given by name only
+	Cluster         string // used if the command names neither a cluster nor a server
+	Port            int    // of servers given only by name
 	Prefix          string // of context names
-	Output          string // form of answers
-	CredentialCache string // where tokens are kept: CacheAuto or CacheNone
+	Output          string // output format
+	CredentialCache string // whether tka caches tokens: CacheAuto or CacheNone
 	PlaneURL        string // of the operator plane; "": none
 	Servers         []Server
 }
 
-// A Server says more about one server than its name.
+// A Server holds the settings of one server.
 type Server struct {
 	Name         string
 	URL          string
-	Key          door.PublicKey // by which it proves itself; none: taken on trust at first contact
-	InsecureHTTP bool           // http:// is accepted: WireGuard encrypts, but nothing proves the server's name
+	Key          door.PublicKey // the server must prove it; zero: trusted at first contact
+	InsecureHTTP bool           // allows http://: WireGuard encrypts, but nothing proves the server's name
 }
 
-// Defaults are the settings of an empty file.
+// Defaults returns the settings of an empty file.
 func Defaults() Settings {
 	return Settings{Server: "tka", Port: 443, Prefix: "tka-", Output: screen.Table, CredentialCache: CacheAuto}
 }
 
-// What credentialCache can be.
+// The values of credentialCache.
 const (
 	CacheAuto = "auto"
 	CacheNone = "none"
 )
 
-// A Key is one setting of a single value, for the file and for the command.
+// A Key is a setting with a single value, for the file and for the command.
 type Key struct {
 	Name, Doc string
 	Get       func(*Settings) string
@@ -63,7 +61,7 @@ type Key struct {
 
 var prefixForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60})$`)
 
-// Keys are the settings of a single value.
+// Keys returns the settings with a single value.
 func Keys() []Key {
 	return []Key{
 		{"server", "access server to use: a name in the tailnet, an address or a URL",
@@ -133,7 +131,7 @@ func Keys() []Key {
 	}
 }
 
-// serverKeys are the settings of one server.
+// serverKeys returns the settings of one server.
 func serverKeys() []string { return []string{"name", "url", "key", "insecureHTTP"} }
 
 func (e *Server) set(key, v string) error {
@@ -163,8 +161,7 @@ func (e *Server) set(key, v string) error {
 	return nil
 }
 
-// Parse reads config.yaml strictly: a key that is not known, given
-// twice or of the wrong form is an error that names its line.
+// Parse parses config.yaml strictly. A key that is unknown, duplicate or of the wrong form is an error that names its line.
 func Parse(text []byte) (Settings, error) {
 	set := Defaults()
 	var doc yaml.Node
@@ -229,7 +226,7 @@ func (s *Settings) parseServers(list *yaml.Node) error {
 	return nil
 }
 
-// named is what is said about a server of that name, or nil.
+// named returns the settings of the server with that name, or nil.
 func (s *Settings) named(name string) *Server {
 	for i := range s.Servers {
 		if s.Servers[i].Name == name {
@@ -239,7 +236,7 @@ func (s *Settings) named(name string) *Server {
 	return nil
 }
 
-// KeyOf is the key that the settings give for the server at base.
+// KeyOf returns the key in the settings for the server at base.
 func (s *Settings) KeyOf(base string) (key door.PublicKey) {
 	for _, e := range s.Servers {
 		if at, err := s.Address(e.Name); err == nil && at == base && !e.Key.IsZero() {
@@ -249,8 +246,8 @@ func (s *Settings) KeyOf(base string) (key door.PublicKey) {
 	return key
 }
 
-// Address is the base URL of the server called name: a name of the settings, a
-// URL, or the name or address of a host, which is reached by https.
+// Address returns the base URL of the server called name. The name is one of the settings, a URL, or the name or address of a host. For a
+// host, Address uses https.
 func (s *Settings) Address(name string) (string, error) {
 	if e := s.named(name); e != nil && e.URL != "" {
 		return reach.ParseURL(e.URL, e.InsecureHTTP)
@@ -282,8 +279,7 @@ func (s *Settings) insecureAllowed(base string) bool {
 	})
 }
 
-// eachPair calls f for each pair of a mapping whose keys are all known, given
-// once and no aliases.
+// eachPair calls f for each pair of a mapping. It returns an error for an unknown or duplicate key and for an alias.
 func eachPair(m *yaml.Node, known []string, f func(key string, value *yaml.Node) error) error {
 	if m.Kind != yaml.MappingNode {
 		return fmt.Errorf("line %d: there should be pairs of key and value", m.Line)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// CL-01: which servers are asked at all.
+// CL-01: which server addresses are valid.
 func TestCL01_addresses_of_servers(t *testing.T) {
 	set := Defaults()
 	set.Servers = []Server{

@@ -6,8 +6,7 @@ import (
 	"path/filepath"
 )
 
-// CheckFolder returns an error unless dir is a folder of our own that nobody
-// else can look into; what others could is taken from them.
+// CheckFolder returns an error unless dir is a folder of this user that other users cannot access. It removes access rights of other users.
 func CheckFolder(dir string) error {
 	err := CheckPrivate(dir)
 	if errors.Is(err, errOthersMay) {
@@ -16,8 +15,7 @@ func CheckFolder(dir string) error {
 	return err
 }
 
-// CheckPrivate returns an error unless dir is a folder of our own that nobody
-// else can look into.
+// CheckPrivate returns an error unless dir is a folder of this user that other users cannot access.
 func CheckPrivate(dir string) error {
 	st, err := os.Lstat(dir)
 	switch {
@@ -37,7 +35,7 @@ func CheckPrivate(dir string) error {
 
 var errOthersMay = errors.New("others may")
 
-// Create makes a file that is not there yet, in a private folder.
+// Create creates a new file in a private folder. It fails if the file exists.
 func Create(path string, data []byte) error {
 	if err := CheckPrivate(filepath.Dir(path)); err != nil {
 		if f, ok := errors.AsType[*Fault](err); ok {

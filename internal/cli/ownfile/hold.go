@@ -10,13 +10,11 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Held file belongs to one living process: whatever ends that process, lets go
-// of it.
+// A Held file belongs to one live process. The system releases it when that process ends for any reason.
 type Held struct{ f *os.File }
 
-// Hold makes the file at path belong to this process until Release, and returns
-// nil if it belongs to a living one already. The file stays: removing it is for
-// whoever holds it.
+// Hold makes the file at path belong to this process until Release. It returns nil if a live process holds the file already. The file
+// stays; only its holder may remove it.
 func Hold(path string) (*Held, error) {
 	if err := Check(path); err != nil {
 		return nil, err
@@ -32,8 +30,7 @@ func Hold(path string) (*Held, error) {
 		f.Close()
 		return nil, &Fault{path, "cannot be locked: " + err.Error()}
 	}
-	// Whoever held it before may have removed it meanwhile: then it is another
-	// file that the next one will hold.
+	// The previous holder may have removed the file meanwhile. Then the next caller would hold a different file.
 	have, err := f.Stat()
 	if there, lerr := os.Lstat(path); err != nil || lerr != nil || !os.SameFile(have, there) {
 		return nil, f.Close()
@@ -43,15 +40,14 @@ func Hold(path string) (*Held, error) {
 
 var errHeld = errors.New("it is held")
 
-// Release lets go of the file. Releasing nothing is nothing.
+// Release releases the file. It may be called on nil.
 func (h *Held) Release() {
 	if h != nil {
 		h.f.Close()
 	}
 }
 
-// HoldWithin is Hold that waits, up to limit, for who holds the file now. The
-// error of one that is held for longer is a *Fault.
+// HoldWithin is Hold, but waits up to limit for the present holder. The error is a *Fault if the file is held for longer.
 func HoldWithin(ctx context.Context, path string, limit time.Duration) (*Held, error) {
 	wait, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// lockFile locks f for this process; the system unlocks it when f is closed, by
-// the end of the process too.
+// lockFile locks f for this process. The system unlocks f when it is closed, also by the end of the process.
 func lockFile(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

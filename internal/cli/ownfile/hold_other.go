@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// lockFile: these systems have no lock that ends with its process.
+// lockFile fails: these systems have no lock that ends with its process.
 func lockFile(*os.File) error { return errors.ErrUnsupported }

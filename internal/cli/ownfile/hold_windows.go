@@ -13,8 +13,7 @@ const (
 	lockViolation = syscall.Errno(33)
 )
 
-// lockFile locks f for this process; the system unlocks it when f is closed, by
-// the end of the process too.
+// lockFile locks f for this process. The system unlocks f when it is closed, also by the end of the process.
 func lockFile(f *os.File) error {
 	lock := syscall.NewLazyDLL("kernel32.dll").NewProc("LockFileEx")
 	var at syscall.Overlapped

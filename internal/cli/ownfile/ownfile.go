@@ -1,8 +1,6 @@
-// Package ownfile reads and writes files of our own in places that other
-// programs and other users reach too. It keeps the rule that a file is the old
-// one or the new one, whatever happens, and readable by its owner only; what
-// somebody else set up there, by a symbolic link or as its owner, is not
-// followed.
+// Package ownfile reads and writes this user's files in places that other programs and other users can reach too. A write leaves either the
+// old or the new content, whatever happens, and the file is readable only by its owner. The package does not follow symbolic links and does
+// not use files of other users.
 package ownfile
 
 import (
@@ -19,29 +17,28 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Bounds of working with files that others use at the same time.
+// Limits for files that other programs use at the same time.
 const (
-	maxSize   = 8 << 20          // bytes of a file that is read
-	lockWait  = 5 * time.Second  // for another program to be done
-	lockStale = 60 * time.Second // no program works that long: it died
+	maxSize   = 8 << 20          // maximum bytes of a file that is read
+	lockWait  = 5 * time.Second  // maximum wait for another program
+	lockStale = 60 * time.Second // no program holds a lock that long, so its owner died
 )
 
-// A Fault says why a file is left alone.
+// A Fault is why a file was not read or written.
 type Fault struct {
 	Path string
-	Why  string // as the rest of a sentence that begins with the path
+	Why  string // the rest of a sentence that begins with the path
 }
 
 func (e *Fault) Error() string { return e.Path + " " + e.Why }
 
-// IsLock reports whether the trouble is with the lock of a file.
+// IsLock reports whether the fault is about a lock file.
 func (e *Fault) IsLock() bool { return filepath.Ext(e.Path) == lockSuffix }
 
 const lockSuffix = ".lock"
 
-// Read reads a regular file of our own. A file that is not there is nil.
-// Symbolic links and files of other owners are not followed: what they lead to
-// is not what whoever set them up says it is.
+// Read reads a regular file of this user. For a missing file it returns nil and no error. It rejects symbolic links and files of other
+// owners, because another user could choose their content.
 func Read(path string) ([]byte, error) {
 	if err := Check(path); err != nil {
 		return nil, err
@@ -58,13 +55,13 @@ func Read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkStat(path, st); err != nil { // once more, of what was really opened
+	if err := checkStat(path, st); err != nil { // check again, on the file that was opened
 		return nil, err
 	}
 	return ReadAll(f, path)
 }
 
-// ReadAll reads what is open as path, up to a bound.
+// ReadAll reads f, which is open at path, up to a limit.
 func ReadAll(f io.Reader, path string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(f, maxSize+1))
 	switch {
@@ -78,8 +75,7 @@ func ReadAll(f io.Reader, path string) ([]byte, error) {
 	return b, nil
 }
 
-// Check returns an error for a path at which there is something else than a
-// regular file of our own, or nothing.
+// Check returns an error if there is anything at path other than a regular file of this user. A missing file is no error.
 func Check(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,11 +99,10 @@ func checkStat(path string, st fs.FileInfo) error {
 	return nil
 }
 
-// A Lock is held on some files, as kubectl does it: a file beside each, made by
-// one program only.
+// A Lock locks several files in the way of kubectl: next to each file it creates a lock file exclusively.
 type Lock struct{ held []string }
 
-// LockAll locks all of paths, in an order in which nobody waits in a circle.
+// LockAll locks all of paths, in sorted order so that programs cannot deadlock.
 func LockAll(ctx context.Context, paths []string) (*Lock, error) {
 	l := &Lock{}
 	for _, p := range slices.Compact(slices.Sorted(slices.Values(paths))) {
@@ -123,7 +118,7 @@ func LockAll(ctx context.Context, paths []string) (*Lock, error) {
 	return l, nil
 }
 
-// StaleLock is the lock of a file, if a program that died left it, or "".
+// StaleLock returns the lock file of path if a dead program left it, or "".
 func StaleLock(path string) string {
 	st, err := os.Lstat(path + lockSuffix)
 	if err != nil || time.Since(st.ModTime()) <= lockStale {
@@ -159,7 +154,7 @@ func (l *Lock) take(ctx context.Context, name string) error {
 	}
 }
 
-// Release lets the files go.
+// Release removes the locks.
 func (l *Lock) Release() {
 	for _, name := range l.held {
 		os.Remove(name)
@@ -167,10 +162,10 @@ func (l *Lock) Release() {
 	l.held = nil
 }
 
-// A Staged file is written and safe on disk, but not yet in its place.
+// A Staged file is written and synced to disk, but not yet in its place.
 type Staged struct{ temp, path string }
 
-// Stage writes data beside path, readable by its owner only whatever the umask.
+// Stage writes data to a temporary file next to path. The file is readable only by its owner, whatever the umask is.
 func Stage(path string, data []byte) (s Staged, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tka-*") // mode 0600
 	if err != nil {
@@ -191,7 +186,7 @@ func Stage(path string, data []byte) (s Staged, err error) {
 	return Staged{f.Name(), path}, err
 }
 
-// Commit puts the file in its place, all of it or nothing.
+// Commit moves the file to its path atomically.
 func (s Staged) Commit() error {
 	err := Check(s.path)
 	if err == nil {
@@ -205,13 +200,13 @@ func (s Staged) Commit() error {
 	return nil
 }
 
-// Path is where the file goes.
+// Path returns the destination of the file.
 func (s Staged) Path() string { return s.path }
 
-// Drop removes a staged file that is not wanted any more.
+// Drop removes a staged file that is no longer needed.
 func (s Staged) Drop() { os.Remove(s.temp) }
 
-// Write replaces one file of our own.
+// Write replaces one file of this user.
 func Write(path string, data []byte) error {
 	if err := MakeFolder(path); err != nil {
 		return err
@@ -223,13 +218,13 @@ func Write(path string, data []byte) error {
 	return s.Commit()
 }
 
-// MakeFolder makes the folder of file, for its owner only.
+// MakeFolder creates the folder of file, for its owner only.
 func MakeFolder(file string) error { return os.MkdirAll(filepath.Dir(file), 0o700) }
 
-// syncFolder makes a rename last through a power failure, where the system can.
+// syncFolder makes a rename survive a power failure, if the system supports that.
 func syncFolder(dir string) {
 	if d, err := os.Open(dir); err == nil {
-		d.Sync() // not every file system can; the file itself is whole either way
+		d.Sync() // not every file system supports it; the file is complete in any case
 		d.Close()
 	}
 }

@@ -22,7 +22,7 @@ func TestCrashBetweenWriteAndRename(t *testing.T) {
 	if st, err := os.Stat(s.temp); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("temporary file: %v, %v", st, err)
 	}
-	// what took the file's place meanwhile is not followed
+	// a link that has replaced the file meanwhile is not followed
 	if err := os.Rename(path, path+".moved"); err != nil {
 		t.Fatal(err)
 	}

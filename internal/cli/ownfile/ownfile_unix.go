@@ -10,8 +10,7 @@ import (
 
 const noFollow = syscall.O_NOFOLLOW
 
-// openNoFollow opens a file for reading: never through a symbolic link, and
-// without waiting for somebody to write into a pipe.
+// openNoFollow opens a file for reading. It does not follow a symbolic link and does not block on a pipe.
 func openNoFollow(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|noFollow|syscall.O_NONBLOCK, 0)
 }

@@ -14,16 +14,15 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// Names that come from a server end up in arguments, file names and commands to
-// copy, so they hold only what no shell and no terminal takes for something else.
+// Names from a server appear in arguments, file names and commands that people copy. So they may contain only characters that are safe for
+// shells and terminals.
 var (
 	clusterForm   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:@/-]{0,251}[A-Za-z0-9])?$`)
 	namespaceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
-// CheckKubeconfig refuses what could make kubectl trust or run something that
-// a sign-in has no need of. Fields that do not belong there were refused when
-// it was decoded.
+// CheckKubeconfig rejects a kubeconfig that could make kubectl trust or run more than a sign-in needs. Decoding has already rejected
+// unknown fields.
 func CheckKubeconfig(k signin.Kubeconfig) error {
 	switch {
 	case !clusterForm.MatchString(k.Cluster):
@@ -42,8 +41,7 @@ func CheckKubeconfig(k signin.Kubeconfig) error {
 	return CheckToken(k.Token)
 }
 
-// CheckAPIServer refuses addresses of a cluster that are not https or more than
-// an address.
+// CheckAPIServer rejects an address of a cluster that is not https or that has parts other than host, port and path.
 func CheckAPIServer(s string) error {
 	if i := strings.IndexFunc(s, screen.Unsafe); i >= 0 || strings.ContainsRune(s, ' ') {
 		return fmt.Errorf("%.80q holds characters that no URL has", s)
@@ -65,7 +63,7 @@ func CheckAPIServer(s string) error {
 	return CheckHost(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")))
 }
 
-// CheckCA wants certificates in PEM, at least one, and nothing beside them.
+// CheckCA requires one or more PEM certificates and nothing else.
 func CheckCA(ca []byte) error {
 	if len(ca) == 0 {
 		return errors.New("it is empty")
@@ -93,14 +91,13 @@ func CheckCA(ca []byte) error {
 	return nil
 }
 
-// IsCluster reports whether a word may be the name of a cluster.
+// IsCluster reports whether word is a valid name of a cluster.
 func IsCluster(word string) bool { return clusterForm.MatchString(word) }
 
-// IsNamespace reports whether a word may be the name of a namespace.
+// IsNamespace reports whether word is a valid name of a namespace.
 func IsNamespace(word string) bool { return namespaceForm.MatchString(word) }
 
-// CheckToken wants what may stand in an Authorization header. The error does not
-// show the token.
+// CheckToken returns an error if the token is not valid in an Authorization header. The error does not show the token.
 func CheckToken(token signin.Token) error {
 	s := token.Reveal()
 	switch {

@@ -1,7 +1,5 @@
-// Package reach says which servers tka goes to, and how. It keeps law 7: an
-// address that is not plainly that of an access server or of a cluster is
-// refused, whoever gave it, and so is whatever a server sends beyond what it was
-// asked for.
+// Package reach decides which servers tka connects to, and how. It keeps law 7: it rejects an address that is not clearly that of an access
+// server or a cluster, whatever its source. It also rejects everything that a server sends beyond what tka requested.
 package reach
 
 import (
@@ -21,23 +19,23 @@ import (
 	"time"
 )
 
-// What may be called a host: labels of letters, digits, "-" and "_" between dots.
+// A valid host name: labels of letters, digits, "-" and "_", separated by dots.
 var hostForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?$`)
 
 var (
 	tailnetRanges = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd7a:115c:a1e0::/48")}
-	// Metadata services outside the link-local ranges. The first lies inside the tailnet's.
+	// Metadata services outside the link-local ranges. The first one is inside the tailnet's range.
 	metadataAddrs = []netip.Addr{netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192")}
 	metadataNames = []string{"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
 
-// ErrInsecure is for http:// that nobody allowed.
+// ErrInsecure reports an http:// URL that the settings do not allow.
 var ErrInsecure = errors.New("http:// is not encrypted by the server; it needs insecureHTTP: true for this server in the settings")
 
-// ParseURL checks the base URL of a server and returns it in its one form:
-// scheme and host, and the port unless it is the scheme's own.
+// ParseURL validates the base URL of a server and returns its canonical form: scheme and host, and the port unless it is the scheme's
+// default.
 func ParseURL(s string, insecure bool) (string, error) {
-	if strings.Contains(s, "@") { // before anything else speaks of parts of it
+	if strings.Contains(s, "@") { // first, so that no later error shows a password
 		return "", errors.New("it holds a user name or a password, and tka needs none")
 	}
 	u, err := url.Parse(s)
@@ -83,8 +81,7 @@ func ParseURL(s string, insecure bool) (string, error) {
 	return u.Scheme + "://" + host, nil
 }
 
-// Redacted is what was given for a server, for messages: without what stands
-// before an "@", which may be somebody's password.
+// Redacted returns s for messages, without the part before an "@", which may be a password.
 func Redacted(s string) string {
 	rest := s
 	if _, after, ok := strings.Cut(s, "://"); ok {
@@ -97,7 +94,7 @@ func Redacted(s string) string {
 	return s[:len(s)-len(rest)] + "[redacted]" + rest[i:]
 }
 
-// CheckHost refuses hosts that are no access server whatever they answer.
+// CheckHost rejects hosts that cannot be an access server.
 func CheckHost(host string) error {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return CheckAddr(addr)
@@ -107,7 +104,7 @@ func CheckHost(host string) error {
 	switch {
 	case len(host) > 253 || !hostForm.MatchString(host):
 		return fmt.Errorf("%.80q is not the name of a host", host)
-	case notNumber == nil: // another way of writing an address, for some resolvers
+	case notNumber == nil: // some resolvers read it as an address
 		return fmt.Errorf("%.80q is neither a name nor an address", host)
 	case slices.Contains(metadataNames, host):
 		return fmt.Errorf("%s is a metadata service", host)
@@ -115,7 +112,7 @@ func CheckHost(host string) error {
 	return nil
 }
 
-// CheckAddr refuses addresses by which one reaches something else than meant.
+// CheckAddr rejects addresses of metadata services, link-local addresses and addresses that are not those of a host.
 func CheckAddr(addr netip.Addr) error {
 	plain := addr.Unmap()
 	switch {
@@ -129,8 +126,7 @@ func CheckAddr(addr netip.Addr) error {
 	return nil
 }
 
-// inTailnet reports whether a host is one of the tailnet or of this machine,
-// as far as its name tells. The address is looked at when it is dialled.
+// inTailnet reports whether a host is in the tailnet or on this machine, as far as its name shows. The dialer checks the address later.
 func inTailnet(host string) bool {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return tailnetAddr(addr)
@@ -140,22 +136,21 @@ func inTailnet(host string) bool {
 
 func tailnetAddr(addr netip.Addr) bool { return addr.Unmap().IsLoopback() || IsTailnet(addr) }
 
-// IsTailnet reports whether an address is in the ranges that tailnets have.
+// IsTailnet reports whether an address is in the address ranges of tailnets.
 func IsTailnet(addr netip.Addr) bool {
 	addr = addr.Unmap()
 	return slices.ContainsFunc(tailnetRanges, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// dialTime bounds the way to a server, within the command's own limit.
+// dialTime bounds connecting to a server, within the command's time limit.
 const dialTime = 10 * time.Second
 
-// Transport is how a server is reached. Each address is checked when it is
-// dialled, so that a name cannot lead to where an address may not.
+// Transport returns the HTTP transport for a server. It checks each address when it dials, so that a name cannot lead to a forbidden
+// address.
 func Transport(base string) *http.Transport { return transport(strings.HasPrefix(base, "http://")) }
 
-// TailnetTransport is [Transport] for a server that somebody else named: what its
-// name leads to is dialled only in the tailnet or on this machine, where a proxy
-// into the tailnet may be.
+// TailnetTransport is [Transport] for a server that another server named. It dials only addresses in the tailnet or on this machine, where
+// a proxy into the tailnet may run.
 func TailnetTransport() *http.Transport { return transport(true) }
 
 func transport(tailnetOnly bool) *http.Transport {
@@ -176,7 +171,7 @@ func transport(tailnetOnly bool) *http.Transport {
 		},
 	}
 	return &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment, // for http:// the dialler lets it be in the tailnet or on this machine only
+		Proxy:                  http.ProxyFromEnvironment, // for http://, the dialer limits its address
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTime,
@@ -185,5 +180,5 @@ func transport(tailnetOnly bool) *http.Transport {
 	}
 }
 
-// IsHost reports whether a word may be the name of a host.
+// IsHost reports whether word is a valid host name.
 func IsHost(word string) bool { return hostForm.MatchString(word) }

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// CL-01: a name cannot lead to where an address may not, and http:// goes
-// nowhere outside the tailnet.
+// CL-01: a name cannot lead to a forbidden address, and http:// never leaves the tailnet.
 func TestCL01_addresses_are_checked_when_dialled(t *testing.T) {
 	for _, tt := range []struct{ base, dial string }{
 		{"https://tka", "169.254.169.254:443"},
@@ -39,7 +38,7 @@ func TestCL01_addresses_are_checked_when_dialled(t *testing.T) {
 	}
 }
 
-// CL-01: a password in an address is refused, and not shown in the refusal.
+// CL-01: tka rejects a password in an address and does not show it in the error.
 func TestCL01_redacted(t *testing.T) {
 	for given, want := range map[string]string{
 		"https://alice:secret@tka": "https://[redacted]@tka", "alice:secret@tka": "[redacted]@tka", "https://a@b:secret@tka": "https://[redacted]@tka",
@@ -51,8 +50,8 @@ func TestCL01_redacted(t *testing.T) {
 	}
 }
 
-// GO-07: a server that another one named is dialled in the tailnet or on this
-// machine only, whatever its name leads to: refused before a packet is sent.
+// GO-07: tka dials a server that another server named only in the tailnet or on this machine, whatever its name resolves to. It fails
+// before it sends a packet.
 func TestTailnetTransport(t *testing.T) {
 	dial := func(addr string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

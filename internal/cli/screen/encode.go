@@ -11,7 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/yamltree"
 )
 
-// The forms of an answer.
+// The output formats.
 const (
 	Table = "table"
 	Wide  = "wide"
@@ -20,11 +20,11 @@ const (
 	Name  = "name"
 )
 
-// Forms are all forms.
+// Forms returns all output formats.
 func Forms() []string { return []string{Table, Wide, JSON, YAML, Name} }
 
-// Encode writes v as JSON or as YAML with the same fields in the same order.
-// Whatever could trouble a terminal is escaped; parsers read it back as it was.
+// Encode encodes v as JSON, or as YAML with the same fields in the same order. It escapes characters that are unsafe for a terminal;
+// parsers restore them.
 func Encode(v any, form string) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -37,7 +37,7 @@ func Encode(v any, form string) ([]byte, error) {
 		return escapeQuoted(buf.Bytes(), JSON), nil
 	}
 	var doc yaml.Node
-	if err := yaml.Unmarshal(escapeQuoted(buf.Bytes(), YAML), &doc); err != nil { // JSON is YAML, but for the rare escape
+	if err := yaml.Unmarshal(escapeQuoted(buf.Bytes(), YAML), &doc); err != nil { // JSON is YAML, apart from a rare escape
 		return nil, fmt.Errorf("write the answer: %w", err)
 	}
 	restyle(&doc)
@@ -48,8 +48,7 @@ func Encode(v any, form string) ([]byte, error) {
 	return escapeQuoted(text, YAML), nil
 }
 
-// restyle turns the nodes of JSON into plain YAML; strings with characters that
-// need an escape stay between double quotes.
+// restyle turns JSON nodes into plain YAML. It keeps double quotes for strings with characters that need an escape.
 func restyle(n *yaml.Node) {
 	n.Style = 0
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && strings.IndexFunc(n.Value, Unsafe) >= 0 {
@@ -60,8 +59,7 @@ func restyle(n *yaml.Node) {
 	}
 }
 
-// escapeQuoted escapes the unsafe characters of JSON, or of YAML in which every
-// such character stands between double quotes, as show makes it.
+// escapeQuoted escapes the unsafe characters of JSON, or of YAML in which each such character is in double quotes, as Encode produces it.
 func escapeQuoted(text []byte, form string) []byte {
 	var b strings.Builder
 	for _, r := range string(text) {
@@ -72,7 +70,7 @@ func escapeQuoted(text []byte, form string) []byte {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		case form == YAML:
 			fmt.Fprintf(&b, `\U%08x`, r)
-		default: // UTF-16, as JSON has it
+		default: // UTF-16, as in JSON
 			r -= 0x10000
 			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 		}

@@ -1,6 +1,5 @@
-// Package screen is what tka writes for people and for programs: text, tables,
-// JSON and YAML. It keeps law 10: whatever a stranger put into a word, a terminal
-// shows it as what it is, and a parser reads it back as it was.
+// Package screen formats tka's output for people and for programs: text, tables, JSON and YAML. It keeps law 10: untrusted text cannot
+// control a terminal, and a parser restores it unchanged.
 package screen
 
 import (
@@ -11,12 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxText bounds how much of one foreign text is shown.
+// maxText bounds how much of one untrusted text is shown.
 const maxText = 4000
 
-// Safe makes text from a stranger harmless to a terminal: control characters,
-// escape sequences, invisible characters and those that change the direction
-// of writing are shown as what they are. The result is one line.
+// Safe makes untrusted text harmless for a terminal. It escapes control characters, escape sequences, invisible characters and those that
+// change the text direction. The result is one line.
 func Safe(s string) string {
 	if strings.IndexFunc(s, Unsafe) < 0 && len(s) <= maxText && utf8.ValidString(s) {
 		return s
@@ -41,9 +39,8 @@ func Safe(s string) string {
 	return b.String()
 }
 
-// Unsafe reports whether r may not reach a terminal. unicode.IsPrint
-// excludes control and format characters, so escapes and bidi marks, and all
-// white space but the plain space.
+// Unsafe reports whether r must not reach a terminal. unicode.IsPrint excludes control and format characters, including escapes and bidi
+// marks, and all white space except the space.
 func Unsafe(r rune) bool { return !unicode.IsPrint(r) }
 
 func escaped(r rune) string {
@@ -60,7 +57,7 @@ func escaped(r rune) string {
 	return fmt.Sprintf(`\U%08x`, r)
 }
 
-// Word is s as one word of a POSIX shell, for commands to copy.
+// Word quotes s as one word of a POSIX shell, for commands that people copy.
 func Word(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("./_-:@=+,", r)
@@ -71,7 +68,7 @@ func Word(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// Short writes a duration as people say it: "7h59m", "8h", "12m", "40s".
+// Short formats a duration for people: "7h59m", "8h", "12m", "40s".
 func Short(d time.Duration) string {
 	switch {
 	case d < time.Minute:

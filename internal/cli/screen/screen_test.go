@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// hostileText is what strangers could want a terminal to do.
+// hostileText is text that tries to control a terminal.
 var hostileText = []string{"\x1b[31mred", "\x1b]0;title\x07", "a\rb", "a\nb", "a\tb", "\u009b2J", "abc\u202edef", "a\u2066b", "a\u200bb", "\ufeffx", "\u2028", "\xff\xfe", "\x7f", "e\u0301", "日本", "\U000e0041", "𝓐"}
 
 func TestSafe(t *testing.T) {
@@ -37,7 +37,7 @@ func TestSafe(t *testing.T) {
 	}
 }
 
-// What is shown as JSON and YAML does nothing to a terminal, and reads back as it was.
+// JSON and YAML output does not control a terminal, and parses back to the original.
 func TestEncodeIsSafeAndTrue(t *testing.T) {
 	type object struct {
 		Text []string `json:"text"`

@@ -7,14 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// A Cell is one field of a table, perhaps coloured.
+// A Cell is one field of a table, with an optional colour.
 type Cell struct {
 	Text  string
 	Color Color
 }
 
-// WriteTable writes rows below a header, in columns that never wrap. Paint
-// colours a text that is safe.
+// WriteTable writes rows below a header, in columns that never wrap. paint colours text that is already safe.
 func WriteTable(w io.Writer, paint func(Color, string) string, header []string, rows [][]Cell) {
 	all := [][]Cell{Row(header...)}
 	all = append(all, rows...)
@@ -37,10 +36,10 @@ func WriteTable(w io.Writer, paint func(Color, string) string, header []string, 
 	}
 }
 
-// Colored is a text in a colour.
+// Colored returns a cell in a colour.
 func Colored(c Color, text string) Cell { return Cell{text, c} }
 
-// Row is a row of plain texts.
+// Row returns a row without colours.
 func Row(texts ...string) []Cell {
 	var row []Cell
 	for _, s := range texts {
@@ -49,8 +48,7 @@ func Row(texts ...string) []Cell {
 	return row
 }
 
-// A Color is the parameter of the terminal's colour sequence; it never carries
-// a meaning that the words do not.
+// A Color is the parameter of a terminal colour sequence. Colours never carry information that the text lacks.
 type Color string
 
 // The colours.
@@ -60,7 +58,7 @@ const (
 	Yellow Color = "33"
 )
 
-// Paint colours text that is already safe; no colour leaves it as it is.
+// Paint colours text that is already safe. Without a colour it returns text unchanged.
 func Paint(c Color, text string) string {
 	if c == "" {
 		return text

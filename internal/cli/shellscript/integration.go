@@ -6,14 +6,12 @@ import (
 	"strings"
 )
 
-// EvalFile is the variable by which the function of Integration names the file
-// that tka writes assignments to. There is none at its path yet; its folder is
-// private and fresh, and its extension is the shell's name.
+// EvalFile is the environment variable with which the function of Integration passes the path of a file to tka. tka writes assignments to
+// it. The file must not exist yet, its folder is new and private, and its base name is the shell's name.
 const EvalFile = "TKA_EVAL_FILE"
 
-// The functions. They run the program with standard input, output and terminal
-// as they are and read no arguments; only after exit 0 do they read the file,
-// and they return the program's own code.
+// The functions. They run tka with the standard input, output and terminal unchanged and do not parse arguments. They read the file only
+// after exit code 0, and they return tka's exit code.
 var (
 	//go:embed integration.sh
 	posixFunction string
@@ -23,8 +21,7 @@ var (
 	powershellFunction string
 )
 
-// Integration is the function tka for a shell. It runs program, which is a name
-// in PATH or a path.
+// Integration returns the function tka for a shell. The function runs program, which is a name in PATH or a path.
 func (s Shell) Integration(program string) (string, error) {
 	text := posixFunction
 	switch s {

@@ -1,6 +1,5 @@
-// Package shellscript is text that shells run: words, assignments, prompts and
-// the function that gives a shell its cluster. It keeps law 10: whatever a word
-// holds, a shell reads it back as that word and runs none of it.
+// Package shellscript generates shell code: quoted words, assignments, prompts and the function that gives a shell its cluster. It keeps
+// law 10: a shell reads every quoted word as that word and runs no part of it.
 package shellscript
 
 import (
@@ -9,7 +8,7 @@ import (
 	"strings"
 )
 
-// A Shell is one whose language is spoken here. Bash is for every POSIX shell.
+// A Shell is a supported shell. Bash stands for every POSIX shell.
 type Shell string
 
 // The shells.
@@ -20,13 +19,12 @@ const (
 	PowerShell Shell = "powershell"
 )
 
-// Shells are the names of all.
+// Shells returns the names of all supported shells.
 func Shells() []string {
 	return []string{string(Bash), string(Zsh), string(Fish), string(PowerShell)}
 }
 
-// Quote returns s as one word. The second result is false for what no word can
-// hold: a zero byte.
+// Quote quotes word as one shell word. It returns false if word contains a zero byte, which no shell word can hold.
 func (s Shell) Quote(word string) (string, bool) {
 	if strings.ContainsRune(word, 0) {
 		return "", false
@@ -34,7 +32,7 @@ func (s Shell) Quote(word string) (string, bool) {
 	switch s {
 	case Fish:
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(word) + "'", true
-	case PowerShell: // which takes typographic quotes for quotes
+	case PowerShell: // PowerShell treats typographic quotes as quotes
 		var b strings.Builder
 		for _, r := range word {
 			switch r {
@@ -48,14 +46,13 @@ func (s Shell) Quote(word string) (string, bool) {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'", true
 }
 
-// A Change is one of the environment: Name becomes Value, or goes if there is
-// none. Names are the program's own, never a stranger's.
+// A Change sets or removes one environment variable. Names must be constants of tka, never untrusted text.
 type Change struct {
 	Name  string
-	Value string // "": the variable goes
+	Value string // "": remove the variable
 }
 
-// Assign is what makes changes to the environment of a shell.
+// Assign returns the shell code that applies changes to the environment.
 func (s Shell) Assign(changes []Change) (string, error) {
 	var b strings.Builder
 	for _, c := range changes {
@@ -81,9 +78,8 @@ func (s Shell) Assign(changes []Change) (string, error) {
 	return b.String(), nil
 }
 
-// Prompt is what a prompt begins with inside a shell for cluster. Prompts are
-// expanded once more each time they are shown, so nothing is in it that any
-// shell could expand.
+// Prompt returns the beginning of the prompt in a shell for cluster. Shells expand a prompt each time they show it, so it contains nothing
+// that a shell could expand.
 func Prompt(cluster string) string {
 	plain := func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_:/@", r) {
@@ -94,17 +90,15 @@ func Prompt(cluster string) string {
 	return "(tka:" + strings.Map(plain, cluster) + ") "
 }
 
-// A Start is how an interactive shell is started so that its prompt begins with
-// a given text, after the person's own settings.
+// A Start is how to start an interactive shell whose prompt begins with a given text, after the person's own settings.
 type Start struct {
 	Args  []string
 	Env   []string
-	Files map[string]string // to be written into the folder first
+	Files map[string]string // to be written to the folder first
 }
 
-// Interactive is the Start of the shell program at path. The folder is private,
-// and its files are for this one shell; home and zdotdir are the person's own
-// folder and that of zsh's settings, "" if it is the same.
+// Interactive returns the Start of the shell program at path. folder is private and for this shell only. home is the person's home folder.
+// zdotdir is the folder of zsh's settings, or "" if it is home.
 func Interactive(path, prompt, folder, home, zdotdir string) Start {
 	ps1 := prompt + "$ "
 	start := Start{Env: []string{"PS1=" + ps1}}
@@ -127,7 +121,7 @@ func Interactive(path, prompt, folder, home, zdotdir string) Start {
 			return start
 		}
 		start.Env = append(start.Env, "ZDOTDIR="+folder)
-		// zsh reads each of its files from the folder that $ZDOTDIR names by then.
+		// zsh reads each file from the folder that $ZDOTDIR names at that moment.
 		start.Files = map[string]string{
 			".zshenv": "ZDOTDIR=" + own + "\n[[ ! -r $ZDOTDIR/.zshenv ]] || . $ZDOTDIR/.zshenv\nTKA_ZDOTDIR=$ZDOTDIR\nZDOTDIR=" + ours + "\n",
 			".zshrc":  "ZDOTDIR=$TKA_ZDOTDIR\nunset TKA_ZDOTDIR\n[[ ! -r $ZDOTDIR/.zshrc ]] || . $ZDOTDIR/.zshrc\nPROMPT=" + quoted + "\"$PROMPT\"\n",

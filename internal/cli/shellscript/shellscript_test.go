@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/shellscript"
 )
 
-// hostile are words that say something else to one shell or the other.
+// hostile are words with a special meaning in one of the shells.
 var hostile = []string{
 	"plain", "", " ", "a b", "'", "''", `"`, `\`, `\'`, `'\''`, `'"'"'`, "$(touch x)", "`touch x`", "; touch x #", "\ntouch x\n", "&& touch x", "| touch x",
 	"a'b; touch x; echo 'c", `a\'; touch x; echo \'c`, "$HOME", "${IFS}", "%PATH%", "!!", "*", "~", "-n", "(touch x)", "a\tb", "\r\n", "\x1b[31m", "é\u202e",
@@ -20,7 +20,7 @@ var hostile = []string{
 	"/home/a b/.kube/it's $(touch x)/config",
 }
 
-// interpreters are how each shell runs a script without a person's settings.
+// interpreters are the commands that run a script in each shell without a person's settings.
 var interpreters = []struct {
 	shell shellscript.Shell
 	run   []string
@@ -33,7 +33,7 @@ var interpreters = []struct {
 	{shellscript.PowerShell, []string{"pwsh", "-NoProfile", "-NonInteractive", "-File"}},
 }
 
-// CL-05, SGN-22: every shell reads a word back as it was, and runs none of it.
+// CL-05, SGN-22: every shell reads a quoted word back unchanged and runs no part of it.
 func TestCL05_words(t *testing.T) {
 	for _, in := range interpreters {
 		t.Run(in.run[0], func(t *testing.T) {
@@ -89,7 +89,7 @@ func nothingRan(t *testing.T, dir string) {
 	}
 }
 
-// What no shell can hold is refused.
+// Quote rejects a word that no shell can hold.
 func TestZeroBytes(t *testing.T) {
 	for _, s := range shellscript.Shells() {
 		if _, ok := shellscript.Shell(s).Quote("a\x00b"); ok {
@@ -104,8 +104,7 @@ func TestZeroBytes(t *testing.T) {
 	}
 }
 
-// CL-05: a prompt is expanded each time it is shown, so it holds nothing that
-// could be.
+// CL-05: shells expand a prompt each time they show it, so it contains nothing that they could expand.
 func TestCL05_prompt(t *testing.T) {
 	for _, w := range hostile {
 		got := shellscript.Prompt(w)
@@ -118,8 +117,7 @@ func TestCL05_prompt(t *testing.T) {
 	}
 }
 
-// SGN-22, CL-05: the function runs the program of any name with its arguments as
-// they are, and returns its code.
+// SGN-22, CL-05: the function runs a program of any name with unchanged arguments and returns its exit code.
 func TestSGN22_program(t *testing.T) {
 	for _, in := range interpreters {
 		for _, name := range []string{"tka", "it's $(touch x) \"here\"", "$(touch x)", "; touch x"} {

@@ -1,6 +1,5 @@
-// Package spelling finds what somebody meant to type. It keeps the rule that a
-// mistake is an error that names the nearest right word, and never a guess that
-// is acted upon.
+// Package spelling suggests corrections of misspelt words. It keeps the rule that a misspelt word is an error that names the nearest valid
+// word. tka never acts on a guess.
 package spelling
 
 import (
@@ -8,7 +7,7 @@ import (
 	"strings"
 )
 
-// Nearest is the name among names that was most likely meant, "" if none is near.
+// Nearest returns the most similar name among names, or "" if none is near.
 func Nearest(name string, names []string) string {
 	best, least := "", max(2, len(name)/3)+1
 	for _, n := range names {
@@ -24,7 +23,7 @@ func Nearest(name string, names []string) string {
 	return best
 }
 
-// distance counts the letters to change, insert or drop between a and b.
+// distance returns the edit distance: the bytes to change, insert or delete between a and b.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return max(len(a), len(b))

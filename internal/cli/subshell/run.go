@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// harderWait is the time from one signal to the next, harder one.
+// harderWait is the time between one signal and the next, stronger one.
 const harderWait = 5 * time.Second
 
-// Run runs child to its end and returns its code, or 128 and the number of the
-// signal that ended it. The signals of this program go to the child; on a
-// terminal, those that the terminal sends reach the child by themselves. A child
-// that takes no notice of the end is told with more force.
+// Run runs child until it ends and returns its exit code, or 128 plus the number of the signal that ended it. It forwards this program's
+// signals to the child. On a terminal it does not forward the signals of the terminal, because the child receives them directly. If the
+// child ignores a signal to end, Run sends stronger ones.
 func Run(child *exec.Cmd, signals <-chan os.Signal, onTerminal bool) (code int, err error) {
 	if err := child.Start(); err != nil {
 		return 0, err
@@ -30,10 +29,10 @@ func Run(child *exec.Cmd, signals <-chan os.Signal, onTerminal bool) (code int, 
 			return exitCodeOf(child.ProcessState), nil
 		case sig := <-signals:
 			switch {
-			case !forwarded(sig), fromTerminal(sig) && onTerminal: // the terminal gave it to the child as well
+			case !forwarded(sig), fromTerminal(sig) && onTerminal: // the terminal has sent it to the child too
 				continue
 			case !fromTerminal(sig):
-				harder = time.After(harderWait) // an interactive shell takes no notice of some
+				harder = time.After(harderWait) // an interactive shell ignores some signals
 			}
 			child.Process.Signal(sig) // it may have ended already
 		case <-harder:

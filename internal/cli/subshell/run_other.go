@@ -7,15 +7,15 @@ import (
 	"syscall"
 )
 
-// Signals are the signals that a shell's parent must not die of.
+// Signals returns the signals that must not end a shell's parent.
 func Signals() []os.Signal { return []os.Signal{os.Interrupt, syscall.SIGTERM} }
 
 func forwarded(os.Signal) bool { return true }
 
-// Ends reports whether a signal ends what is under way.
+// Ends reports whether a signal ends the present operation.
 func Ends(os.Signal) bool { return true }
 
-// fromTerminal: the console tells every program of an interrupt.
+// fromTerminal is true for an interrupt, which the console sends to every program.
 func fromTerminal(sig os.Signal) bool { return sig == os.Interrupt }
 
 func lastSignals() []os.Signal { return []os.Signal{os.Kill} }

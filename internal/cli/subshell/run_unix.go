@@ -8,28 +8,26 @@ import (
 	"syscall"
 )
 
-// Signals are the signals that a shell's parent must not die of, or its
-// files and the sign-in would stay.
+// Signals returns the signals that must not end a shell's parent. Otherwise its files and the sign-in would stay.
 func Signals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
 }
 
-// forwarded reports whether the child is told of a signal.
+// forwarded reports whether the child gets a signal.
 func forwarded(sig os.Signal) bool { return sig != syscall.SIGPIPE }
 
-// Ends reports whether a signal ends what is under way.
+// Ends reports whether a signal ends the present operation.
 func Ends(sig os.Signal) bool { return sig != syscall.SIGPIPE }
 
-// fromTerminal reports whether sig is one that a terminal sends to everybody in
-// the foreground.
+// fromTerminal reports whether a terminal sends sig to all processes in the foreground.
 func fromTerminal(sig os.Signal) bool {
 	return slices.Contains([]os.Signal{syscall.SIGINT, syscall.SIGQUIT}, sig)
 }
 
-// lastSignals are for a child that took no notice of the first one.
+// lastSignals returns the signals for a child that ignored the first one.
 func lastSignals() []os.Signal { return []os.Signal{syscall.SIGHUP, syscall.SIGKILL} }
 
-// exitCodeOf is the code of a child as shells have it.
+// exitCodeOf returns the exit code of a child as shells report it.
 func exitCodeOf(p *os.ProcessState) int {
 	if ws, ok := p.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int(ws.Signal())

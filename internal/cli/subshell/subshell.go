@@ -1,7 +1,6 @@
-// Package subshell is what the shells that tka starts know of each other: a
-// private folder for each, and who of them began the sign-in of this device. It
-// keeps law 9: what a shell that was killed has left is found by the next one,
-// because its files belong to a living process or to nobody.
+// Package subshell coordinates the shells that tka starts: each has a private folder, and the package records which of them began the
+// sign-in of this device. It keeps law 9: the next shell cleans up after a killed one, because only files that a live process holds are in
+// use.
 package subshell
 
 import (
@@ -16,19 +15,19 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 )
 
-// gateWait bounds how long a shell waits for another one that is looking around.
+// gateWait bounds how long a shell waits while another one inspects the folders.
 const gateWait = 10 * time.Second
 
-// A Room is the private folder of one shell that is running.
+// A Room is the private folder of one running shell.
 type Room struct {
-	Folder string // of this shell alone, mode 0700
+	Folder string // for this shell only, mode 0700
 
 	base   string
 	server string
 	held   *ownfile.Held
 }
 
-// Names of files. A room is a folder "room-…"; a server is named by its digest.
+// File names. A room is a folder "room-…"; a server is named by its digest.
 const (
 	roomForm   = "room-*"
 	aliveName  = "alive"
@@ -36,8 +35,7 @@ const (
 	gateName   = "gate"
 )
 
-// Open makes the room of a shell that is about to sign in at server, in the
-// folder base, and removes what dead shells left there.
+// Open creates the room of a shell that is about to sign in at server, in the folder base. It removes what dead shells left there.
 func Open(ctx context.Context, base, server string) (_ *Room, err error) {
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, err
@@ -72,20 +70,19 @@ func Open(ctx context.Context, base, server string) (_ *Room, err error) {
 	return r, os.WriteFile(filepath.Join(r.Folder, serverName), []byte(r.server), 0o600)
 }
 
-// gate keeps other shells from looking around at the same time.
+// gate prevents other shells from inspecting the folders at the same time.
 func (r *Room) gate(ctx context.Context) (*ownfile.Held, error) {
 	return ownfile.HoldWithin(ctx, filepath.Join(r.base, gateName), gateWait)
 }
 
-// Turn keeps the other shells of the same server from signing in or out until
-// the returned function is called. After limit it is nobody's turn any more.
+// Turn prevents the other shells of the same server from signing in or out until the caller calls the returned function. It returns an
+// error if it cannot get its turn within limit.
 func (r *Room) Turn(ctx context.Context, limit time.Duration) (done func(), err error) {
 	held, err := ownfile.HoldWithin(ctx, filepath.Join(r.base, "turn-"+r.server), limit)
 	return held.Release, err
 }
 
-// sweep removes the rooms of the dead, and the marks of servers at which no shell
-// is signed in.
+// sweep removes the rooms of dead shells, and the marks of servers at which no shell is signed in.
 func (r *Room) sweep() error {
 	rooms, err := filepath.Glob(filepath.Join(r.base, roomForm))
 	if err != nil {
@@ -100,8 +97,8 @@ func (r *Room) sweep() error {
 			}
 			continue
 		}
-		if held != nil { // whose it was is dead; what cannot be told is left
-			os.RemoveAll(dir) // what cannot be removed is tried again by the next shell
+		if held != nil { // the owner is dead; a room with an unknown owner stays
+			os.RemoveAll(dir) // if this fails, the next shell tries again
 			held.Release()
 		}
 	}
@@ -118,11 +115,10 @@ const markForm = "began-*"
 
 func (r *Room) mark() string { return filepath.Join(r.base, "began-"+r.server) }
 
-// Began notes that a shell began the sign-in at the server. The last of the
-// shells there ends it.
+// Began records that a shell began the sign-in at the server. The last shell there ends it.
 func (r *Room) Began() error { return ownfile.Write(r.mark(), nil) }
 
-// Kept notes that somebody wants the sign-in at a server to outlive the shells.
+// Kept records that the person wants the sign-in at a server to outlive the shells.
 func Kept(base, server string) error {
 	sum := sha256.Sum256([]byte(server))
 	err := os.Remove(filepath.Join(base, "began-"+hex.EncodeToString(sum[:16])))
@@ -132,12 +128,11 @@ func Kept(base, server string) error {
 	return err
 }
 
-// Leave removes the room. It reports whether other shells are at the same server
-// and whether a shell began the sign-in there; with others, the last of them
-// will be told the same.
+// Leave removes the room. It reports whether other shells use the same server and whether a shell began the sign-in there. While there are
+// others, the last one of them gets the same report.
 func (r *Room) Leave(ctx context.Context) (others, began bool, err error) {
 	gate, err := r.gate(ctx)
-	defer gate.Release() // without the gate: rather that than a folder left behind
+	defer gate.Release() // continue without the gate, which is better than leaving a folder behind
 	rooms, gerr := filepath.Glob(filepath.Join(r.base, roomForm))
 	for _, dir := range rooms {
 		server, rerr := ownfile.Read(filepath.Join(dir, serverName))

@@ -43,7 +43,7 @@ func TestTheLastOneEndsIt(t *testing.T) {
 	leaves(t, open(t, base, "https://tka"), false, false, "nobody began it now")
 }
 
-// A login by hand makes the sign-in the person's own.
+// After a login by hand, the sign-in belongs to the person.
 func TestKept(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "shells")
 	a := open(t, base, "https://tka")
@@ -58,8 +58,7 @@ func TestKept(t *testing.T) {
 	leaves(t, a, false, false, "kept")
 }
 
-// What a dead shell left is removed, its claim on the sign-in too; a living
-// one's room stays.
+// The files and the mark of a dead shell are removed; the room of a live shell stays.
 func TestTheDeadAreSwept(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "shells")
 	dead := filepath.Join(base, "room-dead")
@@ -88,7 +87,7 @@ func TestTheDeadAreSwept(t *testing.T) {
 	leaves(t, living, false, true, "the last one")
 }
 
-// One shell of a server signs in or out at a time.
+// Only one shell of a server signs in or out at a time.
 func TestTurns(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "shells")
 	a, b, c := open(t, base, "https://tka"), open(t, base, "https://tka"), open(t, base, "https://other")
@@ -112,7 +111,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A folder that is somebody else's idea is not used.
+// A folder that another user prepared is not used.
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "link")); err != nil {

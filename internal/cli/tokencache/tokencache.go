@@ -1,8 +1,6 @@
-// Package tokencache keeps the tokens that kubectl asked for until shortly before
-// they end, because kubectl itself forgets them when it exits. It keeps law 8:
-// a token lies in one file that its owner alone can read, in memory where the
-// system has a place for that, and goes with the sign-in; trouble with the
-// cache is never an error, only a request to the server.
+// Package tokencache stores the tokens of kubectl's plugin until shortly before they expire, because kubectl forgets them when it exits. It
+// keeps law 8: a token is in one file that only its owner can read, in memory if the system has a place for that. The token is removed with
+// the sign-in. A failure of the cache is never an error; it only causes a request to the server.
 package tokencache
 
 import (
@@ -27,27 +25,24 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Credential is a token and when it ends; the zero time is not known, and such
-// a credential is not kept.
+// A Credential is a token with its expiry. The zero time means unknown; such a credential is not stored.
 type Credential struct {
 	Token   signin.Token
 	Expires time.Time
 }
 
-// A Key says what a token is for. A token is given out only for the very key it
-// was kept for.
+// A Key identifies the use of a token. The cache returns a token only for exactly the key that it was stored for.
 type Key struct {
 	Server     string // URL of the access server
 	Cluster    string
-	ClusterKey string // by which the server proves itself
+	ClusterKey string // the key that the server proves
 	CASHA256   string // of the cluster's authority
 	Login      string
 	Role       string
 	Namespaces []string
 }
 
-// place is the name of the file: one for each cluster of each server, so that a
-// token of another role takes the place of the last one.
+// place returns the name of the file. There is one for each cluster of each server, so a token of another role replaces the previous one.
 func place(server, cluster string) string { return digest(server, cluster)[:32] }
 
 func (k Key) id() string {
@@ -63,22 +58,20 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// A Cache is one or more folders, of which the first that can be used is. Both
-// fields are required.
+// A Cache is a list of folders, of which the first usable one is used. Both fields are required.
 type Cache struct {
 	Folders []string // absolute paths
 	Now     func() time.Time
 }
 
-// lockWait bounds how long one program waits for another one's request.
+// lockWait bounds how long one program waits for another program's request.
 const lockWait = 10 * time.Second
 
-// Get returns the token for key: the one that is kept, or else one from fetch,
-// which is kept then. Of any number of programs that ask at once, one fetches.
+// Get returns the stored token for key, or else a token from fetch, which it then stores. If several programs call Get at the same time,
+// only one of them fetches.
 //
-// asker names the process that wants the token, and no other one ever: who is
-// given a token twice must have been refused with it, as the program that runs
-// this one keeps what it is given. Then the token is fetched anew.
+// asker is the name of the process that needs the token; it must be unique over time. That process keeps the token that it gets. If it
+// requests the token again, the API server must have refused the stored one, so Get fetches a new one.
 func (c Cache) Get(ctx context.Context, key Key, asker string, fetch func(context.Context) (Credential, error)) (Credential, error) {
 	f, err := c.open(key)
 	if err != nil {
@@ -104,7 +97,7 @@ func (c Cache) Get(ctx context.Context, key Key, asker string, fetch func(contex
 		return fetch(ctx)
 	}
 	defer unlock()
-	if cred, ok := f.serve(c.Now(), asker); ok { // somebody else was at it
+	if cred, ok := f.serve(c.Now(), asker); ok { // another program has fetched it
 		return cred, nil
 	}
 	f.drop()
@@ -115,16 +108,16 @@ func (c Cache) Get(ctx context.Context, key Key, asker string, fetch func(contex
 	return cred, err
 }
 
-// Drop forgets the tokens for a cluster of a server.
+// Drop removes the tokens for a cluster of a server.
 func (c Cache) Drop(server, cluster string) error {
 	var errs []error
 	for _, dir := range c.Folders {
 		if usable(dir) != nil {
-			continue // nothing of ours is in there
+			continue // it has no tokens of this user
 		}
 		f := file{path: filepath.Join(dir, subfolder, place(server, cluster))}
 		errs = append(errs, f.drop())
-		// The lock goes too, unless another program is at work.
+		// Remove the lock file too, unless another program holds it.
 		if held, err := ownfile.Hold(f.path + ".lock"); err == nil && held != nil {
 			errs = append(errs, f.drop(), os.Remove(f.path+".lock"))
 			held.Release()
@@ -135,16 +128,16 @@ func (c Cache) Drop(server, cluster string) error {
 
 const subfolder = "tokens"
 
-// A file is where one cluster's token is.
+// A file is the storage of one cluster's token.
 type file struct {
-	path string // without the endings
+	path string // without the extensions
 	id   string // of the key
 }
 
 func (f file) entry() string  { return f.path + ".json" }
 func (f file) askers() string { return f.path + ".askers" }
 
-// open finds the folder. It is made if need be, and has to be ours alone.
+// open returns the file in the first usable folder. It creates the folder if needed; the folder must be private to this user.
 func (c Cache) open(key Key) (file, error) {
 	err := errors.New("there is no folder for tokens")
 	for _, dir := range c.Folders {
@@ -161,8 +154,8 @@ func (c Cache) open(key Key) (file, error) {
 	return file{}, err
 }
 
-// usable reports why the tokens of dir are not trusted. Its parts must be folders
-// of our own, which nobody else can write into or read.
+// usable returns why the tokens in dir cannot be trusted. dir and its subfolder must be folders of this user that other users can neither
+// read nor write.
 func usable(dir string) error {
 	for _, d := range []string{dir, filepath.Join(dir, subfolder)} {
 		if err := ownfile.CheckFolder(d); err != nil {
@@ -172,7 +165,7 @@ func usable(dir string) error {
 	return nil
 }
 
-// kept is the form of the file.
+// kept is the content of the file.
 type kept struct {
 	Key     string    `json:"key"`
 	Since   time.Time `json:"since"`
@@ -180,15 +173,15 @@ type kept struct {
 	Token   string    `json:"token"`
 }
 
-// fresh reports whether a token is good enough to be given out: it is replaced
-// 60 seconds before its end, or at the last quarter of its life if that is less.
+// fresh reports whether a token may still be returned. Get replaces a token 60 seconds before its end, or in the last quarter of its
+// lifetime if that is shorter.
 func (k kept) fresh(now time.Time) bool {
 	margin := min(time.Minute, k.Expires.Sub(k.Since)/4)
 	return !now.Before(k.Since) && now.Before(k.Expires.Add(-margin)) && reach.CheckToken(signin.NewToken(k.Token)) == nil
 }
 
-// serve gives out the token that is kept, unless asker had it before. What is
-// damaged, foreign or for something else is as nothing.
+// serve returns the stored token, unless asker got it before. It ignores a file that is damaged, belongs to another user or is for another
+// key.
 func (f file) serve(now time.Time, asker string) (Credential, bool) {
 	text, err := ownfile.Read(f.entry())
 	if err != nil || text == nil {
@@ -202,31 +195,30 @@ func (f file) serve(now time.Time, asker string) (Credential, bool) {
 	if had, err := f.had(mark); had || err != nil {
 		return Credential{}, false
 	}
-	if f.note(mark) != nil { // it could not be told apart from a second time
+	if f.note(mark) != nil { // a second request of asker could not be detected
 		return Credential{}, false
 	}
-	// Who had it goes after the token: if that is still there, nobody was forgotten
-	// while we looked.
+	// drop removes the token first and then the marks. If the token is still there, no mark was lost meanwhile.
 	if now, err := ownfile.Read(f.entry()); err != nil || !bytes.Equal(now, text) {
 		return Credential{}, false
 	}
 	return Credential{signin.NewToken(k.Token), k.Expires}, true
 }
 
-// mark is a line that says that asker was given this token.
+// mark returns a line that records that asker got this token.
 func (k kept) mark(asker string) string { return digest(k.Token, asker)[:32] + "\n" }
 
-// had reports whether a mark was noted.
+// had reports whether a mark was recorded.
 func (f file) had(mark string) (bool, error) {
 	text, err := ownfile.Read(f.askers())
 	return slices.Contains(slices.Collect(strings.Lines(string(text))), mark), err
 }
 
-// mostMarks bounds the file of marks, in bytes. Beyond it the oldest programs are
-// forgotten, which costs those that are refused later one more failure.
+// mostMarks bounds the file of marks, in bytes. Beyond it, all marks are dropped; a process whose token is refused later may then get it
+// once more.
 const mostMarks = 64 << 10
 
-// note adds a mark, in one write, so that programs do not disturb each other.
+// note appends a mark in one write, so that programs do not disturb each other.
 func (f file) note(mark string) error {
 	if err := ownfile.Check(f.askers()); err != nil {
 		return err
@@ -243,7 +235,7 @@ func (f file) note(mark string) error {
 	return errors.Join(err, w.Close())
 }
 
-// keep writes a token down, if it can be, and that asker has it.
+// keep stores a token, if possible, and records that asker has it.
 func (f file) keep(now time.Time, c Credential, asker string) {
 	k := kept{Key: f.id, Since: now, Expires: c.Expires, Token: c.Token.Reveal()}
 	if c.Expires.IsZero() || !k.fresh(now) {
@@ -251,11 +243,11 @@ func (f file) keep(now time.Time, c Credential, asker string) {
 	}
 	text, err := json.Marshal(k)
 	if err == nil && f.note(k.mark(asker)) == nil {
-		_ = ownfile.Write(f.entry(), text) // the next program asks the server then
+		_ = ownfile.Write(f.entry(), text) // if this fails, the next program queries the server
 	}
 }
 
-// drop removes the token and then who had it.
+// drop removes the token and then the marks.
 func (f file) drop() error {
 	var errs []error
 	for _, path := range []string{f.entry(), f.askers()} {
@@ -266,8 +258,7 @@ func (f file) drop() error {
 	return errors.Join(errs...)
 }
 
-// lock keeps other programs from fetching at the same time. While it waits, it
-// asks enough whether there is still a reason to.
+// lock prevents other programs from fetching at the same time. While it waits, it calls enough to check whether the token is available.
 func (f file) lock(ctx context.Context, limit time.Duration, enough func() bool) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 
 const secret = "eyJSECRET"
 
-// A server gives out tokens and counts them.
+// A server issues tokens and counts them.
 type server struct {
 	life  time.Duration
 	now   func() time.Time
@@ -57,7 +57,7 @@ func newBench(t *testing.T, life time.Duration) *bench {
 	return b
 }
 
-// get asks as a process that never asked before, or as one that is named.
+// get requests a token as a new process, or as the named one.
 func (b *bench) get(asker ...string) string {
 	b.t.Helper()
 	if len(asker) == 0 {
@@ -71,7 +71,7 @@ func (b *bench) get(asker ...string) string {
 	return c.Token.Reveal()
 }
 
-// wants checks which request the next token is from.
+// wants checks which request the next token comes from.
 func (b *bench) wants(n int, why string, asker ...string) {
 	b.t.Helper()
 	if got, want := b.get(asker...), fmt.Sprintf("%s-%d", secret, n); got != want {
@@ -103,8 +103,7 @@ func (b *bench) files() (files []string) {
 	return files
 }
 
-// conventions 2: a token is replaced 60 s before its end or at a quarter of its
-// life, whichever is less.
+// conventions 2: a token is replaced 60 s before its end or in the last quarter of its life, whichever is shorter.
 func TestRenewalMargin(t *testing.T) {
 	for _, tt := range []struct {
 		life, at time.Duration
@@ -127,7 +126,7 @@ func TestRenewalMargin(t *testing.T) {
 	}
 }
 
-// A token is given to nobody for another key.
+// The cache does not return a token for another key.
 func TestKeys(t *testing.T) {
 	b := newBench(t, time.Hour)
 	b.wants(1, "first")
@@ -149,7 +148,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// SGN-20: who asks twice was refused with what it was given the first time.
+// SGN-20: a process that requests a token twice was refused with the first one.
 func TestTheSameProcessAgain(t *testing.T) {
 	b := newBench(t, time.Hour)
 	b.wants(1, "first", "a")
@@ -160,8 +159,7 @@ func TestTheSameProcessAgain(t *testing.T) {
 	b.wants(3, "somebody else", "c")
 }
 
-// SGN-20, CL-06: fifty at once are one request, and fifty that were refused at
-// once are one more.
+// SGN-20, CL-06: fifty concurrent requests cause one fetch, and fifty concurrent refusals cause one more.
 func TestFiftyAtOnce(t *testing.T) {
 	b := newBench(t, time.Hour)
 	for round := 1; round <= 3; round++ {
@@ -181,7 +179,7 @@ func TestFiftyAtOnce(t *testing.T) {
 	}
 }
 
-// SGN-20, CL-06: a damaged, foreign or unwritable cache is no cache, and no error.
+// SGN-20, CL-06: a damaged, foreign or unwritable cache counts as no cache and is no error.
 func TestDamage(t *testing.T) {
 	damage := map[string]func(t *testing.T, b *bench){
 		"empty":     func(t *testing.T, b *bench) { overwrite(t, b, ".json", "") },
@@ -240,7 +238,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// What others could look into is closed to them before a token goes there.
+// The cache removes other users' access to its folders before it stores a token.
 func TestFoldersAreClosed(t *testing.T) {
 	b := newBench(t, time.Hour)
 	for _, dir := range []string{b.cache.Folders[0], filepath.Join(b.cache.Folders[0], "tokens")} {
@@ -256,7 +254,7 @@ func TestFoldersAreClosed(t *testing.T) {
 	b.wants(1, "a relative folder is passed over")
 }
 
-// What the server refuses is not kept, and what was kept is gone.
+// After a refusal by the server, nothing is stored, and the stored token is removed.
 func TestRefusal(t *testing.T) {
 	b := newBench(t, time.Hour)
 	b.wants(1, "first", "a")
@@ -287,8 +285,7 @@ func TestDrop(t *testing.T) {
 	b.wants(2, "dropped")
 }
 
-// Who waits for another's request that never ends asks by itself; who is
-// interrupted meanwhile ends.
+// A process that waits too long for another's request sends its own. A process that is interrupted while it waits ends.
 func TestWaiting(t *testing.T) { synctest.Test(t, testWaiting) }
 
 func testWaiting(t *testing.T) {
@@ -322,7 +319,7 @@ func testWaiting(t *testing.T) {
 	}
 }
 
-// The marks of who asked are bounded.
+// The number of stored marks is limited.
 func TestManyAskers(t *testing.T) {
 	b := newBench(t, time.Hour)
 	for range 5000 {

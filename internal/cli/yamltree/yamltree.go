@@ -1,5 +1,5 @@
-// Package yamltree changes one value in a YAML file of somebody else. It keeps
-// law 7: what it does not change keeps its place, its form and its comments.
+// Package yamltree changes single values in YAML files that people and other programs write. It keeps law 7: everything else keeps its
+// place, its form and its comments.
 package yamltree
 
 import (
@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Child is the value of a key of a mapping, or nil.
+// Child returns the value of a key of a mapping, or nil.
 func Child(m *yaml.Node, key string) *yaml.Node {
 	if m == nil || m.Kind != yaml.MappingNode {
 		return nil
@@ -22,7 +22,7 @@ func Child(m *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// Key is the node of a key of a mapping, or nil.
+// Key returns the node of a key of a mapping, or nil.
 func Key(m *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Kind == yaml.ScalarNode && m.Content[i].Value == key {
@@ -32,8 +32,7 @@ func Key(m *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// Set sets the value of a key of a mapping; a comment on the old value's line
-// stays.
+// Set sets the value of a key of a mapping. It keeps a comment on the old value's line.
 func Set(m *yaml.Node, key string, value *yaml.Node) {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Kind == yaml.ScalarNode && m.Content[i].Value == key {
@@ -46,7 +45,7 @@ func Set(m *yaml.Node, key string, value *yaml.Node) {
 	m.Content = append(m.Content, Scalar(key), value)
 }
 
-// Drop takes a key out of a mapping.
+// Drop removes a key from a mapping.
 func Drop(m *yaml.Node, key string) {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Kind == yaml.ScalarNode && m.Content[i].Value == key {
@@ -56,10 +55,10 @@ func Drop(m *yaml.Node, key string) {
 	}
 }
 
-// Scalar is a string.
+// Scalar returns a string node.
 func Scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
 
-// Mapping makes a mapping of keys, which are strings, and their nodes.
+// Mapping returns a mapping. pairs alternates between string keys and their nodes.
 func Mapping(pairs ...any) *yaml.Node {
 	m := &yaml.Node{Kind: yaml.MappingNode}
 	for i := 0; i < len(pairs); i += 2 {
@@ -68,7 +67,7 @@ func Mapping(pairs ...any) *yaml.Node {
 	return m
 }
 
-// Sequence is a list of strings.
+// Sequence returns a list of strings.
 func Sequence(items ...string) *yaml.Node {
 	s := &yaml.Node{Kind: yaml.SequenceNode}
 	for _, i := range items {
@@ -80,7 +79,7 @@ func Sequence(items ...string) *yaml.Node {
 // IsNull reports whether n is a null.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// Same reports whether two trees mean the same, whatever their form.
+// Same reports whether two trees have the same content, whatever their form.
 func Same(a, b *yaml.Node) bool {
 	if a.Kind == yaml.AliasNode && b.Kind == yaml.AliasNode {
 		return a.Value == b.Value
@@ -91,18 +90,18 @@ func Same(a, b *yaml.Node) bool {
 	return slices.EqualFunc(a.Content, b.Content, Same)
 }
 
-// Copy copies a mapping one level deep; anything else becomes an empty one.
+// Copy returns a shallow copy of a mapping. For any other node it returns an empty mapping.
 func Copy(n *yaml.Node) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return &yaml.Node{Kind: yaml.MappingNode}
 	}
 	c := *n
 	c.Content = slices.Clone(n.Content)
-	c.Anchor = "" // an alias elsewhere means what was here
+	c.Anchor = "" // an alias elsewhere refers to the original
 	return &c
 }
 
-// Encode writes a tree; compact lists are not indented, as kubectl writes them.
+// Encode encodes a tree. With compact, lists are not indented, as kubectl writes them.
 func Encode(doc *yaml.Node, compact bool) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := yaml.NewEncoder(&buf)

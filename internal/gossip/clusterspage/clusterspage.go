@@ -1,6 +1,5 @@
-// Package clusterspage renders the list of clusters as an HTML page for browsers. It
-// is apart from package memberlist, whose client is linked into tka: html/template
-// would make that program 3 MB larger.
+// Package clusterspage renders the list of clusters as an HTML page for browsers. It is separate from package memberlist because tka links
+// that package's client, and html/template adds 3 MB to the binary.
 package clusterspage
 
 import (
@@ -28,7 +27,7 @@ var page = template.Must(template.New("clusters").Funcs(template.FuncMap{"time":
 {{end}}</html>
 `))
 
-// Render returns the page. Everything that other servers say of themselves is escaped.
+// Render returns the page. It escapes all text that other servers announce.
 func Render(list memberlist.List) ([]byte, error) {
 	var b bytes.Buffer
 	if err := page.Execute(&b, list); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 )
 
-// TestRender: what others say is data, whatever it holds (DSC-11, GO-08).
+// TestRender: text from other servers is data, whatever it contains (DSC-11, GO-08).
 func TestRender(t *testing.T) {
 	evil := `<script>alert("x")</script>`
 	b, err := clusterspage.Render(memberlist.List{Clusters: []gossip.Cluster{{Name: evil, State: gossip.State(evil), URL: "javascript:alert(1)", APIEndpoint: `"><img src=x>`,

@@ -1,6 +1,5 @@
-// Package endpoint says which names and addresses a server may announce to others.
-// It keeps law 5: whoever follows a record ends up at that server or outside, and
-// never in its own house or at somebody else of the tailnet.
+// Package endpoint decides which names and addresses a server may announce to others. It keeps law 5: a client that follows a record
+// reaches that server or a public address. It never reaches its own private network or another node of the tailnet.
 package endpoint
 
 import (
@@ -13,8 +12,7 @@ import (
 	"strings"
 )
 
-// Allowed lists addresses and names that records may announce though they are
-// private: networks, names, and suffixes as "*.corp.example".
+// Allowed lists private addresses and names that records may announce nevertheless: networks, names, and suffixes such as "*.corp.example".
 type Allowed struct {
 	Nets  []netip.Prefix
 	Names []string
@@ -60,18 +58,18 @@ func (a Allowed) name(host string) bool {
 }
 
 var (
-	cgnat    = netip.MustParsePrefix("100.64.0.0/10") // the tailnet's own
+	cgnat    = netip.MustParsePrefix("100.64.0.0/10") // used by the tailnet
 	nat64    = netip.MustParsePrefix("64:ff9b::/96")
 	reserved = []netip.Prefix{
 		cgnat,
 		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
 		netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
-		netip.MustParsePrefix("168.63.129.16/32"), // a cloud's own services
+		netip.MustParsePrefix("168.63.129.16/32"), // internal services of a cloud provider
 	}
 )
 
-// inside reports whether ip leads into somebody's own network: a client that
-// follows it would knock at its own house, or at another tailnet node.
+// inside reports whether ip is in a private or special network. A client that followed it would connect to its own network or to another
+// tailnet node.
 func inside(ip netip.Addr) bool {
 	ip = ip.Unmap()
 	if nat64.Contains(ip) {
@@ -86,8 +84,7 @@ func inside(ip netip.Addr) bool {
 	return !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast()
 }
 
-// Private reports whether an API endpoint is one that other servers take only if
-// their allowEndpoints has it.
+// Private reports whether other servers accept this API endpoint only if their allowEndpoints lists it.
 func Private(endpoint string) bool {
 	host, _, err := splitURL(endpoint, "https")
 	if err != nil {
@@ -99,23 +96,23 @@ func Private(endpoint string) bool {
 	return checkName(host, Node{}) != nil
 }
 
-// A Node is one of the tailnet, as our own netmap has it.
+// A Node is a node of the tailnet, as this server's netmap describes it.
 type Node struct {
 	Name  string // fully qualified, in lower case, without the final dot
 	Addrs []netip.Addr
 }
 
-// An Announcement is where a server says to be found.
+// An Announcement is the set of addresses that a server announces for itself.
 type Announcement struct {
-	Host        string // in the tailnet
+	Host        string // name in the tailnet
 	IPs         []netip.Addr
 	URL         string // of its sign-in API
 	APIEndpoint string // URL of the Kubernetes API
 	APIPort     uint16
 }
 
-// Check says whether p may announce r (GO-07). Names are not resolved: what they
-// resolve to may change the moment after.
+// Check returns an error if node p may not announce r (GO-07). It does not resolve names, because their addresses may change a moment
+// later.
 func (a Allowed) Check(r Announcement, p Node) error {
 	if r.Host != p.Name {
 		return fmt.Errorf("host %s is not the node's name", r.Host)
@@ -166,8 +163,7 @@ func checkName(host string, p Node) error {
 	return nil
 }
 
-// splitURL returns the host, in lower case, and the port of a URL that has
-// nothing else.
+// splitURL returns the host in lower case and the port of a URL. The URL must consist of scheme, host and port only.
 func splitURL(text string, schemes ...string) (host string, port uint16, err error) {
 	u, err := url.Parse(text)
 	if err != nil || len(text) > 512 {

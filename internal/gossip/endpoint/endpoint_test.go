@@ -7,7 +7,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 )
 
-// TestEndpoints: where a record may send people (GO-07).
+// TestEndpoints: the addresses that a record may announce (GO-07).
 func TestEndpoints(t *testing.T) {
 	ips := []netip.Addr{netip.MustParseAddr("100.64.0.0"), netip.MustParseAddr("fd7a:115c:a1e0::1")}
 	f := endpoint.Announcement{Host: "tka-0.tail1234.ts.net", IPs: ips, URL: "https://tka-0.tail1234.ts.net", APIEndpoint: "https://k8s.prod-0.example:6443", APIPort: 6443}
@@ -97,7 +97,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestPrivate: a server is warned of its own address as others would refuse it.
+// TestPrivate: a server warns about its own address if others would refuse it.
 func TestPrivate(t *testing.T) {
 	for url, private := range map[string]bool{"https://k8s.prod.example:6443": false, "https://203.0.113.7:6443": false, "https://10.0.0.1:6443": true,
 		"https://kubernetes:6443": true, "http://k8s.prod.example": true, "nonsense": true} {

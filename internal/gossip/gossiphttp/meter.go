@@ -5,14 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// A Meter counts the bytes of connections among members: messages and what HTTP
-// adds to them. The zero Meter is ready.
+// A Meter counts the bytes on connections among members, including the HTTP overhead. The zero Meter is ready for use.
 type Meter struct{ in, out atomic.Uint64 }
 
-// Bytes returns how many were read and written so far.
+// Bytes returns how many bytes were read and written so far.
 func (m *Meter) Bytes() (in, out uint64) { return m.in.Load(), m.out.Load() }
 
-// Listener returns ln with its connections counted.
+// Listener returns ln with the bytes of its connections counted.
 func (m *Meter) Listener(ln net.Listener) net.Listener { return meteredListener{ln, m} }
 
 func (m *Meter) conn(c net.Conn) net.Conn { return meteredConn{c, m} }
@@ -50,10 +49,10 @@ func (c meteredConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// NetConn returns the connection inside: what it came through can be told from it.
+// NetConn returns the wrapped connection, so that callers can find its origin.
 func (c meteredConn) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite lets a server say that it has said all, before it closes.
+// CloseWrite closes the writing side, so that the server can end its response before it closes the connection.
 func (c meteredConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -1,6 +1,5 @@
-// Package gossiphttp carries the messages of members over HTTP inside the tailnet,
-// both ends of it. It keeps law 1: who is at the other end is what the tailnet says
-// of the connection, and nobody else gets a byte.
+// Package gossiphttp carries the messages of members over HTTP inside the tailnet. It contains the client and the server. It keeps law 1:
+// the tailnet connection identifies the peer, and this package sends no byte to any other node.
 package gossiphttp
 
 import (
@@ -20,13 +19,12 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// A Transport carries messages to peers over HTTP inside the tailnet, whose
-// WireGuard encrypts and authenticates. All fields are required.
+// A Transport carries messages to peers over HTTP inside the tailnet. WireGuard encrypts and authenticates the connections. All fields are
+// required.
 type Transport struct {
-	// Dial connects through the tailnet, and through nothing else.
+	// Dial connects through the tailnet only.
 	Dial func(context.Context, netip.AddrPort) (net.Conn, error)
-	// WhoIs returns the stable id of the node that has the address now. It is an
-	// error when the node lacks a required tag.
+	// WhoIs returns the stable id of the node that has the address now. It returns an error when the node lacks a required tag.
 	WhoIs  func(context.Context, netip.AddrPort) (string, error)
 	Netmap func() *gossip.Netmap
 	Port   uint16
@@ -38,22 +36,22 @@ const (
 	silentPeer     = 2 * time.Second
 )
 
-// A Carrier is a Transport at work.
+// A Carrier is a Transport with its HTTP client.
 type Carrier struct {
 	transport Transport
 	http      *http.Transport
 }
 
-// NewCarrier returns a carrier without a connection.
+// NewCarrier returns a carrier without open connections.
 func NewCarrier(t Transport) *Carrier {
 	c := &Carrier{transport: t}
-	prior := new(http.Protocols) // we know what members speak
+	prior := new(http.Protocols) // members always speak HTTP/2 without TLS
 	prior.SetUnencryptedHTTP2(true)
 	c.http = &http.Transport{
 		DialContext:            c.dial,
 		Protocols:              prior,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: silentPeer, PingTimeout: silentPeer}, // or one that is gone would keep its connection
-		DisableCompression:     true,                                                                    // no bombs
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: silentPeer, PingTimeout: silentPeer}, // detects dead peers
+		DisableCompression:     true,                                                                    // prevents decompression bombs
 		MaxConnsPerHost:        gossip.ConnectionsPerPeer,
 		MaxIdleConnsPerHost:    1,
 		IdleConnTimeout:        idleConnection,
@@ -62,14 +60,13 @@ func NewCarrier(t Transport) *Carrier {
 	return c
 }
 
-// Close closes the connections that nothing is under way on.
+// Close closes the idle connections.
 func (c *Carrier) Close() { c.http.CloseIdleConnections() }
 
 var errNotThePeer = errors.New("the address belongs to another node")
 
-// dial connects to the node whose id stands in the place of a host name. Before
-// a byte is sent, the tailnet must say that it is that node: an address may have
-// moved since our netmap was made.
+// dial connects to the node whose id is in the place of the host name. Before dial returns a connection, the tailnet must confirm that the
+// address belongs to that node: the address may have moved since the netmap was made.
 func (c *Carrier) dial(ctx context.Context, _, target string) (net.Conn, error) {
 	id, _, err := net.SplitHostPort(target)
 	if err != nil {
@@ -98,24 +95,24 @@ func (c *Carrier) dial(ctx context.Context, _, target string) (net.Conn, error) 
 	return nil, fmt.Errorf("dial %s: %w", id, errors.Join(errs...))
 }
 
-// untraced hides what the context of a request carries from what is done for it,
-// such as asking the tailnet over HTTP: those connections are not ours to judge.
+// untraced hides the values of a request's context from nested calls, such as a WhoIs call over HTTP. The trace of the request must not see
+// the connections of those calls.
 type untraced struct{ context.Context }
 
 // Value implements [context.Context].
 func (untraced) Value(any) any { return nil }
 
-// Exchange sends a message to p and returns the answer.
+// Exchange sends a message to p and returns the response.
 func (c *Carrier) Exchange(ctx context.Context, p gossip.Peer, body []byte) ([]byte, error) {
 	answer, err := c.ask(ctx, p, http.MethodPost, ExchangePath, body)
 	if err != nil {
 		return nil, fmt.Errorf("exchange with %s: %w", p.Name, err)
 	}
-	return answer, nil // too long a one is refused where it is read
+	return answer, nil // the decoder rejects a response that is too long
 }
 
-// Authority returns the PEM certificates of the API server of p's cluster, as p
-// says: the caller holds them against the hash in p's record.
+// Authority returns the PEM certificates of the API server of p's cluster, as p reports them. The caller must verify them against the hash
+// in p's record.
 func (c *Carrier) Authority(ctx context.Context, p gossip.Peer) ([]byte, error) {
 	pem, err := c.ask(ctx, p, http.MethodGet, authorityPath, nil)
 	if err != nil {
@@ -138,11 +135,11 @@ func (c *Carrier) ask(ctx context.Context, p gossip.Peer, method, path string, b
 	if err != nil {
 		return nil, err
 	}
-	req.Host = net.JoinHostPort(p.Name, port) // what the other end goes by
+	req.Host = net.JoinHostPort(p.Name, port) // the name that the peer expects
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	req.Header.Set("User-Agent", "") // bytes that say nothing
+	req.Header.Set("User-Agent", "") // saves bytes
 	res, err := c.http.RoundTrip(req)
 	if err != nil {
 		return nil, err

@@ -21,15 +21,15 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// A far is the other end of a connection, on loopback, and what our tailnet says of it.
+// A far is the other end of a connection, on loopback, with the tailnet's data on it.
 type far struct {
 	carrier *Carrier
 	peer    gossip.Peer
 	whois   atomic.Pointer[string] // the node that has its address
 	netmap  atomic.Pointer[gossip.Netmap]
-	bytes   atomic.Int64 // that reached it
-	secret  atomic.Bool  // the secret reached it
-	asked   atomic.Int64 // requests that reached it
+	bytes   atomic.Int64 // received
+	secret  atomic.Bool  // it received the secret
+	asked   atomic.Int64 // requests received
 	meter   Meter
 	answer  func(http.ResponseWriter, *http.Request)
 }
@@ -49,7 +49,7 @@ func (c countingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// secret is a message that the far end must not see, whatever frames it gets.
+// secret is a message that the far end must not receive, whatever frames it gets.
 const secret = "secret"
 
 type countingListener struct {
@@ -110,7 +110,7 @@ func (f *far) exchange(t *testing.T, body string) (string, error) {
 	return string(b), err
 }
 
-// TestTransport: a message goes to the node that was meant, or nowhere (DSC-09).
+// TestTransport: a message reaches the intended node or none (DSC-09).
 func TestTransport(t *testing.T) {
 	f := newFar(t)
 	for range 3 {
@@ -118,7 +118,7 @@ func TestTransport(t *testing.T) {
 			t.Fatalf("%q, %v", answer, err)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until what was written has been read
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until all written bytes are read
 		in, out := f.meter.Bytes()
 		if in > 0 && out == uint64(f.bytes.Load()) {
 			break
@@ -139,8 +139,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestNotThePeer: an address that is another node's now gets no byte (DSC-09, GO-06).
-// Red without the comparison in dial.
+// TestNotThePeer: an address that now belongs to another node gets no byte (DSC-09, GO-06). Red without the comparison in dial.
 func TestNotThePeer(t *testing.T) {
 	for name, who := range map[string]string{"another node": "nOtherCNTRL", "no required tag": ""} {
 		f := newFar(t)
@@ -151,8 +150,7 @@ func TestNotThePeer(t *testing.T) {
 	}
 }
 
-// TestMovedAddress: an open connection to an address that the node lost is not
-// used any more (DSC-09). Red without the close in ask.
+// TestMovedAddress: an open connection to an address that the node has lost is not used again (DSC-09). Red without the close in ask.
 func TestMovedAddress(t *testing.T) {
 	f := newFar(t)
 	if _, err := f.exchange(t, "hello"); err != nil {
@@ -164,7 +162,7 @@ func TestMovedAddress(t *testing.T) {
 	}
 }
 
-// A pipe is one end of a connection that is only memory.
+// A pipe is one end of a connection in memory.
 type pipe struct {
 	net.Conn
 	at   netip.AddrPort
@@ -179,7 +177,7 @@ func (p *pipe) Close() error {
 	return p.Conn.Close()
 }
 
-// pipes is where the other ends arrive.
+// pipes receives the other ends.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -197,8 +195,8 @@ func (p pipes) Close() error {
 
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestIdleConnections: connections to peers that are not asked any more come to an
-// end, and so does all that served them (DSC-15). Red without idleConnection.
+// TestIdleConnections: connections to peers that are no longer queried end, with everything that served them (DSC-15). Red without
+// idleConnection.
 func TestIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var peers []gossip.Peer

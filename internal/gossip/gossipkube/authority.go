@@ -15,28 +15,27 @@ import (
 )
 
 const (
-	maxAuthority   = 64 << 10         // bytes of certificates, PEM
-	authorityLimit = 10 * time.Second // of one question
-	authorityRetry = time.Minute      // after one that failed
-	authoritiesAt  = 4                // questions at once
+	maxAuthority   = 64 << 10         // bytes of PEM certificates
+	authorityLimit = 10 * time.Second // for one fetch
+	authorityRetry = time.Minute      // after a failed fetch
+	authoritiesAt  = 4                // concurrent fetches
 )
 
-// authorities are the certificate authorities of clusters, by their hash. What
-// fits a hash fits it for ever, so each is asked for once.
+// authorities caches the certificate authorities of clusters by their hash. The content for a hash never changes, so each authority is
+// fetched once.
 type authorities struct {
 	fetch func(context.Context, Cluster) ([]byte, error)
 	said  *reports
 
 	mu     sync.Mutex
 	known  map[string][]byte    // PEM by hash
-	after  map[string]time.Time // by cluster id: not to be asked before
-	asking map[string]bool      // cluster ids
+	after  map[string]time.Time // by cluster id: do not fetch before this time
+	asking map[string]bool      // cluster ids with a fetch under way
 	asked  sync.WaitGroup
 }
 
-// of returns the authority of c, or nil while it is not known; then, if c can be
-// asked, it asks for it, without waiting. What c's profile has is good enough if
-// it fits the hash.
+// of returns the authority of c, or nil while it is unknown. If it is unknown and ask is set, of starts a fetch and does not wait for it.
+// The authority in c's profile (has) is good enough if it matches the hash.
 func (a *authorities) of(ctx context.Context, c Cluster, has []byte, now time.Time, ask bool) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,7 +85,7 @@ func (a *authorities) ask(ctx context.Context, c Cluster) ([]byte, error) {
 	return clean, nil
 }
 
-// keep forgets what belongs to none of clusters.
+// keep drops the entries that belong to none of clusters.
 func (a *authorities) keep(clusters map[string]standing) {
 	hashes := map[string]bool{}
 	for _, s := range clusters {
@@ -109,12 +108,11 @@ func (a *authorities) keep(clusters map[string]standing) {
 	}
 }
 
-// wait returns when no question is open. They end with their context.
+// wait returns when no fetch is under way. Fetches end with their context.
 func (a *authorities) wait() { a.asked.Wait() }
 
-// certificates reads a list of certificates in PEM. It returns them and nothing
-// else that stood beside them, and their hash: "sha256:" and the SHA-256, in
-// hex, of their DER forms one after the other, sorted.
+// certificates parses a list of PEM certificates. It returns only the certificates, without any surrounding text, and their hash. The hash
+// is "sha256:" and the hex SHA-256 of their sorted and concatenated DER forms.
 func certificates(text []byte) (clean []byte, hash string, err error) {
 	if len(text) > maxAuthority {
 		return nil, "", fmt.Errorf("it has %d bytes; at most %d are published", len(text), maxAuthority)

@@ -20,22 +20,20 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// MembersConfigMap is where the list of members is shown, as JSON under
-// MembersData: a Members.
+// MembersConfigMap is the ConfigMap that shows the list of members. MembersData is its key; the value is a Members in JSON.
 const (
 	MembersConfigMap = "tailplane-members"
 	MembersData      = "members.json"
 )
 
 const (
-	// maxMembersBytes is less than the 1 MiB that a ConfigMap's data may have.
+	// maxMembersBytes is less than the 1 MiB limit of a ConfigMap's data.
 	maxMembersBytes = 1_000_000
-	// seenGrain is how far a lastSeen that moved on lies behind at most. Servers
-	// that live are seen all the time; each look would be a write.
+	// seenGrain is how far a published lastSeen may lag behind. Live servers are seen all the time, so without it each pass would write.
 	seenGrain = time.Minute
 )
 
-// A Cluster and its Members are those of the list of members.
+// Cluster and Member are the entries of the list of members.
 type (
 	Cluster = gossip.Cluster
 	Member  = gossip.ClusterMember
@@ -48,8 +46,8 @@ type Members struct {
 	Clusters   []Cluster `json:"clusters"`
 }
 
-// ordered returns a copy of clusters in the form in which they are compared and
-// published: sorted by name and id, times in whole seconds, no null.
+// ordered returns a copy of clusters in the form in which they are compared and published: sorted by name and id, times in whole seconds,
+// no null.
 func ordered(clusters []Cluster) []Cluster {
 	clusters = slices.Clone(clusters)
 	for i := range clusters {
@@ -64,14 +62,14 @@ func ordered(clusters []Cluster) []Cluster {
 		}
 		slices.SortFunc(c.Members, func(a, b Member) int { return cmp.Compare(a.Node, b.Node) })
 	}
-	slices.SortStableFunc(clusters, func(a, b Cluster) int { // who contests a cluster may share all of this with it
+	slices.SortStableFunc(clusters, func(a, b Cluster) int { // an entry that contests a cluster may share all of these fields with it
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Key.String(), b.Key.String()), cmp.Compare(a.URL, b.URL))
 	})
 	return clusters
 }
 
-// due says whether next is worth a write after was. That somebody was seen again
-// is worth one a minute, and nothing is worth none.
+// due reports whether next differs enough from was to be written. A newer lastSeen alone is worth one write per minute; an unchanged list
+// is worth none.
 func due(was, next []Cluster) bool {
 	if len(was) != len(next) {
 		return true
@@ -95,8 +93,7 @@ func due(was, next []Cluster) bool {
 	return false
 }
 
-// form is the stored form of clusters, of at most limit bytes. Those that a
-// person could sign in to have room before all others; the rest is counted.
+// form encodes clusters in at most limit bytes. Clusters that a person can sign in to come before all others; form counts the omitted ones.
 func form(now time.Time, clusters []Cluster, limit int) ([]byte, int, error) {
 	entries := make([][]byte, len(clusters))
 	order := make([]int, len(clusters))
@@ -121,14 +118,14 @@ func form(now time.Time, clusters []Cluster, limit int) ([]byte, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	// A line for each cluster, for people who look at the ConfigMap.
+	// One line per cluster, for people who read the ConfigMap.
 	b := fmt.Appendf(nil, `{"observedAt":%s,"omitted":%d,"clusters":[`, head, omitted)
 	entries = slices.DeleteFunc(entries, func(e []byte) bool { return e == nil })
 	b = append(append(b, '\n'), bytes.Join(entries, []byte(",\n"))...)
 	return append(b, "\n]}"...), omitted, nil
 }
 
-// rank is the order in which clusters have room.
+// rank is the order in which clusters get room in the ConfigMap.
 func rank(c Cluster) int {
 	n := 0
 	if !c.Self {
@@ -143,13 +140,13 @@ func rank(c Cluster) int {
 	return n
 }
 
-// A board is the ConfigMap, as one leader writes it.
+// A board writes the members ConfigMap while this server leads.
 type board struct {
 	client client.Client
 	key    client.ObjectKey
-	there  *corev1.ConfigMap // as it was read or written last; nil: to be read
-	shown  []Cluster         // what it shows; nil: nothing that counts
-	full   error             // what it had no room for
+	there  *corev1.ConfigMap // as last read or written; nil: must be read
+	shown  []Cluster         // its current content; nil: no valid content
+	full   error             // reports the clusters that it had no room for
 }
 
 func newBoard(config *rest.Config, namespace string) (*board, error) {
@@ -160,7 +157,7 @@ func newBoard(config *rest.Config, namespace string) (*board, error) {
 	return &board{client: c, key: client.ObjectKey{Namespace: namespace, Name: MembersConfigMap}}, nil
 }
 
-// read finds out what there is, if that is not known.
+// read fetches the ConfigMap if it is not cached.
 func (b *board) read(ctx context.Context) error {
 	if b.there != nil {
 		return nil
@@ -176,13 +173,12 @@ func (b *board) read(ctx context.Context) error {
 	return nil
 }
 
-// list is what was read or written last. What is no list is nothing that anybody
-// needs: it is ours, and written anew.
+// list decodes what was read or written last. Invalid content is of no use to anyone, so the next pass overwrites it.
 func (b *board) list() (m Members, ok bool) {
 	return m, json.Unmarshal([]byte(b.there.Data[MembersData]), &m) == nil
 }
 
-// loses reports whether a cluster that is shown is not one of these.
+// loses reports whether the ConfigMap shows a cluster that is not one of these.
 func (b *board) loses(ctx context.Context, clusters []Cluster) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -218,7 +214,7 @@ func (b *board) pass(ctx context.Context, now time.Time, clusters []Cluster) err
 	if err := b.client.Update(ctx, next); err != nil {
 		b.there = nil
 		if apierrors.IsConflict(err) {
-			return nil // somebody edited it; the next look has what is there
+			return nil // another client edited it; the next pass reads it again
 		}
 		return kube.ExplainGiven("write", "ConfigMap", b.key, err)
 	}

@@ -59,8 +59,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// The stored form is what a reader gets back; what has no room is counted, and
-// is what nobody could sign in to, as far as possible.
+// A reader of the stored form gets the same list back. Clusters without room are counted, and are those that a person could not sign in to,
+// as far as possible.
 func TestForm(t *testing.T) {
 	east, west, lost, odd, own := clusterNamed("east"), clusterNamed("west"), clusterNamed("lost"), clusterNamed("odd"), clusterNamed("zz-own")
 	lost.State, odd.Verified, own.Self, own.Labels, own.Members = gossip.Dead, false, true, nil, nil
@@ -84,7 +84,7 @@ func TestForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, want := range [][]string{{}, {"zz-own"}, {"east", "zz-own"}, {"east", "west", "zz-own"}, {"east", "odd", "west", "zz-own"}} {
-		room := 80 + n*(len(one)+10) // enough for n of them, whose lengths differ by their names
+		room := 80 + n*(len(one)+10) // enough for n of them; their lengths differ by their names
 		text, omitted, err := form(noon, all, room)
 		if err != nil || len(text) > room {
 			t.Fatal(len(text), err)
@@ -103,8 +103,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// The ConfigMap on a real API server: written on change, by an account that has
-// no more than get and update of it.
+// The ConfigMap on a real API server. It is written on change, by an account that has only get and update on it.
 func TestMembersConfigMap(t *testing.T) {
 	p := newPlace(t)
 	b, err := newBoard(p.config, p.ns)
@@ -149,7 +148,7 @@ func TestMembersConfigMap(t *testing.T) {
 		t.Error("a death is not shown")
 	}
 
-	// Somebody edits it: what he added stays, what is ours is put right by the next write.
+	// Another client edits it. Its additions stay, and the next write restores our data.
 	cm := p.configMap()
 	cm.Data["note"], cm.Data[MembersData] = "of an administrator", "{"
 	if err := p.admin.Update(t.Context(), cm); err != nil {
@@ -163,7 +162,7 @@ func TestMembersConfigMap(t *testing.T) {
 		t.Error("after an edit:", p.configMap().Data)
 	}
 
-	// More than an API server takes.
+	// More than an API server accepts.
 	var many []Cluster
 	for i := range 3000 {
 		c := clusterNamed(fmt.Sprintf("c%04d", i))
@@ -171,7 +170,7 @@ func TestMembersConfigMap(t *testing.T) {
 		many = append(many, c)
 	}
 	many[2999].Self = true
-	for range 2 { // it is said for as long as it is so
+	for range 2 { // the error is returned as long as it lasts
 		if err := b.pass(t.Context(), noon, ordered(many)); err == nil || !strings.Contains(err.Error(), "no room for") {
 			t.Errorf("too many: %v", err)
 		}
@@ -184,9 +183,9 @@ func TestMembersConfigMap(t *testing.T) {
 	if n := len(cm.Data[MembersData]); n > maxMembersBytes || n < maxMembersBytes-1000 || m.Omitted+len(m.Clusters) != 3000 || !m.Clusters[len(m.Clusters)-1].Self || !m.Clusters[len(m.Clusters)-1].Verified {
 		t.Errorf("%d bytes, %d clusters, %d omitted", n, len(m.Clusters), m.Omitted)
 	}
-	show(b, noon, east, west) // and there is room again
+	show(b, noon, east, west) // now there is room again
 
-	// It is not there, or not allowed: the error says what is to be done.
+	// The ConfigMap is missing or the account has no right. The error says what to do.
 	if err := p.admin.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: MembersConfigMap}}); err != nil {
 		t.Fatal(err)
 	}

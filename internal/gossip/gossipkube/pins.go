@@ -1,20 +1,18 @@
-// Package gossipkube keeps in the cluster what discovery must not forget and
-// what others read of it: pins, the list of members, ClusterProfile objects. It
-// keeps law 2: none of it is a secret, and nothing in it gives anybody access.
+// Package gossipkube stores in the cluster what discovery must not forget, and publishes what other programs read: pins, the list of
+// members and ClusterProfile objects. It keeps law 2: none of this is secret, and none of it grants access.
 //
-// The rights that it needs, all of them in one namespace:
+// The package needs these rights, all of them in one namespace:
 //
 //	configmaps tailplane-gossip-pins, tailplane-members    get, update    by name
 //	leases.coordination.k8s.io tailplane-access            get, update    by name
 //
-// and, with ClusterProfiles on, in the namespace of these:
+// and, with ClusterProfiles on, in their namespace:
 //
 //	clusterprofiles.multicluster.x-k8s.io                  list, create, update, delete
 //	clusterprofiles.multicluster.x-k8s.io/status           update
 //
-// The first three belong to the manifests, empty. The schema of ClusterProfile
-// is read under /openapi/v3, which every account may read (system:discovery):
-// to read its CustomResourceDefinition would be a right of the whole cluster.
+// The manifests create the first three objects, empty. The package reads the schema of ClusterProfile under /openapi/v3, which every
+// account may read (system:discovery). Reading its CustomResourceDefinition would need a right on the whole cluster.
 package gossipkube
 
 import (
@@ -37,37 +35,35 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// PinsConfigMap is where pins are kept, as JSON under pinsData.
+// PinsConfigMap is the ConfigMap that stores pins, as JSON under pinsData.
 const (
 	PinsConfigMap = "tailplane-gossip-pins"
 	pinsData      = "pins.json"
 )
 
-// Pins is the ConfigMap that the access servers of one cluster share. It needs
-// get and update on that one ConfigMap. An administrator may delete an entry: it
-// is not written again by a server that merely remembers it.
+// Pins is the ConfigMap that the access servers of one cluster share. It needs get and update on that one ConfigMap. An administrator may
+// delete an entry: servers that merely remember the entry do not write it again.
 type Pins struct {
 	client client.Client
 	key    client.ObjectKey
 	node   string
 
 	mu    sync.Mutex
-	known gossip.Memory // what was read or written last
+	known gossip.Memory // as last read or written
 }
 
-// stored is the form in which pins are kept.
+// stored is the form in which pins are stored.
 type stored struct {
 	Clusters    map[string]door.PublicKey `json:"clusters"`    // keys by cluster id
 	Nodes       map[string]string         `json:"nodes"`       // cluster ids by stable node id
-	Absent      map[string]int64          `json:"absent"`      // by node of nodes: since when the tailnet does not have it, in Unix seconds
-	Generations map[string]uint64         `json:"generations"` // the greatest that each server of this cluster ever had
+	Absent      map[string]int64          `json:"absent"`      // by node of nodes: Unix seconds since when the tailnet does not have it
+	Generations map[string]uint64         `json:"generations"` // the greatest generation of each server of this cluster
 }
 
-// maxGenerations bounds how many servers of this cluster are remembered: each
-// node that was ever made for one had an id of its own.
+// maxGenerations bounds how many servers of this cluster are remembered: each node that was ever created for one has its own id.
 const maxGenerations = 256
 
-// NewPins returns the pins of the node with that stable id. It asks nothing yet.
+// NewPins returns the pins of the node with that stable id. It makes no request yet.
 func NewPins(config *rest.Config, namespace, node string) (*Pins, error) {
 	c, err := newClient(config)
 	if err != nil {
@@ -76,7 +72,7 @@ func NewPins(config *rest.Config, namespace, node string) (*Pins, error) {
 	return &Pins{client: c, key: client.ObjectKey{Namespace: namespace, Name: PinsConfigMap}, node: node}, nil
 }
 
-// newClient knows just the kind of this file.
+// newClient returns a client that knows only ConfigMaps.
 func newClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -85,7 +81,7 @@ func newClient(config *rest.Config) (client.Client, error) {
 	return client.New(kube.Unthrottled(config), client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap")}, nil)})
 }
 
-// Load returns what is remembered.
+// Load returns the stored pins.
 func (p *Pins) Load(ctx context.Context) (gossip.Memory, error) {
 	_, s, err := p.read(ctx)
 	if err != nil {
@@ -97,10 +93,10 @@ func (p *Pins) Load(ctx context.Context) (gossip.Memory, error) {
 	return gossip.Memory{Generation: p.known.Generation, Clusters: maps.Clone(s.Clusters), Nodes: maps.Clone(s.Nodes), Absent: maps.Clone(s.Absent)}, nil
 }
 
-// saveTries bounds how often a write is tried again because another server wrote.
+// saveTries bounds how often Save retries a write after a conflict with another server.
 const saveTries = 5
 
-// Save writes what is new in m since the last Load or Save.
+// Save writes the changes in m since the last Load or Save.
 func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,8 +131,7 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 	return fmt.Errorf("the ConfigMap %s is changed by others all the time", p.key)
 }
 
-// bound drops the servers of this cluster that started longest ago, beyond a
-// number that no cluster has: a node is not given out twice.
+// bound drops the servers of this cluster that started longest ago, beyond a number that no cluster reaches. Node ids are never reused.
 func (p *Pins) bound(generations map[string]uint64) {
 	for len(generations) > maxGenerations {
 		oldest := ""
@@ -149,7 +144,7 @@ func (p *Pins) bound(generations map[string]uint64) {
 	}
 }
 
-// apply makes the change from old to new on what others may have changed too.
+// apply makes the change from old to new in on, which other servers may have changed too.
 func apply[V comparable](on, old, new map[string]V) {
 	for k, v := range new {
 		was, knew := old[k]
@@ -157,7 +152,7 @@ func apply[V comparable](on, old, new map[string]V) {
 			continue
 		}
 		if have, there := on[k]; there && have != v && !(knew && have == was) {
-			continue // another server of this cluster was first
+			continue // another server of this cluster wrote first
 		}
 		on[k] = v
 	}
@@ -179,7 +174,7 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
 			return nil, s, fmt.Errorf("the ConfigMap %s, data %s: %w; correct it, or remove the data and let every cluster be met anew", p.key, pinsData, err)
 		}
 	}
-	if s.Clusters == nil || s.Nodes == nil || s.Absent == nil || s.Generations == nil { // null is no map
+	if s.Clusters == nil || s.Nodes == nil || s.Absent == nil || s.Generations == nil { // null is not a valid map
 		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes, absent and generations are objects; correct it, or remove the data and let every cluster be met anew", p.key, pinsData)
 	}
 	if limit := uint64(time.Now().Add(generationAhead).Unix()); s.Generations[p.node] > limit {
@@ -188,6 +183,6 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
 	return cm, s, nil
 }
 
-// generationAhead is how far our own number, which begins as the time of a start,
-// may be ahead: others would take nothing of ours for as long.
+// generationAhead is how far this server's stored generation, which begins as its start time, may be ahead of the clock. Other servers
+// would reject this server's records until the clock has caught up.
 const generationAhead = 10 * 365 * 24 * time.Hour

@@ -29,8 +29,7 @@ func key(t *testing.T, n byte) door.PublicKey {
 	return k.Public()
 }
 
-// DSC-10: pins survive a restart, are shared by the servers of a cluster, and one
-// that an administrator deleted stays away.
+// DSC-10: pins survive a restart, and the servers of a cluster share them. A pin that an administrator deleted stays deleted.
 func TestPins(t *testing.T) {
 	c := kubetest.Start(t)
 	ns := c.Namespace(t)
@@ -74,7 +73,7 @@ func TestPins(t *testing.T) {
 	m1.Generation, m1.Clusters["east"], m1.Nodes["n7"], m1.Absent["n7"] = 41, a, "east", 1763726400
 	save(one, m1)
 	m2.Generation, m2.Clusters["west"], m2.Nodes["n8"] = 17, b, "west"
-	save(two, m2) // does not undo what the other wrote
+	save(two, m2) // does not undo the other server's write
 	again := load(one)
 	if again.Generation != 41 || !maps.Equal(again.Clusters, map[string]door.PublicKey{"east": a, "west": b}) || !maps.Equal(again.Nodes, map[string]string{"n7": "east", "n8": "west"}) ||
 		!maps.Equal(again.Absent, map[string]int64{"n7": 1763726400}) {
@@ -84,7 +83,7 @@ func TestPins(t *testing.T) {
 		t.Errorf("the generation of the other is %d", g)
 	}
 
-	// An administrator deletes a pin, by hand.
+	// An administrator deletes a pin by hand.
 	cm := new(corev1.ConfigMap)
 	at := client.ObjectKey{Namespace: ns, Name: PinsConfigMap}
 	if err := admin.Get(t.Context(), at, cm); err != nil {
@@ -96,7 +95,7 @@ func TestPins(t *testing.T) {
 	}
 	again.Generation = 42
 	delete(again.Absent, "n7") // the node is back
-	save(one, again)           // it remembers east, and has nothing new to say of it
+	save(one, again)           // it remembers east but has no change for it
 	if m := load(one); m.Generation != 42 || len(m.Absent) != 0 || !maps.Equal(m.Clusters, map[string]door.PublicKey{"west": b}) {
 		t.Errorf("a deleted pin is back: %+v", m)
 	}
@@ -108,8 +107,8 @@ func TestPins(t *testing.T) {
 		t.Errorf("the generation fell to %d", g)
 	}
 
-	// Of two servers that met different ones as the same cluster, the one that wrote
-	// first is right for both; who has followed a handover says so.
+	// If two servers met different nodes as the same cluster, both keep the entry that was written first. A server that followed a handover
+	// writes the new key.
 	c1, c2 := load(one), load(two)
 	c1.Clusters["south"], c2.Clusters["south"] = a, b
 	save(one, c1)
@@ -124,7 +123,7 @@ func TestPins(t *testing.T) {
 		t.Errorf("south is still %v", got)
 	}
 
-	// What is damaged is neither used nor overwritten.
+	// Damaged data is neither used nor overwritten.
 	if err := admin.Get(t.Context(), at, cm); err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +154,7 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// However many nodes there ever were for the servers of this cluster, those that
-// started last are remembered, and this one whenever it started.
+// However many nodes the servers of this cluster ever had, the latest generations are kept, and always the one of this node.
 func TestGenerationsAreBounded(t *testing.T) {
 	p, all := &Pins{node: "n0"}, map[string]uint64{}
 	for i := range maxGenerations + 9 {

@@ -29,11 +29,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// noon is when tests begin, unless time matters.
+// noon is the start time of tests, unless time matters.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// A place is a namespace with what the manifests make, and an account that has
-// the rights of the package comment, and no others.
+// A place is a namespace with the objects of the manifests, and an account with exactly the rights in the package comment.
 type place struct {
 	t      *testing.T
 	c      *kubetest.Cluster
@@ -110,17 +109,17 @@ func (p *place) configMap() *corev1.ConfigMap {
 	return cm
 }
 
-// A logbook keeps what was logged.
+// A logbook stores log lines.
 type logbook struct{ kubetest.Log }
 
 func (l *logbook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// count says how many lines have the text.
+// count returns how many lines contain the text.
 func (l *logbook) count(text string) int { return strings.Count(l.String(), text) }
 
 func (l *logbook) reports() *reports { return &reports{log: l.logger(), texts: map[string]string{}} }
 
-// clusterNamed is a verified cluster, alive and just seen.
+// clusterNamed returns a verified cluster that is alive and was just seen.
 func clusterNamed(name string) Cluster {
 	return Cluster{
 		APIEndpoint: "https://k8s." + name + ".example:6443", APIPort: 6443, Labels: map[string]string{"env": "prod"}, Name: name, ID: "id-of-" + name,
@@ -129,7 +128,7 @@ func clusterNamed(name string) Cluster {
 	}
 }
 
-// authorityNamed makes a certificate authority, and returns it with its hash.
+// authorityNamed creates a certificate authority and returns it with its hash.
 func authorityNamed(t *testing.T, serial int64) ([]byte, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -149,7 +148,7 @@ func authorityNamed(t *testing.T, serial int64) ([]byte, string) {
 	return text, hash
 }
 
-// background runs f until its context is cancelled by stop, which waits for it.
+// background runs f until stop cancels its context; stop waits for f.
 func background(t *testing.T, f func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

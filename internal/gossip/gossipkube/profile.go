@@ -21,23 +21,22 @@ const (
 	manager      = "tailplane" // the label's value, and the name of the access provider
 	healthy      = "ControlPlaneHealthy"
 	idAnnotation = "tailplane.dev/cluster-id" // an id may be longer than a label's value
-	// goneAnnotation is on the profile of a cluster that is dead, left or not
-	// listed: since when, so that a restart does not begin to count anew.
+	// goneAnnotation is on the profile of a cluster that is dead, has left or is not listed. Its value is the time since then, so a restart
+	// does not start the count again.
 	goneAnnotation = "tailplane.dev/gone-since"
 
 	hashLength  = 20
 	maxSlug     = 40
-	maxProperty = 253 // bytes of a property's name
+	maxProperty = 253 // maximum bytes in a property's name
 )
 
-// profileSuffix tells clusters apart; their names need not differ.
+// profileSuffix returns a suffix that makes profile names unique; cluster names need not be unique.
 func profileSuffix(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
-// profileName is a slug of the cluster's name to read and a hash of its id. A
-// profile keeps its name when the cluster's changes.
+// profileName returns a readable slug of the cluster's name and a hash of its id. A profile keeps its name when the cluster's name changes.
 func profileName(c Cluster) string {
 	var slug strings.Builder
 	for _, r := range strings.ToLower(c.Name) {
@@ -52,8 +51,8 @@ func profileName(c Cluster) string {
 	return cmp.Or(strings.Trim(slug.String(), "-"), "cluster") + profileSuffix(c.ID)
 }
 
-// ownID is the id of the cluster whose profile o is, or empty if it is not one
-// that we made: our label alone could be anybody's.
+// ownID returns the id of the cluster that o describes, or "" if Tailplane did not create o. The label alone proves nothing, because any
+// client can set it.
 func ownID(o *unstructured.Unstructured) string {
 	id := o.GetAnnotations()[idAnnotation]
 	by, _, _ := unstructured.NestedString(o.Object, "spec", "clusterManager", "name")
@@ -63,10 +62,10 @@ func ownID(o *unstructured.Unstructured) string {
 	return id
 }
 
-// A standing is how a cluster stands in the list of members.
+// A standing is the status of a cluster in the list of members.
 type standing struct {
 	*Cluster      // nil: not listed, or not verified
-	doubted  bool // listed, but not verified, or in conflict with another one
+	doubted  bool // listed, but not verified or in conflict with another entry
 }
 
 // standings returns the clusters of the list by id.
@@ -75,7 +74,7 @@ func standings(clusters []Cluster) map[string]standing {
 	for i := range clusters {
 		c := &clusters[i]
 		switch was := all[c.ID]; {
-		case was.Cluster != nil: // the verified one; who contests it changes nothing
+		case was.Cluster != nil: // keep the verified entry; an entry that contests it changes nothing
 		case c.Verified && !c.Conflict:
 			all[c.ID] = standing{Cluster: c}
 		default:
@@ -85,12 +84,12 @@ func standings(clusters []Cluster) map[string]standing {
 	return all
 }
 
-// gone says since when the cluster of profile o, which may be nil, is gone; zero
-// if it is not. Settled means that the list has had the time to be complete.
+// gone returns since when the cluster of profile o is gone, or zero if it is not. o may be nil. settled means that the list has had time to
+// become complete.
 func (s standing) gone(o *unstructured.Unstructured, now time.Time, settled bool) time.Time {
 	var noted time.Time
 	if o != nil {
-		// What cannot be, such as a time to come, is not a reason to delete.
+		// An impossible value, such as a time in the future, is no reason to delete.
 		if t, err := time.Parse(time.RFC3339, o.GetAnnotations()[goneAnnotation]); err == nil && !t.After(now) {
 			noted = t
 		}
@@ -102,7 +101,7 @@ func (s standing) gone(o *unstructured.Unstructured, now time.Time, settled bool
 	case s.State == gossip.Alive || s.State == gossip.Suspect:
 		return time.Time{}
 	case s.State != gossip.Dead && s.State != gossip.Gone:
-		return noted // unknown: no reason to begin, and none to begin anew
+		return noted // unknown: neither start nor restart the count
 	case !s.LastSeen.IsZero() && !s.LastSeen.After(now):
 		return s.LastSeen
 	}
@@ -112,7 +111,7 @@ func (s standing) gone(o *unstructured.Unstructured, now time.Time, settled bool
 	return noted
 }
 
-// health is the condition for a standing.
+// health returns the condition for a standing.
 func (s standing) health() (status metav1.ConditionStatus, reason, message string) {
 	switch {
 	case s.doubted:
@@ -133,8 +132,8 @@ func (s standing) health() (status metav1.ConditionStatus, reason, message strin
 	return metav1.ConditionUnknown, "Unknown", "The access servers of the cluster have not been heard, or this one hears nobody."
 }
 
-// describe returns o with metadata and spec as they should be; o is nil for a
-// cluster that has no profile yet. It changes nothing of o.
+// describe returns a copy of o with the desired metadata and spec. o is nil for a cluster that has no profile yet. describe does not modify
+// o.
 func (s standing) describe(o *unstructured.Unstructured, version, namespace string, gone time.Time) *unstructured.Unstructured {
 	if o == nil {
 		o = &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"clusterManager": map[string]any{"name": manager}}}}
@@ -157,7 +156,7 @@ func (s standing) describe(o *unstructured.Unstructured, version, namespace stri
 	}
 	if s.Cluster != nil {
 		notes[idAnnotation] = s.ID
-		_ = unstructured.SetNestedField(o.Object, s.Name, "spec", "displayName") // fails if spec were no object, which the schema excludes
+		_ = unstructured.SetNestedField(o.Object, s.Name, "spec", "displayName") // cannot fail: the schema requires spec to be an object
 	}
 	if delete(notes, goneAnnotation); !gone.IsZero() {
 		notes[goneAnnotation] = gone.UTC().Format(time.RFC3339)
@@ -166,8 +165,7 @@ func (s standing) describe(o *unstructured.Unstructured, version, namespace stri
 	return o
 }
 
-// report returns o with the status as it should be. The authority is nil while
-// it is not known. It changes nothing of o.
+// report returns a copy of o with the desired status. authority is nil while it is unknown. report does not modify o.
 func (s standing) report(o *unstructured.Unstructured, access bool, authority []byte, now time.Time) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	status, _, _ := unstructured.NestedMap(o.Object, "status")
@@ -204,7 +202,7 @@ func entries(list any) (all []map[string]any) {
 	return all
 }
 
-// conditions returns those of was with ours as it should be; others stay.
+// conditions returns was with our condition updated; it keeps the other conditions.
 func (s standing) conditions(was []map[string]any, generation int64, now time.Time) (all []any) {
 	status, reason, message := s.health()
 	since := now.UTC().Format(time.RFC3339)
@@ -221,9 +219,8 @@ func (s standing) conditions(was []map[string]any, generation int64, now time.Ti
 	})
 }
 
-// properties are the cluster's labels. One without a value cannot be a property.
-// The first versions of the kind want lastObservedTime; it moves only when
-// another property changes, because it would be a write each time.
+// properties returns the cluster's labels. A label without a value cannot be a property. The first versions of the kind require
+// lastObservedTime. It moves only when another property changes, because otherwise each pass would write.
 func (s standing) properties(was []map[string]any, now time.Time) []any {
 	seen := s.LastSeen
 	if seen.IsZero() {
@@ -251,8 +248,8 @@ func (s standing) properties(was []map[string]any, now time.Time) []any {
 	return all
 }
 
-// providers returns those of was with ours as it should be. A cluster that
-// nothing vouches for has none; that of one which is not listed stays.
+// providers returns was with our access provider updated. A cluster that is not verified has none. The provider of a cluster that is not
+// listed stays.
 func (s standing) providers(was []map[string]any, authority []byte) (all []any) {
 	for _, p := range was {
 		if p["name"] != manager || s.Cluster == nil && !s.doubted {
@@ -267,7 +264,7 @@ func (s standing) providers(was []map[string]any, authority []byte) (all []any) 
 	return all
 }
 
-// authorityIn returns the certificates that our access provider of o has.
+// authorityIn returns the certificates in our access provider of o.
 func authorityIn(o *unstructured.Unstructured) []byte {
 	if o == nil {
 		return nil

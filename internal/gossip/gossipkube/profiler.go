@@ -17,35 +17,30 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Profiles say how to write ClusterProfile objects, one for each verified
-// cluster, so that tools which know the Cluster Inventory API find them. They
-// are off, with a line in the log, while the API server does not have the kind.
-// Every field is required.
+// Profiles configure the writing of ClusterProfile objects, one for each verified cluster, for tools that use the Cluster Inventory API.
+// While the API server does not have the kind, the profiler is off and logs that once. Every field is required.
 type Profiles struct {
 	Namespace   string
-	ForgetAfter time.Duration // how long the profile of a cluster that is gone stays
+	ForgetAfter time.Duration // how long to keep the profile of a cluster that is gone
 
-	// CA returns the certificate authority of the cluster's API server, PEM, as one of
-	// its servers says. The signed record has its hash, so no other proof is needed. It is asked beside the
-	// publishing, once for each Cluster.CAHash, and what does not fit that is not
-	// published. It must return soon after its context ends.
+	// CA returns the PEM certificate authority of the cluster's API server, as one of the cluster's servers reports it. The signed record
+	// has its hash, so no other proof is needed. The profiler calls CA in the background, once for each Cluster.CAHash, and does not
+	// publish a result that does not match the hash. CA must return soon after its context ends.
 	CA func(context.Context, Cluster) ([]byte, error)
 }
 
 const (
-	lookEvery = 10 * time.Minute // for a kind that came, went or has a new schema
-	listEvery = 5 * time.Minute  // for profiles that somebody changed
-	// settleTime is how long after a start a missing cluster may just not have been
-	// met yet.
+	lookEvery = 10 * time.Minute // to detect a kind that came, went or has a new schema
+	listEvery = 5 * time.Minute  // to detect profiles that other clients changed
+	// settleTime is how long after a start a missing cluster may simply not have been met yet.
 	settleTime = time.Minute
-	// passWrites bounds the requests of one pass, so that the list of members,
-	// which comes before, is not held up for long.
+	// passWrites bounds the requests of one pass, so that a pass does not delay the list of members for long.
 	passWrites = 100
 	passLimit  = 20 * time.Second
 	blockTime  = time.Minute // after a write that failed
 )
 
-// A profiler writes ClusterProfiles, as one leader.
+// A profiler writes ClusterProfiles while this server leads.
 type profiler struct {
 	*Profiles
 	schemas     rest.Interface
@@ -55,22 +50,21 @@ type profiler struct {
 	authorities *authorities
 
 	served   served
-	lookedAt time.Time // zero: to be looked at
-	listedAt time.Time // zero: to be listed
+	lookedAt time.Time // zero: read the schema in the next pass
+	listedAt time.Time // zero: list in the next pass
 	known    map[string]*unstructured.Unstructured
 	blocked  map[string]block // by cluster id
 	sent     map[string]sent  // by cluster id
 }
 
-// A sent is a status that was written, and the version of the object that came
-// of it. A server that keeps less, because it stores another version of the
-// kind, is not sent the same again for ever.
+// A sent is a status that was written, and the resource version that resulted. A server that stores another version of the kind may keep
+// fewer fields; sent prevents writing the same status to it again in every pass.
 type sent struct {
 	status  any
 	version string
 }
 
-// A block is why and until when a profile is not written.
+// A block is why and until when the profiler does not write a profile.
 type block struct {
 	until time.Time
 	err   error
@@ -92,15 +86,15 @@ func newProfiler(config *rest.Config, p *Profiles, said *reports, began time.Tim
 	}}, nil
 }
 
-// forget makes the next pass look at everything.
+// forget makes the next pass read everything again.
 func (f *profiler) forget() {
 	f.lookedAt, f.listedAt = time.Time{}, time.Time{}
 	clear(f.blocked)
 	clear(f.sent)
 }
 
-// pass brings the profiles up to clusters, or as far as one pass may go. Its
-// context bounds questions for authorities too, which go on after it.
+// pass writes the profiles of clusters, as far as the limits of one pass allow. Fetches of authorities run with lead, so they may continue
+// after the pass.
 func (f *profiler) pass(lead context.Context, now time.Time, clusters []Cluster) error {
 	ctx, cancel := context.WithTimeout(lead, passLimit)
 	defer cancel()
@@ -140,7 +134,7 @@ func (f *profiler) pass(lead context.Context, now time.Time, clusters []Cluster)
 	return f.troubles()
 }
 
-// look finds out how the kind is served, from time to time.
+// look determines how the API server serves the kind, every lookEvery.
 func (f *profiler) look(ctx context.Context, now time.Time) error {
 	first := f.lookedAt.IsZero()
 	if !first && now.Sub(f.lookedAt) < lookEvery {
@@ -162,14 +156,14 @@ func (f *profiler) look(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// list learns which profiles of ours there are, from time to time.
+// list fetches our existing profiles, every listEvery.
 func (f *profiler) list(ctx context.Context, now time.Time) error {
 	if !f.listedAt.IsZero() && now.Sub(f.listedAt) < listEvery {
 		return nil
 	}
 	found, err := f.resource().List(ctx, metav1.ListOptions{LabelSelector: managerLabel + "=" + manager})
 	if apierrors.IsNotFound(err) {
-		f.lookedAt = time.Time{} // the kind went away
+		f.lookedAt = time.Time{} // the kind was removed
 	}
 	if err != nil {
 		return f.explain("list", err)
@@ -189,26 +183,24 @@ func (f *profiler) resource() dynamic.ResourceInterface {
 	return f.objects.Resource(f.served.resource()).Namespace(f.Namespace)
 }
 
-// failed decides what becomes of a cluster whose profile could not be written.
-// It returns an error when the others would fail for the same reason.
+// failed handles a cluster whose profile could not be written. It returns an error when the other profiles would fail for the same reason.
 func (f *profiler) failed(id string, err error, now time.Time) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		return f.explain("write", err)
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err) && f.known[id] != nil:
-		f.listedAt = time.Time{} // somebody edited or deleted it
+		f.listedAt = time.Time{} // another client edited or deleted it
 		return nil
 	case errors.Is(err, errTaken):
-		f.listedAt = time.Time{} // or it is ours, of a leader before us
+		f.listedAt = time.Time{} // or a previous leader created it
 	case apierrors.IsNotFound(err):
-		f.lookedAt = time.Time{} // the kind went away, or there is no such namespace
+		f.lookedAt = time.Time{} // the kind was removed, or the namespace does not exist
 	}
 	f.blocked[id] = block{now.Add(blockTime), err}
 	return nil
 }
 
-// troubles are the writes that failed, as one error that stays the same while
-// they do.
+// troubles returns the failed writes as one error. Its text stays the same while the failures do.
 func (f *profiler) troubles() error {
 	if len(f.blocked) == 0 {
 		return nil
@@ -224,7 +216,7 @@ func (f *profiler) explain(doing string, err error) error {
 	return fmt.Errorf("%s ClusterProfiles in %s: %w", doing, f.Namespace, err)
 }
 
-// errTaken is not our object.
+// errTaken is the error for an object that Tailplane did not create.
 var errTaken = errors.New("there is a ClusterProfile of that name that Tailplane did not make; it is left alone")
 
 // An errand is the work of one pass.
@@ -236,7 +228,7 @@ type errand struct {
 	writes int
 }
 
-// bring makes the profile of one cluster what it should be.
+// bring reconciles the profile of one cluster.
 func (p *errand) bring(id string, s standing) error {
 	o := p.known[id]
 	gone := s.gone(o, p.now, p.now.Sub(p.began) >= settleTime)
@@ -245,7 +237,7 @@ func (p *errand) bring(id string, s standing) error {
 		return p.remove(id, o)
 	}
 	if s.Cluster == nil && (o == nil || gone.IsZero()) {
-		return nil // nobody's, or perhaps not met yet
+		return nil // not our cluster, or perhaps not met yet
 	}
 	var authority []byte
 	if s.Cluster != nil && p.served.access {
@@ -279,7 +271,7 @@ func (p *errand) bring(id string, s standing) error {
 	return nil
 }
 
-// remove deletes o, if it is still what we saw.
+// remove deletes o if it has not changed since it was read.
 func (p *errand) remove(id string, o *unstructured.Unstructured) error {
 	if o == nil {
 		return nil

@@ -29,16 +29,16 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// A hall is a place whose API server has, or has not, ClusterProfile.
+// A hall is a place whose API server may have ClusterProfile.
 type hall struct {
 	*place
 	objects dynamic.Interface // the admin's
 	log     *logbook
-	writes  *atomic.Int32 // requests of profilers that are more than a look
+	writes  *atomic.Int32 // requests of profilers, except reads
 }
 
-// A counting transport counts writes. An object's version does not tell: the
-// server does not store what changes nothing.
+// A counting transport counts writes. The version of an object does not show a write that changes nothing, because the server does not
+// store it.
 type counting struct {
 	http.RoundTripper
 	writes *atomic.Int32
@@ -51,13 +51,12 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// install makes the API server serve one of testdata, or nothing. A definition
-// takes a moment to come and go.
+// install makes the API server serve one definition of testdata, or none. A definition takes a moment to appear and to disappear.
 func (h *hall) install(file string, want served) {
 	h.t.Helper()
 	crds := h.objects.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	f := h.profiler(noon, nil)
-	if file == "" || file == "v1alpha2.yaml" { // what is stored as v1alpha1 would be in its way
+	if file == "" || file == "v1alpha2.yaml" { // objects stored as v1alpha1 would prevent that
 		err := crds.Delete(h.t.Context(), "clusterprofiles."+profileGroup, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			h.t.Fatal(err)
@@ -86,7 +85,7 @@ func (h *hall) install(file string, want served) {
 	})
 }
 
-// profiler is one that began two minutes before now.
+// profiler returns a profiler that began at the given time.
 func (h *hall) profiler(began time.Time, ca func(context.Context, Cluster) ([]byte, error)) *profiler {
 	h.t.Helper()
 	if ca == nil {
@@ -101,7 +100,7 @@ func (h *hall) profiler(began time.Time, ca func(context.Context, Cluster) ([]by
 	return f
 }
 
-// pass is one pass and, when authorities were asked for, another one.
+// pass runs one pass and, if it fetched authorities, another one.
 func (h *hall) pass(f *profiler, now time.Time, clusters ...Cluster) {
 	h.t.Helper()
 	for range 2 {
@@ -116,7 +115,7 @@ func (h *hall) profiles(version string) dynamic.ResourceInterface {
 	return h.objects.Resource(served{version: version}.resource()).Namespace(h.ns)
 }
 
-// all returns the profiles there are, by name.
+// all returns the existing profiles by name.
 func (h *hall) all(version string) map[string]*unstructured.Unstructured {
 	h.t.Helper()
 	list, err := h.profiles(version).List(h.t.Context(), metav1.ListOptions{})
@@ -145,7 +144,7 @@ func versions(all map[string]*unstructured.Unstructured) map[string]string {
 	return v
 }
 
-// health returns status, reason and time of the one condition.
+// health returns status, reason and time of the condition.
 func health(o *unstructured.Unstructured) (string, string, string) {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range entries(any(list)) {
@@ -156,8 +155,7 @@ func health(o *unstructured.Unstructured) (string, string, string) {
 	return "", "", ""
 }
 
-// DSC-14: on a real API server, with each schema that ClusterProfile ever had,
-// by an account with the rights of the package comment.
+// DSC-14: on a real API server, with each schema that ClusterProfile ever had, by an account with the rights in the package comment.
 func TestClusterProfiles(t *testing.T) {
 	p := newPlace(t)
 	objects, err := dynamic.NewForConfig(p.c.AdminConfig())
@@ -201,8 +199,7 @@ func TestClusterProfiles(t *testing.T) {
 	run("the kind goes away", (*hall).away)
 }
 
-// Without the kind: one line in the log, no write, no error. When it comes, it is
-// found.
+// Without the kind: one log line, no write and no error. When the kind appears, the profiler finds it.
 func (h *hall) off() {
 	t := h.t
 	f := h.profiler(noon.Add(-time.Hour), nil)
@@ -220,7 +217,7 @@ func (h *hall) off() {
 	}
 }
 
-// schema is a profile's life with one schema of the kind.
+// schema tests the life of a profile with one schema of the kind.
 func (h *hall) schema(s served, pruned bool) {
 	t := h.t
 	defer h.clear(s.version)
@@ -293,20 +290,20 @@ func (h *hall) schema(s served, pruned bool) {
 		t.Errorf("a provider without an authority: %v", got)
 	}
 
-	// What is as it should be is not written again.
+	// An unchanged profile is not written again.
 	before := h.writes.Load()
 	later := slices.Clone(list)
 	later[0].LastSeen = noon.Add(time.Minute)
 	h.pass(f, noon.Add(time.Minute), later...)
 	other := h.profiler(noon.Add(-time.Hour), func(context.Context, Cluster) ([]byte, error) { return ca, nil })
-	if !pruned { // a new leader cannot know what the server does not keep
+	if !pruned { // a new leader cannot know which fields the server drops
 		h.pass(other, noon.Add(time.Minute), later...)
 	}
 	if n := h.writes.Load() - before; n != 0 {
 		t.Errorf("%d writes of what is there already", n)
 	}
 
-	// Health follows, and so do labels, name and address; the object stays.
+	// Health, labels, name and address follow the cluster; the object stays.
 	later[0].State, later[0].Name, later[0].Labels, later[0].APIEndpoint = gossip.Suspect, "renamed", map[string]string{"env": "test"}, "https://moved.example:443"
 	h.pass(f, noon.Add(2*time.Minute), later...)
 	o := h.all(s.version)[name]
@@ -330,7 +327,7 @@ func (h *hall) schema(s served, pruned bool) {
 		t.Errorf("back: %s since %s", status, since)
 	}
 
-	// Nothing vouches for it any more: nobody is sent there.
+	// The cluster is no longer verified, so the profile must not lead anyone there.
 	later[0].Verified = false
 	h.pass(f, noon.Add(5*time.Minute), later...)
 	if status, reason, _ := health(h.all(s.version)[name]); status != "Unknown" || reason != "NotVerified" || provider(name) != nil {
@@ -343,15 +340,15 @@ func (h *hall) schema(s served, pruned bool) {
 
 const best = "v1alpha2"
 
-// A profile goes when its cluster has been gone for forgetAfter: dead, left, or
-// not listed at all; not before, and not when it came back meanwhile.
+// A profile is deleted when its cluster has been gone for forgetAfter, either dead, left or not listed. It is not deleted earlier, and not
+// if the cluster came back meanwhile.
 func (h *hall) forgotten() {
 	t := h.t
 	defer h.clear(best)
 	f := h.profiler(noon, nil)
 	own, dead, left, lost, back := clusterNamed("own"), clusterNamed("dead"), clusterNamed("left"), clusterNamed("lost"), clusterNamed("back")
 	h.pass(f, noon, own, dead, left, lost, back)
-	// Just after the start, one that is missing has perhaps not been met yet.
+	// Just after the start, a missing cluster may not have been met yet.
 	h.pass(f, noon.Add(settleTime-time.Second), own, dead, left, back)
 	if status, reason, _ := health(h.all(best)[profileName(lost)]); reason != "Alive" {
 		t.Errorf("too early: %s because %s", status, reason)
@@ -373,7 +370,7 @@ func (h *hall) forgotten() {
 	if since := h.all(best)[profileName(back)].GetAnnotations()[goneAnnotation]; since != "" {
 		t.Errorf("it is back, and gone since %s", since)
 	}
-	doubt := dead // we hear nobody: that is no sign of life
+	doubt := dead // this server hears no other: that is no sign of life
 	doubt.State = gossip.Unknown
 	h.pass(f, noon.Add(11*time.Minute), own, doubt, left, back)
 	if _, reason, _ := health(h.all(best)[profileName(dead)]); reason != "Unknown" || h.all(best)[profileName(dead)].GetAnnotations()[goneAnnotation] != "2026-11-21T12:01:00Z" {
@@ -388,7 +385,7 @@ func (h *hall) forgotten() {
 		return names
 	}
 	for _, tc := range []struct {
-		after time.Duration // since the last sight of dead
+		after time.Duration // since dead was last seen
 		want  string
 	}{
 		{time.Hour, "[back dead left lost own]"},
@@ -406,21 +403,21 @@ func (h *hall) forgotten() {
 	}
 }
 
-// What a leader before us began is gone on with: a restart neither forgets nor
-// begins to count anew, and does not take for gone whom it has not met yet.
+// A new leader continues what the previous one began. It neither forgets nor restarts the count, and does not treat a cluster that it has
+// not met yet as gone.
 func (h *hall) restart() {
 	t := h.t
 	defer h.clear(best)
 	own, lost, quiet := clusterNamed("own"), clusterNamed("lost"), clusterNamed("quiet")
 	h.pass(h.profiler(noon.Add(-time.Hour), nil), noon, own, lost, quiet)
-	h.pass(h.profiler(noon.Add(-time.Hour), nil), noon.Add(time.Second), own, quiet) // lost is lost
+	h.pass(h.profiler(noon.Add(-time.Hour), nil), noon.Add(time.Second), own, quiet) // lost is missing
 
 	f := h.profiler(noon.Add(30*time.Minute), nil)
 	h.pass(f, noon.Add(30*time.Minute), own)
 	if _, reason, _ := health(h.all(best)[profileName(quiet)]); reason != "Alive" || len(h.all(best)) != 3 {
 		t.Errorf("quiet: %s", reason)
 	}
-	// A tampered time to come, or none at all, is no reason to delete.
+	// A tampered time in the future, or no time, is no reason to delete.
 	quiet.State = gossip.Unknown
 	h.pass(f, noon.Add(59*time.Minute), own, quiet)
 	if len(h.all(best)) != 3 {
@@ -442,9 +439,8 @@ func (h *hall) restart() {
 	}
 }
 
-// An authority is published only when it fits the record; it is asked for once,
-// and again after a minute when that failed; nothing that stood beside it is
-// published.
+// An authority is published only if it matches the hash in the record. It is fetched once, and again a minute after a failure. Text around
+// the certificates is not published.
 func (h *hall) authority() {
 	t := h.t
 	defer h.clear(best)
@@ -488,25 +484,25 @@ func (h *hall) authority() {
 	if string(published()) != string(good) {
 		t.Errorf("published: %s", published())
 	}
-	// The next leader has it from the profile.
+	// The next leader reads it from the profile.
 	again := h.profiler(noon.Add(-time.Hour), ca)
 	h.pass(again, now.Add(time.Second), east)
 	if questions() != n+1 || string(published()) != string(good) {
 		t.Errorf("asked %d times", questions()-n)
 	}
-	// Dead clusters are not asked, and keep what they had.
+	// Dead clusters are not queried, and their authority stays.
 	east.State = gossip.Dead
 	h.pass(again, now.Add(2*time.Second), east)
 	if questions() != n+1 || string(published()) != string(good) {
 		t.Error("a dead one was asked or lost its authority")
 	}
-	// Another hash: the old one goes at once, before the new one is known.
+	// With another hash, the old authority is removed at once, before the new one is known.
 	east.State, east.CAHash = gossip.Alive, wrongHash
 	h.pass(again, now.Add(3*time.Second), east)
 	if published() != nil {
 		t.Error("an authority that does not fit any more is published")
 	}
-	// Without a hash there is nothing to check by.
+	// Without a hash, no authority can be verified.
 	n = questions()
 	east.CAHash = ""
 	h.pass(again, now.Add(time.Hour), east)
@@ -515,8 +511,7 @@ func (h *hall) authority() {
 	}
 }
 
-// Objects that we did not make are neither changed nor deleted, whatever their
-// name and label.
+// Objects that Tailplane did not create are neither changed nor deleted, whatever their name and label are.
 func (h *hall) others() {
 	t := h.t
 	defer h.clear(best)
@@ -539,12 +534,12 @@ func (h *hall) others() {
 	}
 	foreign(profileName(taken), "fleet", map[string]string{managerLabel: "fleet"}, id(taken))
 	foreign(profileName(also), manager, nil, id(also))                                  // without the label
-	foreign("gone"+profileSuffix("gone"), manager, nil, id(Cluster{ID: "gone"}))        // so too, of one that is not listed
-	foreign("mine"+profileSuffix("mine"), "fleet", ours, id(Cluster{ID: "mine"}))       // another manager's
+	foreign("gone"+profileSuffix("gone"), manager, nil, id(Cluster{ID: "gone"}))        // the same, for a cluster that is not listed
+	foreign("mine"+profileSuffix("mine"), "fleet", ours, id(Cluster{ID: "mine"}))       // of another manager
 	foreign("hand-made", manager, ours, nil)                                            // of no cluster
 	foreign("a-copy", manager, ours, id(Cluster{ID: "copied"}))                         // under another name
-	foreign("plain", "fleet", map[string]string{"app": "x"}, nil)                       // nothing to do with us
-	foreign(profileName(clusterNamed("lost")), manager, ours, id(clusterNamed("lost"))) // as ours are
+	foreign("plain", "fleet", map[string]string{"app": "x"}, nil)                       // unrelated to Tailplane
+	foreign(profileName(clusterNamed("lost")), manager, ours, id(clusterNamed("lost"))) // in the form of our profiles
 	before := versions(h.all(best))
 	f := h.profiler(noon.Add(-time.Hour), nil)
 	var said string
@@ -563,7 +558,7 @@ func (h *hall) others() {
 		t.Error("one that is taken keeps others from being written")
 	}
 	delete(after, profileName(clusterNamed("own")))
-	delete(before, profileName(clusterNamed("lost"))) // this one was ours, and long gone
+	delete(before, profileName(clusterNamed("lost"))) // this one was ours, and its cluster is long gone
 	if !maps.Equal(before, after) {
 		t.Errorf("before %v, after %v", before, after)
 	}
@@ -577,7 +572,7 @@ func (h *hall) others() {
 	}
 }
 
-// What somebody changes of ours is put right, and what he adds stays.
+// Changes by other clients to our fields are reverted; their additions stay.
 func (h *hall) edited() {
 	t := h.t
 	defer h.clear(best)
@@ -612,7 +607,7 @@ func (h *hall) edited() {
 	if h.all(best)[profileName(west)] == nil {
 		t.Error("what somebody deleted is not made again")
 	}
-	// An edit that we have not seen is not overwritten, but seen at the next look.
+	// An unseen edit is not overwritten; the next pass reads it.
 	patch(`{"metadata":{"labels":{"team":"b"}}}`)
 	east.Name = "orient"
 	h.pass(f, noon.Add(listEvery+time.Second), east, west)
@@ -625,7 +620,7 @@ func (h *hall) edited() {
 	}
 }
 
-// A pass is bounded, so many clusters take several.
+// A pass has a limit, so many clusters need several passes.
 func (h *hall) many() {
 	t := h.t
 	defer h.clear(best)
@@ -646,7 +641,7 @@ func (h *hall) many() {
 	}
 }
 
-// Without a right: the error names it.
+// Without a right, the error names it.
 func (h *hall) rights() {
 	t := h.t
 	f := h.profiler(noon.Add(-time.Hour), nil)
@@ -664,7 +659,7 @@ func (h *hall) rights() {
 	}
 }
 
-// The kind is removed while we write: that is no lasting failure.
+// If the kind is removed during a write, the failure is not permanent.
 func (h *hall) away() {
 	t := h.t
 	f := h.profiler(noon.Add(-time.Hour), nil)

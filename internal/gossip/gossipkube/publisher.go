@@ -25,48 +25,42 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// LeaseName is the Lease that elects which of the access servers of a cluster
-// publishes.
+// LeaseName is the Lease by which the access servers of a cluster elect the one that publishes.
 const LeaseName = "tailplane-access"
 
 const (
-	// publishEvery is the least time between two looks at what there is to
-	// publish, and so between two writes of one object.
+	// publishEvery is the least time between two passes, and so between two writes of one object.
 	publishEvery = 2 * time.Second
 
-	// Of the election. A leader that cannot renew stops before another one may
-	// begin.
+	// Times of the election. A leader that cannot renew stops before another server can become leader.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
 
 	// callLimit bounds one request to the API server.
 	callLimit = 10 * time.Second
-	// releaseLimit bounds giving up the Lease when the publisher is told to end.
+	// releaseLimit bounds the release of the Lease when the publisher ends.
 	releaseLimit = 1500 * time.Millisecond
 )
 
-// A Publisher shows the cluster what its access servers know of other clusters.
-// Each server runs one; the leader among them writes. Fields without a remark
-// are required.
+// A Publisher publishes in the cluster what its access servers know of other clusters. Each server runs one; only the leader writes. Fields
+// without a remark are required.
 type Publisher struct {
 	Config    *rest.Config
 	Namespace string // of the Lease and the ConfigMap
 
-	// Clusters returns what the list of members has with ?state=all. It is asked
-	// every two seconds and must not block. While it is empty nothing is written
-	// and nothing removed: a server that knows not even its own cluster yet has
-	// nothing to say.
+	// Clusters returns the list of members as ?state=all returns it. The publisher calls it every two seconds; it must not block. While the
+	// list is empty the publisher writes and removes nothing: a server that does not know even its own cluster has nothing to publish.
 	Clusters func() []Cluster
 
-	// Heard, optional, reports whether another server was heard since this one began.
-	// Until then no cluster is taken off the list: silence says nothing of the others.
+	// Heard, optional, reports whether another server was heard since this one began. Until then the publisher removes no cluster from the
+	// list, because silence says nothing about the others.
 	Heard func() bool
 
 	Log *slog.Logger
 	Now func() time.Time
 
-	// Profiles, optional, are written beside the list.
+	// Profiles, optional, are written in addition to the list.
 	Profiles *Profiles
 
 	leading atomic.Bool
@@ -75,9 +69,8 @@ type Publisher struct {
 // Leads reports whether this server is the one that publishes.
 func (p *Publisher) Leads() bool { return p.leading.Load() }
 
-// Run publishes until ctx ends, and returns within two seconds of that, with
-// the Lease given up. Its error is a missing setting; what fails later is
-// logged and tried again. Run must not be called twice.
+// Run publishes until ctx ends. It then releases the Lease and returns within two seconds. It returns an error only for a missing setting;
+// it logs later failures and retries. Run must not be called twice.
 func (p *Publisher) Run(ctx context.Context) error {
 	if p.Config == nil || p.Namespace == "" || p.Clusters == nil || p.Log == nil || p.Now == nil {
 		return errors.New("the publisher of members lacks a setting: configuration, namespace, clusters, log and clock are required")
@@ -97,9 +90,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 		}
 	}
 
-	// What is guarded by the Lease ends before the Lease is given up, so the
-	// election outlives ctx. It does not give the Lease up itself: it would try to
-	// before it tells a leader who cannot renew that he is none any more.
+	// Work under the Lease must end before the Lease is released, so the election outlives ctx. The elector must not release the Lease
+	// itself: it would release it before it stops a leader that cannot renew.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	lock, err := newLock(config, p.Namespace, w.said)
@@ -117,7 +109,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	var election sync.WaitGroup
 	election.Go(func() {
 		for elect.Err() == nil {
-			elector.Run(klog.NewContext(elect, logr.Discard())) // the lock says what fails, once
+			elector.Run(klog.NewContext(elect, logr.Discard())) // the lock logs each failure once
 		}
 	})
 	w.until(ctx)
@@ -133,10 +125,10 @@ type work struct {
 	board    *board
 	profiler *profiler // nil: none
 	said     *reports
-	leads    chan context.Context // a term each
+	leads    chan context.Context // one context per term
 }
 
-// elected begins a term. The election calls it in a goroutine of its own.
+// elected begins a term. The elector calls it in its own goroutine.
 func (w *work) elected(lead context.Context) {
 	select {
 	case w.leads <- lead:
@@ -144,7 +136,7 @@ func (w *work) elected(lead context.Context) {
 	}
 }
 
-// until works through the terms until ctx ends.
+// until runs the terms until ctx ends.
 func (w *work) until(ctx context.Context) {
 	for {
 		select {
@@ -160,8 +152,7 @@ func (w *work) until(ctx context.Context) {
 	}
 }
 
-// term publishes for as long as this server leads. Another one led before, so
-// nothing is known of what is there.
+// term publishes while this server leads. Another server may have led before, so term first drops all cached state.
 func (w *work) term(lead context.Context) {
 	w.board.there = nil
 	if w.profiler != nil {
@@ -173,7 +164,7 @@ func (w *work) term(lead context.Context) {
 	w.Log.Info("this server publishes the members")
 	for lead.Err() == nil {
 		w.look(lead)
-		// Not a ticker: a slow pass would be followed by one too early.
+		// A ticker would start the next pass too early after a slow one.
 		next := time.NewTimer(publishEvery)
 		select {
 		case <-next.C:
@@ -183,7 +174,7 @@ func (w *work) term(lead context.Context) {
 	}
 }
 
-// look publishes what is there now, if that is due.
+// look publishes the current list, if that is due.
 func (w *work) look(lead context.Context) {
 	clusters := ordered(w.Clusters())
 	if len(clusters) == 0 {
@@ -201,8 +192,8 @@ func (w *work) look(lead context.Context) {
 	}
 }
 
-// A lock is the election's Lease. It never makes one, and says what is wrong
-// with it in our words. It writes no events: they would need one more right.
+// A lock is the election's Lease. It never creates the Lease, and it logs errors in Tailplane's wording. It writes no events, because they
+// would need another right.
 type lock struct {
 	resourcelock.Interface
 	key  client.ObjectKey
@@ -229,7 +220,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	bounded, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	r, b, err := l.Interface.Get(bounded)
-	if !apierrors.IsNotFound(err) { // of that, Create speaks
+	if !apierrors.IsNotFound(err) { // Create reports this error
 		l.outcome(ctx, "read", err)
 	}
 	return r, b, err
@@ -239,7 +230,7 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	bounded, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	err := l.Interface.Update(bounded, r)
-	if !apierrors.IsConflict(err) { // another one was quicker
+	if !apierrors.IsConflict(err) { // another server was faster
 		l.outcome(ctx, "write", err)
 	}
 	return err
@@ -258,8 +249,8 @@ func (l *lock) outcome(ctx context.Context, doing string, err error) {
 	l.said.outcome(ctx, "election, "+doing, err)
 }
 
-// release gives the Lease up, if it is ours, so that another server need not
-// wait until it runs out. That it does not work has no other harm.
+// release gives up the Lease if this server holds it, so that another server need not wait for it to expire. A failure has no other
+// consequence.
 func (l *lock) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
@@ -270,20 +261,20 @@ func (l *lock) release(ctx context.Context) {
 		}
 		now := metav1.Now()
 		err = l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now, LeaderTransitions: r.LeaderTransitions})
-		if !apierrors.IsConflict(err) { // a last renewal of ours, which was still under way
+		if !apierrors.IsConflict(err) { // a last renewal of this server was still under way
 			return
 		}
 	}
 }
 
-// reports says what fails once, not every two seconds, and when it is over.
+// reports logs a failure once instead of every two seconds, and logs when it is over.
 type reports struct {
 	log   *slog.Logger
 	mu    sync.Mutex
-	texts map[string]string // what was said last, by what failed
+	texts map[string]string // last logged text, by what failed
 }
 
-// outcome reports how an attempt ended, unless it was ctx that ended it.
+// outcome logs the result of an attempt, unless ctx ended it.
 func (r *reports) outcome(ctx context.Context, what string, err error) {
 	text := ""
 	if err != nil {
@@ -309,7 +300,7 @@ func (r *reports) outcome(ctx context.Context, what string, err error) {
 	}
 }
 
-// drop forgets what failed, because nobody will try it again.
+// drop forgets a failure that will not be retried.
 func (r *reports) drop(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,9 +24,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// Two servers of one cluster, with the rights of the package comment: one leads
-// and writes; when it ends the other one does, at once, because the Lease was
-// given up.
+// Two servers of one cluster, with the rights in the package comment. One leads and writes. When it ends, it releases the Lease, and the
+// other server takes over at once.
 func TestPublishers(t *testing.T) {
 	p := newPlace(t)
 	lease := func() *coordinationv1.Lease {
@@ -73,9 +72,8 @@ func TestPublishers(t *testing.T) {
 	}
 }
 
-// A server that has heard nobody yet shows itself where nobody else is shown, and takes
-// nobody off the list: nodes that will never answer, such as the operator plane's, may be
-// all that it waits for.
+// A server that has heard no other server publishes its own cluster if the list is empty, and removes no cluster from the list. It may be
+// waiting only for nodes that never respond, such as the operator plane's.
 func TestNobodyHeard(t *testing.T) {
 	p := newPlace(t)
 	shown := func() (names string) {
@@ -119,7 +117,7 @@ func TestNobodyHeard(t *testing.T) {
 	}
 }
 
-// A Lease that the manifests forgot is named once, and used when it is there.
+// A missing Lease is reported once, and used when it appears.
 func TestNoLease(t *testing.T) {
 	p := newPlace(t)
 	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: LeaseName}}
@@ -160,8 +158,7 @@ func TestPublisherSettings(t *testing.T) {
 	}
 }
 
-// A memoryAPI keeps a few objects, as JSON by their path, so that time can be
-// virtual. What an API server decides is proved on a real one, above.
+// A memoryAPI stores a few objects, as JSON by path, so that time can be virtual. The tests above check the behaviour of a real API server.
 type memoryAPI struct {
 	mu      sync.Mutex
 	objects map[string][]byte
@@ -225,8 +222,7 @@ func (m *memoryAPI) written(name string) (times []time.Time) {
 	return times
 }
 
-// However often the list changes, it is written every two seconds at most; and
-// while nothing changes but lastSeen, once a minute.
+// However often the list changes, it is written at most every two seconds. If only lastSeen changes, it is written once a minute.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logbook
@@ -262,7 +258,7 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// An empty list is nothing to say, and never a reason to remove what is there.
+// An empty list is not written and never a reason to remove existing data.
 func TestNothingToSay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logbook
@@ -282,8 +278,7 @@ func TestNothingToSay(t *testing.T) {
 	})
 }
 
-// Run ends within two seconds whatever the API server does, and gives the Lease
-// up if it can.
+// Run ends within two seconds whatever the API server does, and releases the Lease if it can.
 func TestEnd(t *testing.T) {
 	for _, hangs := range []string{"", "before the end", "before the election"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -326,7 +321,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A server that cannot renew in time stops, and begins again when it may.
+// A server that cannot renew in time stops, and leads again when it can.
 func TestLeaseLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logbook

@@ -13,15 +13,14 @@ import (
 
 const profileGroup = "multicluster.x-k8s.io"
 
-// profileVersions are the versions that we can write, the best one first.
+// profileVersions are the versions that this package can write, the best one first.
 var profileVersions = []string{"v1alpha2", "v1alpha1"}
 
-// A served is how the API server has ClusterProfile.
+// A served describes how the API server serves ClusterProfile.
 type served struct {
-	version string // empty: it does not
-	// access: the status has accessProviders. Until early 2026 v1alpha1 had not,
-	// or had credentialProviders, of one shape and then of another; these are left
-	// alone.
+	version string // empty: not served
+	// access reports whether the status has accessProviders. Until early 2026 v1alpha1 did not, or had credentialProviders in one of two
+	// shapes. The profiler does not write those.
 	access bool
 }
 
@@ -29,8 +28,8 @@ func (s served) resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: profileGroup, Version: s.version, Resource: "clusterprofiles"}
 }
 
-// look asks the API server how it has ClusterProfile. Its published schema is
-// open to every account, and is what it checks and prunes by.
+// look determines how the API server serves ClusterProfile. Every account may read the published schema, and the API server validates and
+// prunes by it.
 func look(ctx context.Context, c rest.Interface) (served, error) {
 	for _, version := range profileVersions {
 		text, err := c.Get().AbsPath("/openapi/v3/apis/"+profileGroup+"/"+version).SetHeader("Accept", "application/json").Do(ctx).Raw()
@@ -52,8 +51,8 @@ func look(ctx context.Context, c rest.Interface) (served, error) {
 	return served{}, nil
 }
 
-// inSchema says whether a document of /openapi/v3 has the kind, and whether that
-// has the field as we write it.
+// inSchema reports whether a document of /openapi/v3 has the kind, and whether the kind has the access providers field in the form that we
+// write.
 func inSchema(text []byte, version string) (there, access bool, err error) {
 	type property struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -76,7 +75,7 @@ func inSchema(text []byte, version string) (there, access bool, err error) {
 			continue
 		}
 		at := property{Properties: s.Properties}
-		for _, name := range []string{"status", "accessProviders", "", "cluster"} { // "": of each item
+		for _, name := range []string{"status", "accessProviders", "", "cluster"} { // "": the items of the list
 			raw := at.Items
 			if name != "" {
 				raw = at.Properties[name]

@@ -1,6 +1,5 @@
-// Package memberlist is what people are told of clusters: the operation that they
-// ask, and both ends of it. It keeps law 10: what others say of themselves
-// is data, in every form.
+// Package memberlist implements the operation that lists clusters to people, both client and server. It keeps law 10: text that other
+// servers announce is data in every format.
 package memberlist
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Get is the operation that people ask.
+// Get is the operation that lists clusters.
 var Get = door.Op[Request, List]{
 	Pattern: "GET /api/v1alpha1/memberlist", Verb: access.ClusterMembers,
 	MaxAnswer: 16 << 20, // 2,048 servers with labels
@@ -31,12 +30,12 @@ var Get = door.Op[Request, List]{
 	Refusals: []problem.Code{problem.ForeignNode, problem.TaggedNode, problem.NoCapability, problem.BadCapability},
 }
 
-// A Request says which clusters are wanted.
+// A Request selects clusters.
 type Request struct {
 	State StateFilter `json:"-" query:"state" doc:"\"all\" adds clusters that are dead or have left"`
 }
 
-// A StateFilter is "all", or empty: those that can be had.
+// A StateFilter is "all", or empty for the available clusters.
 type StateFilter string
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -54,33 +53,32 @@ func (f *StateFilter) UnmarshalText(text []byte) error {
 // Headers of the memberlist.
 const (
 	HiddenHeader   = "Tailplane-Members-Hidden"   // how many clusters were left out
-	IsolatedHeader = "Tailplane-Members-Isolated" // "true" while the server hears nobody
-	RefusedHeader  = "Tailplane-Members-Refused"  // once for each server whose record does not count: which one and why, a phrase
+	IsolatedHeader = "Tailplane-Members-Isolated" // "true" while the server hears no other server
+	RefusedHeader  = "Tailplane-Members-Refused"  // one for each rejected record: a phrase with the server and the reason
 )
 
 const maxRefused = 8 // headers
 
-// A List is the answer: JSON is the list alone, as existing clients read
-// it; the rest is in headers.
+// A List is the response. Its JSON is the list of clusters alone, as existing clients read it; the rest is in headers.
 type List struct {
 	Clusters []gossip.Cluster
 	Hidden   int
 	Isolated bool
 	Refused  []gossip.Refusal
 
-	page Page // of the server that answers; nil: JSON only
+	page Page // set by the server; nil: JSON only
 }
 
 // A Page renders a list as HTML.
 type Page func(List) ([]byte, error)
 
-// Of answers a request from what a node believes.
+// Of builds the response to a request from a node's members.
 func Of(s *gossip.Members, r Request) List {
 	clusters, hidden := s.Clusters(r.State == "all")
 	return List{Clusters: clusters, Hidden: hidden, Isolated: s.Isolated, Refused: s.Refused}
 }
 
-// Shape answers JSON, or a page to who prefers one.
+// Shape returns JSON, or an HTML page if the client prefers it.
 func (m List) Shape(accept string) (door.Shape, error) {
 	shape := door.Shape{Status: http.StatusOK, Header: http.Header{}, Body: m.Clusters}
 	shape.Header.Set(HiddenHeader, strconv.Itoa(m.Hidden))
@@ -109,7 +107,7 @@ func (m List) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the list.
 func (m *List) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &m.Clusters) }
 
-// Serve answers Get from what members returns; page renders it for browsers.
+// Serve implements Get with the snapshot that members returns; page renders it for browsers.
 func Serve(members func() *gossip.Members, now func() time.Time, page Page) door.Route {
 	return Get.Serve(func(_ context.Context, p access.Permit, r Request) (List, error) {
 		if err := p.Require(access.ClusterMembers, now()); err != nil {
@@ -121,7 +119,7 @@ func Serve(members func() *gossip.Members, now func() time.Time, page Page) door
 	})
 }
 
-// phrase says in one line of plain ASCII which record is refused, and why.
+// phrase describes a refused record and the reason in one line of printable ASCII.
 func phrase(r gossip.Refusal) string {
 	text := fmt.Sprintf("%s of cluster %s: %s", r.Node, r.Cluster, r.Detail)
 	return strings.Map(func(c rune) rune {

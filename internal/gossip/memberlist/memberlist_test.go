@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
-// TestForm: what existing clients read, whatever else is there (DSC-11).
+// TestForm: the fields that existing clients read, whatever else is present (DSC-11).
 func TestForm(t *testing.T) {
 	alone := gossip.Alone(gossip.Facts{ClusterID: "5e0c", ClusterName: "prod-0", Node: "n0", Host: "tka.tail1234.ts.net", URL: "https://tka.tail1234.ts.net", APIEndpoint: "https://k8s.prod-0.example:6443",
 		APIPort: 6443, Labels: map[string]string{"env": "prod"}, Key: door.PublicKey{7}}, time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
@@ -56,7 +56,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// TestAccept: a page for browsers, JSON for everybody else (DSC-11).
+// TestAccept: a page for browsers, JSON for all other clients (DSC-11).
 func TestAccept(t *testing.T) {
 	for accept, page := range map[string]bool{
 		"": false, "*/*": false, "application/json": false, "text/html": true, "nonsense": false, "text/html;q=0": false, "text/html;q=nan": false,
@@ -72,8 +72,8 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestRefusedAreNamed: whoever asks for the list is told whose record does not
-// count, and why, in headers that hold nothing but plain text (GO-07, GO-08).
+// TestRefusedAreNamed: the response names the servers whose records are refused, with the reason, in headers that contain only plain text
+// (GO-07, GO-08).
 func TestRefusedAreNamed(t *testing.T) {
 	all := &gossip.Members{}
 	for i := range 20 {
@@ -92,7 +92,7 @@ func TestRefusedAreNamed(t *testing.T) {
 	}
 }
 
-// TestPage: the page of a browser stands under a policy that lets it do nothing (DSC-11).
+// TestPage: the page for browsers has a content security policy that forbids everything (DSC-11).
 func TestPage(t *testing.T) {
 	list := List{page: func(List) ([]byte, error) { return []byte("<p>"), nil }}
 	shape, err := list.Shape("text/html")

@@ -12,8 +12,7 @@ import (
 
 var errFilter = errors.New(`it is "all", or left out`)
 
-// prefersHTML reports whether a client wants a page rather than JSON. Who
-// accepts anything, as curl does, gets JSON.
+// prefersHTML reports whether a client prefers HTML to JSON. A client that accepts anything, such as curl, gets JSON.
 func prefersHTML(accept string) bool {
 	var page, data, anything float64
 	for part := range strings.SplitSeq(accept, ",") {
@@ -39,7 +38,7 @@ func prefersHTML(accept string) bool {
 	return page > 0 && page > max(data, 0) && page >= anything
 }
 
-// csp lets the page do nothing but stand there.
+// csp forbids the page everything except inline styles.
 const csp = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 func (m List) pageShape(shape door.Shape) (door.Shape, error) {

@@ -1,5 +1,5 @@
-// Package strictjson reads JSON as it comes from strangers. It keeps law 7: what
-// two readers could read in two ways, or what has no bound, is refused.
+// Package strictjson reads JSON from untrusted peers. It keeps law 7: it rejects input that two readers could interpret differently, and
+// input that has no bound.
 package strictjson
 
 import (
@@ -9,21 +9,20 @@ import (
 	"fmt"
 )
 
-// A Cursor reads JSON from its beginning to its end, value by value: no name twice in an object, no
-// name in another case, no negative or broken numbers where a count belongs, a
-// bound on nesting. What it does not know it skips, since a peer may be newer.
+// A Cursor reads a JSON text from beginning to end, value by value. It rejects duplicate names in an object, names in another case, and
+// negative or malformed numbers where a count is required. It bounds nesting. Callers skip unknown fields, because a peer may be newer.
 type Cursor struct {
 	b    []byte
 	i    int
-	deep int // objects and lists around i
+	deep int // number of objects and lists around i
 }
 
-// New returns the cursor at the beginning of b, which it does not change.
+// New returns a cursor at the beginning of b. It does not modify b.
 func New(b []byte) Cursor { return Cursor{b: b} }
 
 const maxNesting = 4
 
-// ErrSyntax is what is wrong with something that is not JSON, or not of the kind that is asked for.
+// ErrSyntax reports input that is not JSON, or not a value of the requested kind.
 var ErrSyntax = errors.New("it is not JSON")
 
 func (c *Cursor) peek() byte {
@@ -45,7 +44,7 @@ func (c *Cursor) take(want byte) bool {
 	return true
 }
 
-// list reads what stands between open and shut, one item after the other.
+// list reads the items between open and shut.
 func (c *Cursor) list(open, shut byte, item func() error) error {
 	if !c.take(open) {
 		return ErrSyntax
@@ -70,10 +69,10 @@ func (c *Cursor) list(open, shut byte, item func() error) error {
 	}
 }
 
-// Object reads an object: field must read the value of the name that it is given.
+// Object reads an object. It calls field for each name; field must read the value.
 func (c *Cursor) Object(field func(name string) error) error {
 	var seen []string
-	var many map[string]bool // once a search through seen would be slow
+	var many map[string]bool // used once a search through seen would be slow
 	return c.list('{', '}', func() error {
 		name, err := c.Text()
 		if err != nil || !c.take(':') {
@@ -99,11 +98,10 @@ func (c *Cursor) Object(field func(name string) error) error {
 	})
 }
 
-// Array reads a list: item must read one item.
+// Array reads a list. It calls item for each item; item must read it.
 func (c *Cursor) Array(item func() error) error { return c.list('[', ']', item) }
 
-// Raw returns what stands between the quotes of a string, and whether that is
-// plain: ASCII without an escape.
+// Raw returns the bytes between the quotes of a string. plain reports whether they are ASCII without an escape.
 func (c *Cursor) Raw() (text []byte, plain bool, err error) {
 	if !c.take('"') {
 		return nil, false, ErrSyntax
@@ -155,7 +153,7 @@ func (c *Cursor) Base64() ([]byte, error) {
 	return out[:n], nil
 }
 
-// Count reads a whole number of at most limit.
+// Count reads an integer from 0 to limit.
 func (c *Cursor) Count(limit uint64) (uint64, error) {
 	c.peek()
 	start := c.i
@@ -178,8 +176,7 @@ func (c *Cursor) Count(limit uint64) (uint64, error) {
 	return n, nil
 }
 
-// Row reads a list of a plain string and three counts of at most their limits; what
-// follows them it skips.
+// Row reads a list of a plain string and three counts, each up to its limit. It skips further items.
 func (c *Cursor) Row(limits [3]uint64) (text []byte, counts [3]uint64, err error) {
 	if text, counts, ok := c.compact(limits); ok {
 		return text, counts, nil
@@ -206,8 +203,8 @@ func (c *Cursor) Row(limits [3]uint64) (text []byte, counts [3]uint64, err error
 	return text, counts, err
 }
 
-// compact is Row for what is written without white space and ends after the counts,
-// as most of them are. Of anything else it reports false, and has read nothing.
+// compact is the fast path of Row for a list without white space that ends after the counts, which is the usual form. For any other input
+// it returns false and does not move the cursor.
 func (c *Cursor) compact(limits [3]uint64) (text []byte, counts [3]uint64, ok bool) {
 	b, i := c.b, c.i
 	if len(b)-i < 2 || b[i] != '[' || b[i+1] != '"' || c.deep == maxNesting {
@@ -269,7 +266,7 @@ end:
 	return nil
 }
 
-// End makes sure that nothing follows.
+// End returns an error if anything but white space follows.
 func (c *Cursor) End() error {
 	if c.peek(); c.i < len(c.b) {
 		return errors.New("something follows it")

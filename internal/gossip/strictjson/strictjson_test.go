@@ -44,7 +44,7 @@ func TestWhatIsTaken(t *testing.T) {
 			t.Errorf("%s: %s: %v", tt.why, tt.text, err)
 		}
 	}
-	var names strings.Builder // more than are looked through one by one
+	var names strings.Builder // more names than the linear search covers
 	for i := range 200 {
 		names.WriteString(`"n` + strings.Repeat("x", i) + `":1,`)
 	}
@@ -69,14 +69,14 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// row reads a row in the slow way: with white space before it, it is not compact.
+// row reads a row without the fast path: leading white space makes it not compact.
 func row(text string, limits [3]uint64) (string, [3]uint64, error) {
 	c := strictjson.New([]byte(" " + text))
 	name, counts, err := c.Row(limits)
 	return string(name), counts, errors.Join(err, c.End())
 }
 
-// FuzzRow: what the quick way takes, the slow one takes for the same, and it is JSON (DSC-13).
+// FuzzRow: input that the fast path accepts is JSON, and the slow path returns the same result (DSC-13).
 func FuzzRow(f *testing.F) {
 	for _, text := range []string{`["nA",1,2,3]`, `["nA",1,2,3`, `["nA",1,2]`, `["nA",1,2,3,{"a":[]}]`, `["nA",,2,3]`, `["nA",01,2,3]`, `["nA",0,0,0]x`, `["n\u0041",1,2,3]`,
 		`["nA", 1,2,3]`, `["nA",1,2,1e3]`, `["nA",1,-2,3]`, `["nA",1,2,9007199254740992]`, `["nA",99999999999999999999999,2,3]`, `["é",1,2,3]`, `[""`, `["`, `[`, ``, `["nA"`, `["nA",`, `["nA",1`} {
@@ -94,7 +94,7 @@ func FuzzRow(f *testing.F) {
 	})
 }
 
-// FuzzSkip: what is taken is JSON, and nothing panics (DSC-13).
+// FuzzSkip: accepted input is JSON, and nothing panics (DSC-13).
 func FuzzSkip(f *testing.F) {
 	for _, text := range []string{`{"a":[1,"\u00e9",null]}`, `[[[[0]]]]`, `{"a":1,"a":2}`, "\"\x80\"", `"\ud800"`, `-0.1e+9`} {
 		f.Add([]byte(text))

@@ -1,5 +1,5 @@
-// Package table is a map that does not change: a change makes another one. It keeps
-// the law that who reads never waits: a table may be read while its next one is made.
+// Package table implements an immutable map: each change returns a new table. It keeps the law that readers never block: readers may use a
+// table while a writer creates the next one.
 package table
 
 import (
@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// A Table is an immutable map, in the order of its keys. A change copies one page
-// and the list of pages: a view of thousands of members changes with every record
-// that is met. The zero Table is empty.
+// A Table is an immutable map in key order. A change copies one page and the list of pages, because a view of thousands of members changes
+// with every new record. The zero Table is empty.
 type Table[V any] struct {
 	pages [][]entry[V] // none is empty
 	size  int
@@ -24,19 +23,19 @@ type entry[V any] struct {
 
 const maxPage = 32 // entries
 
-// find returns where key is, or where it belongs. There is a page.
+// find returns the position of key, or the position where it belongs. The table must have a page.
 func (t Table[V]) find(key string) (page, at int, ok bool) {
 	page, _ = slices.BinarySearchFunc(t.pages, key, func(p []entry[V], key string) int {
 		return strings.Compare(p[len(p)-1].key, key)
 	})
-	page = min(page, len(t.pages)-1) // what is greater than all belongs into the last one
+	page = min(page, len(t.pages)-1) // a key greater than all others belongs in the last page
 	at, ok = slices.BinarySearchFunc(t.pages[page], key, func(e entry[V], key string) int {
 		return strings.Compare(e.key, key)
 	})
 	return page, at, ok
 }
 
-// Get returns what is under a key.
+// Get returns the value of a key.
 func (t Table[V]) Get(key string) (v V, ok bool) {
 	if t.size == 0 {
 		return v, false
@@ -48,7 +47,7 @@ func (t Table[V]) Get(key string) (v V, ok bool) {
 	return v, ok
 }
 
-// With returns the table that has v under key, too.
+// With returns a table that has v under key in addition.
 func (t Table[V]) With(key string, v V) Table[V] {
 	added := entry[V]{key, v}
 	if t.size == 0 {
@@ -73,7 +72,7 @@ func (t Table[V]) With(key string, v V) Table[V] {
 	return Table[V]{pages, t.size + 1}
 }
 
-// Without returns the table that lacks those keys.
+// Without returns a table without those keys.
 func (t Table[V]) Without(keys map[string]bool) Table[V] {
 	var next Table[V]
 	var page []entry[V]
@@ -81,7 +80,7 @@ func (t Table[V]) Without(keys map[string]bool) Table[V] {
 		if keys[k] {
 			continue
 		}
-		if len(page) == maxPage/2 { // half full, so that there is room for others
+		if len(page) == maxPage/2 { // half full, so that there is room for insertions
 			next.pages, page = append(next.pages, page), nil
 		}
 		page = append(page, entry[V]{k, v})
@@ -93,7 +92,7 @@ func (t Table[V]) Without(keys map[string]bool) Table[V] {
 	return next
 }
 
-// All yields in the order of the keys.
+// All yields the entries in key order.
 func (t Table[V]) All() iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for _, page := range t.pages {
@@ -106,10 +105,10 @@ func (t Table[V]) All() iter.Seq2[string, V] {
 	}
 }
 
-// Len returns how many keys there are.
+// Len returns the number of keys.
 func (t Table[V]) Len() int { return t.size }
 
-// Expire drops what is older than since, and the oldest beyond limit.
+// Expire drops the entries older than since, and the oldest entries beyond limit.
 func Expire[V any](from Table[V], limit int, at func(V) time.Time, since time.Time) Table[V] {
 	drop := map[string]bool{}
 	for k, v := range from.All() {

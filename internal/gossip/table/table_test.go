@@ -10,7 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/table"
 )
 
-// TestTable: a table is a map that does not change, whatever is made of it.
+// TestTable: a table never changes, whatever is derived from it.
 func TestTable(t *testing.T) {
 	type moment struct {
 		tab  table.Table[int]
@@ -25,7 +25,7 @@ func TestTable(t *testing.T) {
 		switch rng.IntN(200) {
 		case 0:
 			past = append(past, moment{tab, maps.Clone(want)})
-		case 1: // another one, of the past: nothing else may see it
+		case 1: // another change of an earlier table, which must not affect the others
 			of := past[rng.IntN(len(past))]
 			of.tab.With(k, -1)
 			of.tab.Without(map[string]bool{k: true})
