@@ -21,7 +21,7 @@ type EditRequest struct {
 	Key    plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r EditRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
@@ -54,7 +54,7 @@ type DecideRequest struct {
 	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"show what it is about, and change nothing"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r DecideRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "seen": string(r.Seen), "reason": string(r.Reason)})
 }
@@ -125,7 +125,7 @@ type OffboardRequest struct {
 	Key     plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r OffboardRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
@@ -160,7 +160,7 @@ type RotateRequest struct {
 	Key    plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r RotateRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }

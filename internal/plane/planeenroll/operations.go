@@ -47,7 +47,7 @@ var (
 	ending  = slices.Concat(writing, []problem.Code{problem.Confirmation})
 )
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, Request, d.request), plane.Behind(d.Plane, Edit, d.edit), plane.Behind(d.Plane, Approve, d.approve), plane.Behind(d.Plane, Decline, d.decline),

@@ -41,7 +41,7 @@ type Use struct {
 	Repositories []plane.Text `json:"repositories,omitempty" doc:"with OrgPlusUser: whose jobs may use it, as owner/name"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r RequestRequest) AuditArgs() map[string]string {
 	var pools []string
 	for _, u := range r.Pools {

@@ -66,12 +66,12 @@ type LinesRequest struct {
 	Tail      plane.Count `json:"-" query:"tail" doc:"how many lines at most, from the end, 1 to 500; 100 without it"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r LogRequest) AuditArgs() map[string]string {
 	return map[string]string{"runner": r.Namespace + "/" + r.Name, "container": string(r.Container)}
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r LinesRequest) AuditArgs() map[string]string {
 	return LogRequest{RunnerRequest: r.RunnerRequest, Container: r.Container}.AuditArgs()
 }
@@ -86,7 +86,7 @@ type Log struct {
 	org string
 }
 
-// AuditOrg names the organisation for the record.
+// AuditOrg returns the organisation for the audit log.
 func (l Log) AuditOrg() string { return l.org }
 
 // An Opening is which log is to be read.

@@ -52,7 +52,7 @@ var (
 // reading are the refusals of who reads a log.
 var reading = slices.Concat(plane.Seeking, []problem.Code{problem.Conflict})
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, ListRunners, d.list), plane.Behind(d.Plane, ListJobs, d.jobs), plane.Behind(d.Plane, ListEvents, d.events),

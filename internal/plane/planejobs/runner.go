@@ -112,7 +112,7 @@ func (o Runner) Trouble() (plane.Severity, string, string) {
 	return "", "", ""
 }
 
-// For implements [plane.Personal]: it says what the caller may do.
+// For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Runner) For(v plane.Viewer) plane.Object {
 	a := RunnerActions{Log: plane.Action{Allowed: true}}
 	switch {

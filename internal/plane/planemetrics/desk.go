@@ -274,7 +274,7 @@ var (
 var example = plane.Example("Metrics", Metrics{Of: "github/acme/gh-nix", Window: "6h", StepSeconds: 120, Markers: []Marker{{plane.ExampleTime, "hold", "Pause by alice@example.com: node upgrade", "node-upgrade"}},
 	Series: []Series{{"running", "jobs", map[string]string{}, []time.Time{plane.ExampleTime.Add(-2 * time.Minute), plane.ExampleTime}, []*float64{nil, new(3.0)}, Summary{new(3.0), new(3.0), new(3.0)}}}})
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{plane.Behind(d.Plane, GetMetrics, d.pool), plane.Behind(d.Plane, GetFleet, d.fleet), plane.Behind(d.Plane, GetNamed, d.named)}
 }
