@@ -137,7 +137,7 @@ type item struct {
 	source string
 }
 
-// NewBoard returns an empty Board. Its first revision is the current time in microseconds, so revisions of an earlier process are never
+// NewBoard returns an empty store. Its first revision is the current time in microseconds, so revisions of an earlier process are never
 // mistaken for its own.
 func NewBoard(now func() time.Time) *Board {
 	start := uint64(now().UnixMicro())
@@ -196,7 +196,7 @@ func (b *Board) Replace(k Kind, source string, all []Object) {
 // previous overlay of the kind.
 //
 // f adds information that does not come from the object's source. It must overwrite what an earlier overlay added, and it must not call the
-// Board.
+// store .
 func (b *Board) Overlay(k Kind, f func(Object) Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -209,7 +209,7 @@ func (b *Board) Overlay(k Kind, f func(Object) Object) {
 }
 
 // Report records the health of a source. Objects of the source stay in the store and keep their age. If ObservedAt is zero and the status
-// is not OK, the time of the last answer stays. Report ignores Since; the Board sets it.
+// is not OK, the time of the last answer stays. Report ignores Since; the store sets it.
 func (b *Board) Report(r Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

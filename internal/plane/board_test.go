@@ -183,7 +183,7 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// PLANE-12: a reader that applies all events after any snapshot, at any pace, has the same state as the Board. Sources may write at the
+// PLANE-12: a reader that applies all events after any snapshot, at any pace, has the same state as the store. Sources may write at the
 // same time.
 func TestNothingIsLost(t *testing.T) {
 	b := plane.NewBoard(time.Now)

@@ -33,7 +33,7 @@ func TestACrowdOverTheNetwork(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	// What one client leaves behind is not a leak.
+	// One client leaves behind some resources that are not a leak.
 	if err := visit(t.Context(), ln.Addr().String(), 0, func(string) bool { return false }); err != nil {
 		t.Fatal(err)
 	}

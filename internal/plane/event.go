@@ -20,7 +20,7 @@ const (
 	Known        Change = "known" // of a kind: its list is known from now on; before, it was not
 )
 
-// Event is one change in the Board.
+// Event is one change in the store.
 type Event struct {
 	Revision uint64
 	Change   Change
@@ -34,13 +34,13 @@ type Event struct {
 // JSON returns the object or the source of e as JSON. It is encoded once for all readers.
 func (e Event) JSON() []byte { return e.text() }
 
-// ringSize is the minimum number of events that the Board keeps. A reader that is further behind must read everything again.
+// ringSize is the minimum number of events that the store keeps. A reader that is further behind must read everything again.
 const ringSize = 2000
 
 // Since returns the changes after a revision that see admits. Of each object or source it returns only the last change, in revision order.
 // It also returns the revision to continue from.
 //
-// ok is false if the ring does not reach back to the revision, or if this Board never had it. The caller must then read everything again.
+// ok is false if the ring does not reach back to the revision, or if this store never had it. The caller must then read everything again.
 func (b *Board) Since(after uint64, see func(Event) bool) (events []Event, revision uint64, ok bool) {
 	b.mu.Lock()
 	revision = b.revision
@@ -74,7 +74,7 @@ func (b *Board) Since(after uint64, see func(Event) bool) (events []Event, revis
 	return events, revision, true
 }
 
-// Changed returns a channel that closes when the Board's revision differs from revision.
+// Changed returns a channel that closes when the store's revision differs from revision.
 func (b *Board) Changed(revision uint64) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -324,7 +324,7 @@ func TestPL03_SlowReader(t *testing.T) {
 	})
 }
 
-// PLANE-12: a client that resumes any number of times with its last id finally has the same state as the Board.
+// PLANE-12: a client that resumes any number of times with its last id finally has the same state as the store.
 func TestReplayLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).as(alice())

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// PLANE-12: a client with all topics receives every kind of the Board, and every topic has its kinds.
+// PLANE-12: a client with all topics receives every kind of the store, and every topic has its kinds.
 func TestEveryKindHasATopic(t *testing.T) {
 	source, err := os.ReadFile("board.go")
 	if err != nil {

@@ -345,7 +345,7 @@ func (d *Desk) answer(p access.Permit, k Kept) (plane.Envelope[Change], error) {
 	return plane.Answer(d.Plane, "Change", o.For(plane.ViewerOf(p)).(Change), d.Plane.Board.Revision(), nil), nil
 }
 
-// Source is the name of the source that provides changes to the Board.
+// Source is the name of the source that provides changes to the plane's store.
 const Source = "kubernetes:changes"
 
 // fresh returns the change with its current state at the forge. The permit must allow its verb for the change's organisation.

@@ -182,7 +182,7 @@ type Actions struct {
 	Close   plane.Action `json:"close"`
 }
 
-// Of returns a stored change in the form for the Board.
+// Of returns a stored change in the form for the plane's store.
 func Of(k Kept, now time.Time) Change {
 	c := k.Change
 	o := Change{ID: c.ID, OrgName: c.Org, Kind: c.Ref.Kind, Name: c.Ref.Name, File: c.File, Number: c.Number, URL: c.URL, Branch: c.Branch, Base: c.Base, Head: c.Head,

@@ -306,7 +306,7 @@ type DriftActions struct {
 const (
 	Applying = "Applying" // not confirmed everywhere that no new job starts
 	Applied  = "Applied"  // confirmed everywhere
-	// Drained, which is also a state of a hold: no job is left either.
+	// Drained, declared above, is also a state of a hold: no job is left either.
 	Lifting = "Lifting"
 	Expired = "Expired"
 )

@@ -146,7 +146,7 @@ func (o *office) newest(_ context.Context, yield func(plane.Recorded) bool) (dam
 	return 0, nil
 }
 
-// seen copies the stored holds to the Board, as the watch does.
+// seen copies the stored holds to the plane's store, as the watch does.
 func (o *office) seen() {
 	o.mu.Lock()
 	var all []plane.Object
@@ -176,7 +176,7 @@ func runners(forge, org, pool string, change func(*Pool)) Pool {
 	return p
 }
 
-// fill puts two organisations on the Board. They share a pool, and one of them uses a forge that the other does not use.
+// fill puts two organisations on the plane's store. They share a pool, and one of them uses a forge that the other does not use.
 func (o *office) fill() {
 	hidden := func(p *Pool) { p.Counts.Busy, p.StateReason, p.State = nil, "globex secret", Degraded }
 	for k, all := range map[plane.Kind][]plane.Object{

@@ -11,7 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// The methods that the Board needs of the objects, and what each caller may see of them.
+// The methods that the plane's store needs of the objects, and what each caller may see of them.
 
 // Key returns "forge/org/pool".
 func (o Pool) Key() string { return o.ID }

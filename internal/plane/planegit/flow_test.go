@@ -453,8 +453,8 @@ func TestPLANE11_Flow(t *testing.T) {
 	})
 }
 
-// PL-06: an approval does not count if it is by the proposer, by a co-author or by a person who lost the role, of another commit, or a
-// second time.
+// PL-06: an approval does not count if the proposer, a co-author or a person who lost the role gives it. It does not count for another
+// commit, or a second time.
 func TestPL06_Flow(t *testing.T) {
 	everywhere(t, func(t *testing.T, f *flow) {
 		var c planechange.Change

@@ -171,7 +171,7 @@ func kept(m *corev1.ConfigMap) (planechange.Kept, error) {
 	return k, nil
 }
 
-// changeOf converts a stored change to an object for the Board.
+// changeOf converts a stored change to an object for the plane's store.
 func changeOf(m *corev1.ConfigMap, now time.Time) ([]plane.Object, string) {
 	k, err := kept(m)
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 	mostPlaces  = 256
 )
 
-// Events reads recent events by namespace. It needs list on events. A watch of all events of a cluster would keep far more than anyone
-// reads. So it lists on demand and shares one result among the callers of the next seconds.
+// Events reads recent events by namespace. It needs list on events. A watch of all events of a cluster would keep far more than callers
+// read. So it lists on demand and shares one result among the callers of the next seconds.
 type Events struct {
 	client client.Client
 	now    func() time.Time

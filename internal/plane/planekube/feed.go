@@ -20,7 +20,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// feed brings one kind of Kubernetes objects into the Board. It is the store of its reflector, so there is no other copy of the objects.
+// feed brings one kind of Kubernetes objects into the plane's store. It is also the store of its reflector, so there is no other copy of
+// the objects.
 type feed struct {
 	resource string // such as "tkasignins"
 	kind     plane.Kind
@@ -36,9 +37,9 @@ type feed struct {
 	// convert returns the objects to show for one Kubernetes object, which may be none. wrong is a sentence that says why the object cannot
 	// be read.
 	convert func(o any, now time.Time) (all []plane.Object, wrong string)
-	// join is locked while objects of this kind are written to the Board. It is optional.
+	// join is locked while objects of this kind are written to the plane's store. It is optional.
 	join sync.Locker
-	// beside receives the objects instead of the Board. It is optional.
+	// beside receives the objects instead of the plane's store. It is optional.
 	beside companion
 	// stale returns what is wrong with data that has not been updated for too long. It is optional.
 	stale func(now time.Time) string
@@ -49,7 +50,7 @@ type feed struct {
 
 	mu     sync.Mutex
 	listed bool                // the first list is complete
-	shown  map[string][]string // keys on the Board, by object
+	shown  map[string][]string // keys on the plane's store, by object
 	failed error               // error of the last list or watch; nil: success
 	wrong  string              // why an object could not be read, a sentence
 	away   error               // error of the last probe
@@ -108,7 +109,7 @@ func (f *feed) probed(err error) {
 	f.report()
 }
 
-// report sends the feed's status to the Board. Callers must hold mu.
+// report sends the feed's status to the plane's store. Callers must hold mu.
 func (f *feed) report() {
 	r := plane.Source{Name: f.source(), Status: plane.Down}
 	switch {
@@ -255,7 +256,7 @@ func (f *feed) joined() func() {
 	return f.join.Unlock
 }
 
-// companion receives objects that the Board does not show themselves.
+// companion receives objects that the plane's store does not show themselves.
 type companion interface {
 	put(client.Object)
 	remove(client.Object)

@@ -21,7 +21,7 @@ const (
 type gateways struct {
 	board *plane.Board
 
-	mu    sync.Mutex // locked while either kind is written to the Board, to keep the order
+	mu    sync.Mutex // locked while either kind is written to the plane's store, to keep the order
 	known map[string]gateway
 }
 

@@ -32,8 +32,8 @@ const (
 // mostIgnored is the maximum number of ignored drifts. They share one ConfigMap, which holds at most 1 MiB.
 const mostIgnored = 300
 
-// Ignores stores which drift is ignored, and marks it on the Board. It needs get, update, list and watch on the one ConfigMap, and create
-// if it does not exist.
+// Ignores stores which drift is ignored, and marks it on the plane's store. It needs get, update, list and watch on the one ConfigMap, and
+// create if it does not exist.
 type Ignores struct {
 	client    client.Client
 	namespace string
@@ -181,7 +181,7 @@ func (s *Ignores) stale(time.Time) string {
 	return s.wrong
 }
 
-// tick updates the Board when an entry has expired.
+// tick updates the plane's store when an entry has expired.
 func (s *Ignores) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +190,7 @@ func (s *Ignores) tick() {
 	}
 }
 
-// show marks the ignored drift on the Board. Callers must hold mu.
+// show marks the ignored drift on the plane's store. Callers must hold mu.
 func (s *Ignores) show() {
 	now := s.now().UTC()
 	by := map[string]ignored{}

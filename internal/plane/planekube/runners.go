@@ -28,12 +28,12 @@ type runners struct {
 	board *plane.Board
 	now   func() time.Time
 
-	mu          sync.Mutex // locked while any of the kinds is written to the Board, to keep the order
+	mu          sync.Mutex // locked while any of the kinds is written to the plane's store, to keep the order
 	enrollments map[string]*v1alpha1.RunnerEnrollment
 	pools       map[string]*v1alpha1.RunnerPool
 	forges      map[string]*v1alpha1.RunnerForge
 	holds       map[string]*v1alpha1.RunnerHold
-	rows        map[string][]row // what an enrollment has on the Board, except itself
+	rows        map[string][]row // what an enrollment has on the plane's store, except itself
 	wake        time.Time        // when the next hold expires; zero: never
 	workers     *workers         // the single runners
 }
@@ -43,7 +43,7 @@ func newRunners(b *plane.Board, now func() time.Time) *runners {
 		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, rows: map[string][]row{}, workers: newWorkers(b, now)}
 }
 
-// row identifies an object on the Board.
+// row identifies an object on the plane's store.
 type row struct {
 	kind plane.Kind
 	key  string
@@ -157,7 +157,7 @@ func (r *runners) holdsKind() companion {
 	}}
 }
 
-// tick updates the Board if a hold has expired since. No other event announces that until the fleet writes its status.
+// tick updates the plane's store if a hold has expired since. No other event announces that until the fleet writes its status.
 func (r *runners) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +185,7 @@ func (r *runners) rework(some func(*v1alpha1.RunnerEnrollment) bool) {
 	}
 }
 
-// again updates what an enrollment has on the Board. A nil e means that the enrollment was deleted.
+// again updates what an enrollment has on the plane's store. A nil e means that the enrollment was deleted.
 func (r *runners) again(e *v1alpha1.RunnerEnrollment, name string, now time.Time) {
 	var rows []row
 	r.workers.enrolled(name, e)

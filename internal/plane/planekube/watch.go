@@ -28,8 +28,8 @@ const (
 	probeLimit = 5 * time.Second
 )
 
-// Watch keeps a Board in line with the cluster. Fields are required unless noted otherwise. It needs get, list and watch on what it shows,
-// and no other right.
+// Watch keeps the plane's store in line with the cluster. Fields are required unless noted otherwise. It needs get, list and watch on what
+// it shows, and no other right.
 type Watch struct {
 	Config *rest.Config
 	Board  *plane.Board
@@ -53,8 +53,8 @@ type Watch struct {
 	runners *runners
 }
 
-// Run keeps the Board up to date until ctx ends. It returns an error only for a missing setting. Later failures appear on the Board and are
-// retried. Run may be called once.
+// Run keeps the plane's store up to date until ctx ends. It returns an error only for a missing setting. Later failures appear on the
+// plane's store and are retried. Run may be called once.
 func (w *Watch) Run(ctx context.Context) error {
 	if w.Config == nil || w.Board == nil || w.SigninNamespace == "" || w.SystemNamespace == "" || w.FleetNamespace == "" || w.Ignores == nil || w.Log == nil || w.Now == nil {
 		return errors.New("the plane's watch lacks a setting: configuration, board, namespaces, ignored drift, log and clock are required")
@@ -80,7 +80,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		w.Board.Expect(f.source(), kinds...)
 	}
-	// The Board and, once, this program's log report what the reflectors would log.
+	// The plane's store and, once, this program's log report what the reflectors would log.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	for ctx.Err() == nil {
 		w.life(ctx, feeds, probe)

@@ -35,7 +35,7 @@ import (
 
 var update = flag.Bool("update", false, "write the questions and the role matrix into testdata")
 
-// noon is the current time, because a permit limits later checks.
+// noon is the real current time, because queries run in real time until the permit ends.
 var noon = time.Now().UTC().Truncate(time.Second)
 
 func row(forge, org, pool, kind string) planefleet.Pool {

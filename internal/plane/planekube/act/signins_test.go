@@ -15,8 +15,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// Only the owner of a sign-in, or a caller with a permit for all, can end it, and only the existing one, whatever the caller of Revoke has
-// checked (PL-08). The response says what happened.
+// Only the owner of a sign-in, or a caller with a permit for all, can end it, and only the existing one. It does not matter what the caller
+// of Revoke has checked (PL-08). The response says what happened.
 func TestPL08_Revoke(t *testing.T) {
 	p := newPlace(t)
 	desk, err := NewSignins(p.Config, p.Namespace, time.Now)
