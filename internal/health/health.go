@@ -1,5 +1,5 @@
-// Package health exposes a process's liveness, readiness and metrics to its operator. It keeps law 7: a request finds a failed dependency
-// failed at that moment. Labels use only closed sets of values, so a remote party cannot create a series.
+// Package health exposes a process's liveness, readiness and metrics to its operator. It keeps law 7: each request reports a failed
+// dependency as failed at that moment. Labels use only closed sets of values, so a remote party cannot create a series.
 package health
 
 import (

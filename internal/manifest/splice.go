@@ -58,7 +58,7 @@ type splicer struct {
 	failed  error
 }
 
-// splice replaces the lines from from to to, exclusive.
+// splice replaces the lines from index from up to, but not including, index to.
 type splice struct {
 	from, to int
 	lines    []string

@@ -36,7 +36,7 @@ const (
 	TopicHolds       Topic = "holds"       // pauses of runners
 	TopicEnrollments Topic = "enrollments" // organisations
 	TopicChanges     Topic = "changes"     // changes of the configuration
-	TopicDrift       Topic = "drift"       // drift
+	TopicDrift       Topic = "drift"       // differences between desired and actual state
 	TopicInfra       Topic = "infra"       // clusters, tailnets, gateways, routes, proxy groups, adapters
 	TopicSignins     Topic = "signins"     // sign-ins
 	TopicSources     Topic = "sources"     // the health of sources

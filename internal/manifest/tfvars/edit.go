@@ -63,7 +63,7 @@ type editor struct {
 	failed error
 }
 
-// splice replaces the bytes from from to to, exclusive.
+// splice replaces the bytes from offset from up to, but not including, offset to.
 type splice struct {
 	from, to int
 	text     string

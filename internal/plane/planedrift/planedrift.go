@@ -123,7 +123,7 @@ func (c *Check) LookAgain() {
 	}
 }
 
-// Look compares once and updates the plane's store. After an error the drift on the plane's store stays as it was.
+// Look compares once and updates the plane's store. After an error the drift in the plane's store stays as it was.
 func (c *Check) Look(ctx context.Context) error {
 	found, gap, err := c.compare(ctx)
 	if ctx.Err() != nil {

@@ -176,7 +176,7 @@ func runners(forge, org, pool string, change func(*Pool)) Pool {
 	return p
 }
 
-// fill puts two organisations on the plane's store. They share a pool, and one of them uses a forge that the other does not use.
+// fill puts two organisations in the plane's store. They share a pool, and one of them uses a forge that the other does not use.
 func (o *office) fill() {
 	hidden := func(p *Pool) { p.Counts.Busy, p.StateReason, p.State = nil, "globex secret", Degraded }
 	for k, all := range map[plane.Kind][]plane.Object{

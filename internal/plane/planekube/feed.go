@@ -50,7 +50,7 @@ type feed struct {
 
 	mu     sync.Mutex
 	listed bool                // the first list is complete
-	shown  map[string][]string // keys on the plane's store, by object
+	shown  map[string][]string // keys in the plane's store, by object
 	failed error               // error of the last list or watch; nil: success
 	wrong  string              // why an object could not be read, a sentence
 	away   error               // error of the last probe

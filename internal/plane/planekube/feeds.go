@@ -126,7 +126,7 @@ func unstructuredList(kind string) func() client.ObjectList {
 	}
 }
 
-// one returns the convert function of a kind whose objects each become one object on the plane's store.
+// one returns the convert function of a kind whose objects each become one object in the plane's store.
 func one[T any](convert func(o *T, now time.Time) plane.Object) func(any, time.Time) ([]plane.Object, string) {
 	return some(func(o *T, now time.Time) ([]plane.Object, string) { return []plane.Object{convert(o, now)}, "" })
 }

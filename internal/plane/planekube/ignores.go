@@ -32,7 +32,7 @@ const (
 // mostIgnored is the maximum number of ignored drifts. They share one ConfigMap, which holds at most 1 MiB.
 const mostIgnored = 300
 
-// Ignores stores which drift is ignored, and marks it on the plane's store. It needs get, update, list and watch on the one ConfigMap, and
+// Ignores stores which drift is ignored, and marks it in the plane's store. It needs get, update, list and watch on the one ConfigMap, and
 // create if it does not exist.
 type Ignores struct {
 	client    client.Client
@@ -190,7 +190,7 @@ func (s *Ignores) tick() {
 	}
 }
 
-// show marks the ignored drift on the plane's store. Callers must hold mu.
+// show marks the ignored drift in the plane's store. Callers must hold mu.
 func (s *Ignores) show() {
 	now := s.now().UTC()
 	by := map[string]ignored{}

@@ -33,7 +33,7 @@ type runners struct {
 	pools       map[string]*v1alpha1.RunnerPool
 	forges      map[string]*v1alpha1.RunnerForge
 	holds       map[string]*v1alpha1.RunnerHold
-	rows        map[string][]row // what an enrollment has on the plane's store, except itself
+	rows        map[string][]row // what an enrollment has in the plane's store, except itself
 	wake        time.Time        // when the next hold expires; zero: never
 	workers     *workers         // the single runners
 }
@@ -43,7 +43,7 @@ func newRunners(b *plane.Board, now func() time.Time) *runners {
 		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, rows: map[string][]row{}, workers: newWorkers(b, now)}
 }
 
-// row identifies an object on the plane's store.
+// row identifies an object in the plane's store.
 type row struct {
 	kind plane.Kind
 	key  string
@@ -185,7 +185,7 @@ func (r *runners) rework(some func(*v1alpha1.RunnerEnrollment) bool) {
 	}
 }
 
-// again updates what an enrollment has on the plane's store. A nil e means that the enrollment was deleted.
+// again updates what an enrollment has in the plane's store. A nil e means that the enrollment was deleted.
 func (r *runners) again(e *v1alpha1.RunnerEnrollment, name string, now time.Time) {
 	var rows []row
 	r.workers.enrolled(name, e)

@@ -77,7 +77,7 @@ func (w *workers) enrolled(name string, e *v1alpha1.RunnerEnrollment) {
 	w.all()
 }
 
-// all updates every runner on the plane's store. Unchanged runners cause no event.
+// all updates every runner in the plane's store. Unchanged runners cause no event.
 func (w *workers) all() {
 	for _, source := range []string{workersSource, podsSource} {
 		if !w.sources[source] {

@@ -118,7 +118,7 @@ func refuse(w http.ResponseWriter, status int, f *fault) {
 	_, _ = w.Write(f.response()) // the client may have disconnected
 }
 
-// holds returns a function that reports whether the permit's caller may use a verb for any organisation.
+// holds returns a function that reports whether the permit's caller may use a verb for at least one organisation.
 func holds(p access.Permit) func(access.Verb) bool {
 	verbs := p.Verbs()
 	return func(v access.Verb) bool {
