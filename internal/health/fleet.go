@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Fleet are what the runner fleet counts. Labels are names of forges, organisations and
-// pools, which are objects of the cluster, and never anything of a job's.
+// Fleet holds the metrics of the runner fleet. Label values are names of forges, organisations and pools, which are cluster objects. Data
+// of jobs never becomes a label.
 type Fleet struct {
 	*prometheus.Registry
 
@@ -16,7 +16,7 @@ type Fleet struct {
 	allocate prometheus.Histogram
 }
 
-// NewFleet returns the metrics of a fleet of that version.
+// NewFleet returns the metrics of a fleet.
 func NewFleet(version, commit string) *Fleet {
 	m := &Fleet{
 		Registry: newProcessRegistry(version, commit),
@@ -27,8 +27,8 @@ func NewFleet(version, commit string) *Fleet {
 	return m
 }
 
-// Asked counts a request to a forge for an organisation; the status is 0 if there was no
-// answer. What it asked is not counted.
+// Asked counts a request to a forge for an organisation. status is the HTTP status, or 0 if there was no response. The third argument is
+// ignored.
 func (m *Fleet) Asked(forge, org, _ string, status int) {
 	code := "none"
 	if status != 0 {
@@ -37,32 +37,31 @@ func (m *Fleet) Asked(forge, org, _ string, status int) {
 	m.requests.WithLabelValues(forge, org, code).Inc()
 }
 
-// Allocated counts how long the sharing of budgets took.
+// Allocated records how long the allocation of budgets took.
 func (m *Fleet) Allocated(took time.Duration) { m.allocate.Observe(took.Seconds()) }
 
-// Readiness shows whether l is ready, at each scrape.
+// Readiness adds a gauge that shows whether l is ready.
 func (m *Fleet) Readiness(l *Listener) { m.MustRegister(readiness(l)) }
 
-// A FleetValue is one number of the fleet: what it is of, in the order of the metric's
-// labels, and how much.
+// FleetValue is one sample. Labels are in the order of the metric's labels.
 type FleetValue struct {
 	Labels []string
 	Value  float64
 }
 
-// FleetValues are the numbers of the fleet as they are now.
+// FleetValues holds the current values of the fleet.
 type FleetValues struct {
-	Runners      []FleetValue // forge, org, pool, state; a state that is not known is not there
+	Runners      []FleetValue // forge, org, pool, state; an unknown state is missing
 	EffectiveMax []FleetValue // forge, org, pool
 	Drift        []FleetValue // forge, org, pool
 	Failing      []FleetValue // forge, org, pool; 1 or 0
-	Stranded     []FleetValue // forge, org, pool; only while there may be no runner, and where it is known
+	Stranded     []FleetValue // forge, org, pool; only while no runner is allowed, and if known
 	Rates        []FleetValue // forge, org
 	Expiries     []FleetValue // forge, org; in seconds from now
 	Holds        int
 }
 
-// Values shows what count says, at each scrape; while it says false, nothing.
+// Values adds gauges with the values from count, which runs at each scrape. There are no samples while count returns false.
 func (m *Fleet) Values(count func() (FleetValues, bool)) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/tailplane/tailplane/internal/health"
 )
 
-// What is not known is not shown, and what is shown has the labels that alerts ask by.
+// Unknown values are missing from the metrics. Known values have the labels that the alerts use.
 func TestFleetMetrics(t *testing.T) {
 	m := health.NewFleet("v1", "abc")
 	known := false

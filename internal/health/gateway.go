@@ -6,11 +6,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// hookBuckets are those of answers to Envoy Gateway: of single objects in less
-// than a millisecond, of everything in less than two seconds.
+// hookBuckets are the buckets of responses to Envoy Gateway: less than a millisecond for single objects, less than two seconds for all of
+// them.
 var hookBuckets = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5}
 
-// Gateway are what the gateway counts.
+// Gateway holds the metrics of the gateway.
 type Gateway struct {
 	*prometheus.Registry
 
@@ -29,9 +29,8 @@ type Gateway struct {
 	keys     *prometheus.CounterVec // op
 }
 
-// NewGateway returns the metrics of a gateway of that version. unwell says of how
-// many tailnets the API is left alone, because it failed too often; hooks and
-// results are all there are.
+// NewGateway returns the metrics of a gateway. unwell returns the number of tailnets whose API calls are suspended after too many failures.
+// hooks and results are all possible label values.
 func NewGateway(version, commit string, unwell func() int, hooks, results []string) *Gateway {
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}
@@ -54,7 +53,7 @@ func NewGateway(version, commit string, unwell func() int, hooks, results []stri
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_tailnet_circuit_open", Help: "Tailnets whose API is left alone because it failed too often."},
 		func() float64 { return float64(unwell()) })
 	m.MustRegister(m.requests, m.seconds, open, m.calls, m.took, m.bytes, m.last, m.build, m.faults, m.routes, m.clusters, m.restores, m.keys)
-	for _, hook := range hooks { // an alert on what is not there yet would never fire
+	for _, hook := range hooks { // an alert on a missing series would never fire
 		for _, result := range results {
 			m.calls.WithLabelValues(hook, result)
 		}
@@ -65,7 +64,7 @@ func NewGateway(version, commit string, unwell func() int, hooks, results []stri
 	return m
 }
 
-// Asked counts a request to Tailscale's API; op and class are from closed sets.
+// Asked counts a request to Tailscale's API. op and class must be from closed sets.
 func (m *Gateway) Asked(op, class string, took time.Duration) {
 	m.requests.WithLabelValues(op, class).Inc()
 	if took > 0 {
@@ -73,7 +72,7 @@ func (m *Gateway) Asked(op, class string, took time.Duration) {
 	}
 }
 
-// Called counts a call of Envoy Gateway; hook and result are those of NewGateway.
+// Called counts a call from Envoy Gateway. hook and result must be values given to NewGateway. in and out are message sizes in bytes.
 func (m *Gateway) Called(hook, result string, took time.Duration, in, out int) {
 	m.calls.WithLabelValues(hook, result).Inc()
 	m.took.WithLabelValues(hook).Observe(took.Seconds())
@@ -82,7 +81,7 @@ func (m *Gateway) Called(hook, result string, took time.Duration, in, out int) {
 	m.last.SetToCurrentTime()
 }
 
-// Built counts a decision, or with an error that there was none.
+// Built records the time of a build, or counts a failed one if err is not nil.
 func (m *Gateway) Built(took time.Duration, err error) {
 	if err != nil {
 		m.faults.Inc()
@@ -91,7 +90,7 @@ func (m *Gateway) Built(took time.Duration, err error) {
 	m.build.Observe(took.Seconds())
 }
 
-// Rendering shows how much there is to render.
+// Rendering sets the numbers of routes and clusters to render.
 func (m *Gateway) Rendering(routes, clusters int) {
 	m.routes.Set(float64(routes))
 	m.clusters.Set(float64(clusters))
@@ -100,13 +99,13 @@ func (m *Gateway) Rendering(routes, clusters int) {
 // Restored counts a status that was written again.
 func (m *Gateway) Restored() { m.restores.Inc() }
 
-// Key counts what was done with an auth key: minted, deleted or reissued.
+// Key counts an operation on an auth key: minted, deleted or reissued.
 func (m *Gateway) Key(op string) { m.keys.WithLabelValues(op).Inc() }
 
-// Tailnets are how many there are, as counted at each scrape.
+// Tailnets holds numbers of tailnets and services.
 type Tailnets struct{ Ready, Degraded, Services int }
 
-// Tailnets shows what count says; while it says false, nothing.
+// Tailnets adds gauges with the values from count, which runs at each scrape. There are no samples while count returns false.
 func (m *Gateway) Tailnets(count func() (Tailnets, bool)) {
 	show := func(name, help string, of func(Tailnets) int) {
 		m.MustRegister(gauge{prometheus.NewDesc(name, help, nil, nil), func() (float64, bool) {
@@ -119,12 +118,11 @@ func (m *Gateway) Tailnets(count func() (Tailnets, bool)) {
 	show("tailplane_tailnet_discovery_services", "Services that discovery knows, of all tailnets.", func(t Tailnets) int { return t.Services })
 }
 
-// LeftOut shows of how many namespaces the account may not read what it should, as
-// count says at each scrape.
+// LeftOut adds a gauge of the namespaces in which the account lacks required read access. count runs at each scrape.
 func (m *Gateway) LeftOut(count func() int) {
 	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_gateway_namespaces_left_out", Help: "Namespaces where this account may not read what it should; the others go on."},
 		func() float64 { return float64(count()) }))
 }
 
-// Readiness shows whether l is ready, at each scrape.
+// Readiness adds a gauge that shows whether l is ready.
 func (m *Gateway) Readiness(l *Listener) { m.MustRegister(readiness(l)) }

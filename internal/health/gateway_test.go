@@ -19,7 +19,7 @@ func TestGatewayMetrics(t *testing.T) {
 	m.Tailnets(func() (health.Tailnets, bool) { return health.Tailnets{Ready: 5, Degraded: 6, Services: 7}, true })
 	m.LeftOut(func() int { return 8 })
 	m.Asked("list devices", "OK", time.Second)
-	m.Asked("list devices", "CircuitOpen", 0) // was not made, so it took no time
+	m.Asked("list devices", "CircuitOpen", 0) // the request was not made, so it took no time
 	families, err := m.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -9,14 +9,13 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 )
 
-// Buckets in seconds.
+// mergeBuckets are in seconds.
 var mergeBuckets = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .05}
 
-// Merged counts how long one message of gossip took to take in.
+// Merged records how long merging one gossip message took.
 func (m *Metrics) Merged(took time.Duration) { m.merge.Observe(took.Seconds()) }
 
-// Gossip counts what stats, members and the connections' meter say, at each
-// scrape. No label names a node or a cluster.
+// Gossip adds the metrics from stats, members and meter, which are read at each scrape. No label names a node or a cluster.
 func (m *Metrics) Gossip(stats func() gossip.Stats, members func() *gossip.Members, meter *gossiphttp.Meter) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)

@@ -1,7 +1,5 @@
-// Package health shows whoever runs a process how it is: alive, ready, and in
-// numbers. It keeps law 7, that what is down is shown as down at the moment of
-// asking, and counts by closed sets of words only, so that no stranger can make
-// a series.
+// Package health exposes a process's liveness, readiness and metrics to its operator. It keeps law 7: each request reports a failed
+// dependency as failed at that moment. Labels use only closed sets of values, so a remote party cannot create a series.
 package health
 
 import (
@@ -24,18 +22,17 @@ import (
 	"github.com/tailplane/tailplane/internal/door/framing"
 )
 
-// A Listener answers probes and scrapes, on an address of its own that is never
-// on the tailnet. Fields without a remark are required.
+// Listener serves probes and scrapes on its own address, which is never on the tailnet. Fields are required unless noted otherwise.
 //
 //	/livez            200 while the process can answer at all
 //	/readyz           200 while every check passes; ?verbose lists them
 //	/metrics          Prometheus and OpenMetrics text
 type Listener struct {
-	Address  string // "host:port"; port 0 takes any free one
+	Address  string // "host:port"; port 0 selects a free port
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
 
-	// Also, optional, are further things to ask for, by pattern.
+	// Also holds further handlers, by pattern. It is optional.
 	Also map[string]http.Handler
 
 	mu       sync.Mutex
@@ -48,7 +45,7 @@ type check struct {
 	pass func(context.Context) error
 }
 
-// Bounds of one request, and of one check.
+// Limits of one request and of one check.
 const (
 	headerTime   = 5 * time.Second
 	writeTime    = 15 * time.Second
@@ -60,8 +57,8 @@ const (
 	shutdownTime = time.Second
 )
 
-// Check makes readiness depend on pass, which says in a sentence what is wrong
-// and must not show a secret. A check of the same name is replaced.
+// Check makes readiness depend on pass. The error of pass is a sentence that must not contain a secret. A check of the same name is
+// replaced.
 func (l *Listener) Check(name string, pass func(context.Context) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,20 +66,20 @@ func (l *Listener) Check(name string, pass func(context.Context) error) {
 	l.checks = append(l.checks, check{name, pass})
 }
 
-// Stopping makes the process not ready for good: it is about to end.
+// Stopping makes the process permanently not ready, because it is about to end.
 func (l *Listener) Stopping() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopping = true
 }
 
-// A Result is what one check says.
+// Result is the result of one check.
 type Result struct {
 	Name string
-	Err  error // nil: it passes
+	Err  error // nil: the check passes
 }
 
-// Results runs all checks, at the same time, each for at most two seconds.
+// Results runs all checks concurrently, for at most two seconds.
 func (l *Listener) Results(ctx context.Context) []Result {
 	l.mu.Lock()
 	checks, stopping := slices.Clone(l.checks), l.stopping
@@ -106,7 +103,7 @@ func (l *Listener) Ready(ctx context.Context) bool {
 	return !slices.ContainsFunc(l.Results(ctx), func(r Result) bool { return r.Err != nil })
 }
 
-// Run listens until ctx ends. It logs the address that it got.
+// Run listens until ctx ends. It logs the actual address.
 func (l *Listener) Run(ctx context.Context) error {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", l.Address)
 	if err != nil {
@@ -133,7 +130,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handler is what the listener serves.
+// Handler returns the handler of the listener.
 func (l *Listener) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") })
@@ -155,12 +152,12 @@ func (l *Listener) Handler() http.Handler {
 			say(w, http.StatusForbidden, "not for other sites' pages\n")
 			return
 		}
-		if r.ContentLength != 0 { // and so nothing hides in one
+		if r.ContentLength != 0 { // a body could also hide another request
 			w.Header().Set("Connection", "close")
 			say(w, http.StatusBadRequest, "a probe has no body\n")
 			return
 		}
-		if path.Clean(r.URL.Path) != r.URL.Path { // one spelling each: the mux would redirect
+		if path.Clean(r.URL.Path) != r.URL.Path { // the mux would redirect other spellings
 			say(w, http.StatusNotFound, "not here\n")
 			return
 		}
@@ -168,8 +165,8 @@ func (l *Listener) Handler() http.Handler {
 	})
 }
 
-// ownHost keeps web pages out whose name was rebound to our address: nobody owns
-// an address, "localhost", or a name of the cluster's own DNS.
+// ownHost reports whether the host is an IP address, "localhost" or a name in the cluster's DNS. It blocks DNS rebinding: a web page cannot
+// own any of these names.
 func ownHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -205,5 +202,5 @@ func (l *Listener) readyz(w http.ResponseWriter, r *http.Request) {
 func say(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	fmt.Fprint(w, text) // who does not read it does not want it
+	fmt.Fprint(w, text) // the client may have disconnected
 }

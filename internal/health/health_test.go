@@ -50,14 +50,14 @@ func TestReadiness(t *testing.T) {
 	if status, body := get(t, h, "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "[-]kubernetes failed: starting") {
 		t.Errorf("starting: %d %q", status, body)
 	}
-	l.Check("kubernetes", func(context.Context) error { return nil }) // replaced
+	l.Check("kubernetes", func(context.Context) error { return nil }) // replaces the first check
 	if status, body := get(t, h, "/readyz"); status != http.StatusOK || body != "ok\n" {
 		t.Errorf("ready: %d %q", status, body)
 	}
 	if status, body := get(t, h, "/readyz?verbose"); status != http.StatusOK || body != "[+]tailnet ok\n[+]kubernetes ok\nok\n" {
 		t.Errorf("verbose: %d %q", status, body)
 	}
-	down = errors.New("the node is Stopped") // as it is now, not as it was at the start
+	down = errors.New("the node is Stopped") // the current state, not that of the start
 	if status, body := get(t, h, "/readyz?verbose"); status != http.StatusServiceUnavailable || body != "[-]tailnet failed: the node is Stopped\n[+]kubernetes ok\nnot ready\n" {
 		t.Errorf("tailnet lost: %d %q", status, body)
 	}
@@ -74,7 +74,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// A check that hangs is one that fails, and holds up no other.
+// A check that hangs fails, and it delays no other check.
 func TestACheckThatHangs(t *testing.T) {
 	l := newListener(health.NewMetrics("v1", "abc"))
 	l.Check("slow", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
@@ -89,7 +89,7 @@ func TestACheckThatHangs(t *testing.T) {
 	}
 }
 
-// Law 4 holds here too: no page of the web reads the metrics.
+// Law 4 holds here too: no web page can read the metrics.
 func TestWhoMayAsk(t *testing.T) {
 	h := newListener(health.NewMetrics("v1", "abc")).Handler()
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
@@ -186,7 +186,7 @@ func TestMetrics(t *testing.T) {
 	begin()(door.Outcome{Verb: access.SigninKubeconfig, Status: 200, Took: 3 * time.Second, Waited: 2 * time.Second})
 	begin()(door.Outcome{Verb: access.SigninKubeconfig, Status: 202, Code: problem.NotReady})
 	begin()(door.Outcome{Status: 404, Code: problem.NotFound})
-	begin() // goes on
+	begin() // still in flight
 	m.Audit(func() audit.Stats {
 		return audit.Stats{Entries: map[audit.Result]int64{audit.Refused: 1}, Dropped: 1, Up: true}
 	})
@@ -229,7 +229,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// AU-06: whatever is counted, the series are those of the declared words.
+// AU-06: whatever is counted, only series with declared label values exist.
 func TestSeriesDoNotGrow(t *testing.T) {
 	m := health.NewMetrics("v1", "abc", access.SigninLogin)
 	begin := m.Door("tailnet")

@@ -8,21 +8,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// injectBuckets end where the API server has stopped waiting.
+// injectBuckets end after the API server's timeout.
 var injectBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1, .5, 1, 5}
 
-// Inject are what the injection webhook counts.
+// Inject holds the metrics of the injection webhook.
 type Inject struct {
 	*prometheus.Registry
 
 	results  []string
 	requests *prometheus.CounterVec // result
 	seconds  prometheus.Histogram
-	outdated atomic.Int64 // -1: not known
+	outdated atomic.Int64 // -1: unknown
 }
 
-// NewInject returns the metrics of a webhook of that version; results are all
-// that can become of a question.
+// NewInject returns the metrics of a webhook. results are all possible results of a request.
 func NewInject(version, commit string, results []string) *Inject {
 	m := &Inject{
 		Registry: newProcessRegistry(version, commit), results: results,
@@ -42,7 +41,7 @@ func NewInject(version, commit string, results []string) *Inject {
 	return m
 }
 
-// Measure is for inject.Webhook.
+// Measure records one request, for inject.Webhook.
 func (m *Inject) Measure(result string, took time.Duration) {
 	if slices.Contains(m.results, result) {
 		m.requests.WithLabelValues(result).Inc()
@@ -50,8 +49,8 @@ func (m *Inject) Measure(result string, took time.Duration) {
 	}
 }
 
-// Outdated takes a new count; a negative one says that it is not known.
+// Outdated sets the number of outdated pods. A negative number means unknown.
 func (m *Inject) Outdated(n int) { m.outdated.Store(int64(n)) }
 
-// Readiness shows whether l is ready, at each scrape.
+// Readiness adds a gauge that shows whether l is ready.
 func (m *Inject) Readiness(l *Listener) { m.MustRegister(readiness(l)) }

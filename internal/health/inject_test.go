@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/health"
 )
 
-// The webhook's metrics: closed sets from the start, and what is not known is not shown.
+// The webhook's label values are closed sets that exist from the start. An unknown value is missing.
 func TestInjectMetrics(t *testing.T) {
 	m := health.NewInject("v1", "abc", []string{"patched", "refused"})
 	m.Measure("patched", time.Millisecond)

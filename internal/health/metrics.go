@@ -15,8 +15,8 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// Metrics are what a process counts. Every label's values are a closed set: the
-// declared operations, the codes of refusals, the phases of a sign-in.
+// Metrics holds the metrics of a process. The values of every label are a closed set: declared operations, problem codes, or phases of a
+// sign-in.
 type Metrics struct {
 	*prometheus.Registry
 
@@ -30,21 +30,20 @@ type Metrics struct {
 	ends       *prometheus.CounterVec // cause
 	ready      prometheus.Histogram
 	swept      prometheus.Counter
-	merge      prometheus.Histogram // of gossip; registered with it
+	merge      prometheus.Histogram // of gossip; registered by Gossip
 	operations []access.Verb
 }
 
-// unknown is the operation of requests that ask for none.
+// unknown is the operation label of requests for no declared operation.
 const unknown = "unknown"
 
-// Buckets in seconds. Those of requests end where a long wait does.
+// Buckets in seconds. requestBuckets end where a long poll ends.
 var (
 	requestBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	whoisBuckets   = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1, 2}
 )
 
-// NewMetrics returns the metrics of a process of that version. Operations are
-// those that its doors declare; whatever else is asked for counts as "unknown".
+// NewMetrics returns the metrics of a process. operations are those that its servers declare; other requests count as "unknown".
 func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -68,7 +67,7 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 		operations: operations,
 	}
 	m.MustRegister(m.requests, m.seconds, m.inFlight, m.refusals, m.wait, m.whois, m.tokens, m.ends, m.ready, m.swept)
-	// A series that is there from the start can be alerted on from its first count.
+	// Create the series at the start, so that alerts see their first increment.
 	for _, c := range problem.Codes() {
 		if c != problem.NotReady {
 			m.refusals.WithLabelValues(string(c))
@@ -83,7 +82,7 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 	return m
 }
 
-// Door returns what door.Door.Measure wants, for the listener of that name.
+// Door returns the Measure function of a door.Door, for the listener with that name.
 func (m *Metrics) Door(listener string) func() func(door.Outcome) {
 	inFlight := m.inFlight.WithLabelValues(listener)
 	return func() func(door.Outcome) {
@@ -96,7 +95,7 @@ func (m *Metrics) Door(listener string) func() func(door.Outcome) {
 			}
 			m.requests.WithLabelValues(listener, op, class(o.Status)).Inc()
 			m.seconds.WithLabelValues(listener, op).Observe((o.Took - o.Waited).Seconds())
-			if o.Code != problem.NotReady && slices.Contains(problem.Codes(), o.Code) { // "not yet" refuses nothing
+			if o.Code != problem.NotReady && slices.Contains(problem.Codes(), o.Code) { // "not ready" is not a refusal
 				m.refusals.WithLabelValues(string(o.Code)).Inc()
 			}
 			if o.Verb == access.SigninKubeconfig && o.Waited > 0 {
@@ -106,7 +105,7 @@ func (m *Metrics) Door(listener string) func() func(door.Outcome) {
 	}
 }
 
-// class is "2xx" for 204, and "other" for what is no status.
+// class returns "2xx" for 204, and "other" for a number that is not an HTTP status.
 func class(status int) string {
 	if status < 100 || status > 599 {
 		return "other"
@@ -114,7 +113,7 @@ func class(status int) string {
 	return strconv.Itoa(status/100) + "xx"
 }
 
-// Audit counts what became of the entries of the record, at each scrape.
+// Audit adds the metrics of the audit log. stats runs at each scrape.
 func (m *Metrics) Audit(stats func() audit.Stats) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
@@ -149,22 +148,22 @@ func (r record) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(r.up, prometheus.GaugeValue, up)
 }
 
-// Identified counts one question to the tailnet.
+// Identified records the time of one identity query to the tailnet.
 func (m *Metrics) Identified(took time.Duration) { m.whois.Observe(took.Seconds()) }
 
-// Results of a token request.
+// The results of a token request.
 const (
 	tokenMade    = "made"
-	tokenRefused = "gone" // the ServiceAccount is not the one that was meant, any more
+	tokenRefused = "gone" // the ServiceAccount was deleted or replaced
 	tokenFailed  = "failed"
 )
 
 var tokenResults = []string{tokenMade, tokenRefused, tokenFailed}
 
-// Readied counts a new sign-in that became ready after that time.
+// Readied records the time until a new sign-in became ready.
 func (m *Metrics) Readied(took time.Duration) { m.ready.Observe(took.Seconds()) }
 
-// Swept counts what was removed because no sign-in accounts for it.
+// Swept counts an object that was deleted because no sign-in owns it.
 func (m *Metrics) Swept() { m.swept.Inc() }
 
 // Ended counts a sign-in that this process ended, or whose end it found.
@@ -174,7 +173,7 @@ func (m *Metrics) Ended(c signin.Cause) {
 	}
 }
 
-// Gauge shows what value says at each scrape; nothing when it says false.
+// Gauge adds a gauge with the value from value, which runs at each scrape. There is no sample if it returns false.
 func (m *Metrics) Gauge(name, help string, value func() (float64, bool)) {
 	m.MustRegister(gauge{prometheus.NewDesc(name, help, nil, nil), value})
 }
@@ -191,7 +190,7 @@ func (g gauge) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Readiness shows whether l is ready, at each scrape.
+// Readiness adds a gauge that shows whether l is ready.
 func (m *Metrics) Readiness(l *Listener) { m.MustRegister(readiness(l)) }
 
 func readiness(l *Listener) prometheus.Collector {
@@ -203,8 +202,7 @@ func readiness(l *Listener) prometheus.Collector {
 	}}
 }
 
-// Signins counts what all returns by phase, at each scrape; nothing while it
-// returns false.
+// Signins adds the number of sign-ins by phase. all runs at each scrape. There are no samples while it returns false.
 func (m *Metrics) Signins(all func() ([]signin.Signin, bool)) {
 	m.MustRegister(signins{prometheus.NewDesc("tailplane_signins", "Sign-ins in the cluster, by phase.", []string{"phase"}, nil), all})
 }
@@ -229,7 +227,7 @@ func (c signins) Collect(ch chan<- prometheus.Metric) {
 			count[signin.PhaseEnding]++
 		case slices.Contains(phases, s.Phase):
 			count[s.Phase]++
-		default: // nobody has looked at it
+		default: // not reconciled yet
 			count[signin.PhasePending]++
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// newRegistry is where a role registers what it counts; it says what is running.
+// newRegistry returns a registry with the build information of the running program.
 func newRegistry(version, commit string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
@@ -14,8 +14,7 @@ func newRegistry(version, commit string) *prometheus.Registry {
 	return r
 }
 
-// newProcessRegistry also has the collectors of Go and the process, for roles that
-// do not show controller-runtime's registry, which has them.
+// newProcessRegistry also has the Go and process collectors. Roles that serve controller-runtime's registry have these already.
 func newProcessRegistry(version, commit string) *prometheus.Registry {
 	r := newRegistry(version, commit)
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

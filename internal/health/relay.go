@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Buckets in seconds, of connecting to a node of the tailnet and of draining.
+// Buckets in seconds: of connecting to a tailnet node, and of draining.
 var (
 	dialBuckets  = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	drainBuckets = []float64{1, 5, 10, 30, 60, 120, 300, 600}
 )
 
-// Relay are what a relay counts. No label names a service, an address or a node.
+// Relay holds the metrics of a relay. No label names a service, an address or a node.
 type Relay struct {
 	*prometheus.Registry
 
@@ -23,7 +23,7 @@ type Relay struct {
 	drain       prometheus.Histogram
 }
 
-// NewRelay returns the metrics of a relay of that version.
+// NewRelay returns the metrics of a relay.
 func NewRelay(version, commit string) *Relay {
 	m := &Relay{
 		Registry: newProcessRegistry(version, commit),
@@ -38,25 +38,24 @@ func NewRelay(version, commit string) *Relay {
 	return m
 }
 
-// Connection counts what became of a connection.
+// Connection counts a connection by its result.
 func (m *Relay) Connection(direction, protocol, result string) {
 	m.connections.WithLabelValues(direction, protocol, result).Inc()
 }
 
-// Open counts connections that come and go.
+// Open changes the number of open connections.
 func (m *Relay) Open(change int) { m.open.Add(float64(change)) }
 
-// Bytes counts what was carried.
+// Bytes counts the bytes transferred.
 func (m *Relay) Bytes(direction string, n int64) { m.bytes.WithLabelValues(direction).Add(float64(n)) }
 
-// Dialed takes the time of one try to connect.
+// Dialed records the time of one connection attempt.
 func (m *Relay) Dialed(took time.Duration) { m.dial.Observe(took.Seconds()) }
 
-// Drained takes the time of draining.
+// Drained records the time of draining.
 func (m *Relay) Drained(took time.Duration) { m.drain.Observe(took.Seconds()) }
 
-// Readiness shows whether l is ready, and whether all services are carried, at
-// each scrape.
+// Readiness adds gauges that show whether l is ready and whether the relay carries all its services.
 func (m *Relay) Readiness(l *Listener, carrying func() bool) {
 	m.MustRegister(readiness(l), gauge{prometheus.NewDesc("tailplane_relay_ready", "1 while the relay takes new connections for all of its services.", nil, nil), func() (float64, bool) {
 		return map[bool]float64{true: 1}[carrying()], true

@@ -8,7 +8,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// Counted returns s with its token requests counted.
+// Counted returns a store that counts the token requests of s.
 func (m *Metrics) Counted(s signin.Store) signin.Store { return counted{s, m} }
 
 type counted struct {

@@ -11,8 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// nodeOfJSON reads JSON in its order. It is not left to the YAML parser, which
-// knows neither tabs nor all escapes of JSON.
+// nodeOfJSON reads JSON and keeps its order. The YAML parser cannot do that, because it does not accept tabs and all escapes of JSON.
 func nodeOfJSON(d *json.Decoder, text []byte, depth int) (*yaml.Node, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("it is nested deeper than %d", maxDepth)
@@ -28,7 +27,7 @@ func nodeOfJSON(d *json.Decoder, text []byte, depth int) (*yaml.Node, error) {
 		if v == '{' {
 			n.Kind, n.Tag = yaml.MappingNode, "!!map"
 		}
-		for d.More() { // keys are values like any other
+		for d.More() { // keys are tokens like values
 			c, err := nodeOfJSON(d, text, depth+1)
 			if err != nil {
 				return nil, err
@@ -51,7 +50,7 @@ func nodeOfJSON(d *json.Decoder, text []byte, depth int) (*yaml.Node, error) {
 	return n, nil
 }
 
-// rewriteJSON writes a node as JSON, indented as text is.
+// rewriteJSON writes a node as JSON with the indentation of text.
 func rewriteJSON(text []byte, n *yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 	if err := writeJSON(&b, n); err != nil {
@@ -104,7 +103,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 	if n.ShortTag() == "!!str" || n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0 {
 		return writeString(b, n.Value)
 	}
-	b.WriteString(n.Value) // a number, a truth value or null, as it was
+	b.WriteString(n.Value) // a number, a boolean or null, unchanged
 	return nil
 }
 
@@ -114,6 +113,6 @@ func writeString(b *bytes.Buffer, s string) error {
 	if err := e.Encode(s); err != nil {
 		return err
 	}
-	b.Truncate(b.Len() - 1) // the line's end
+	b.Truncate(b.Len() - 1) // the line feed
 	return nil
 }

@@ -1,6 +1,5 @@
-// Package manifest reads and changes Kubernetes objects as people write them, in
-// YAML or JSON. It keeps the law that what it does not have to change stays as it
-// is, byte for byte: comments, order, and whatever it does not know.
+// Package manifest reads and edits Kubernetes objects in YAML or JSON files written by people. It changes only what an edit needs. All else
+// stays byte for byte, including comments, order and unknown fields.
 package manifest
 
 import (
@@ -14,14 +13,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Part is one document of a stream, with the marker that begins it.
+// Part is one document of a stream, with the marker that begins it.
 type Part struct {
 	Text []byte
-	Line int // of the stream where it begins, from 1
+	Line int // the first line in the stream, from 1
 }
 
-// Split splits a stream before each line that begins a document. Together the
-// parts are the stream.
+// Split splits a stream before each line that begins a document. The concatenated parts are the stream.
 func Split(text []byte) (all []Part) {
 	line, began, at := 1, 1, 0
 	for i := 0; i < len(text); {
@@ -45,19 +43,18 @@ func Split(text []byte) (all []Part) {
 	return append(all, Part{text[at:], began})
 }
 
-// A Document is one object, or whatever else somebody wrote.
+// Document is one object, or any other document.
 type Document struct {
 	Text []byte
-	// Value is what the text means: maps, lists, strings, [json.Number], booleans and
-	// nil. It is nil itself for a document that is no mapping.
+	// Value is the decoded document: maps, lists, strings, [json.Number], booleans and nil. It is nil if the document is not a mapping.
 	Value map[string]any
 
 	root *yaml.Node
 	json bool
 }
 
-// Parse reads one document. An error says the line, from 1. Where only what it
-// means is wrong, such as a key that is there twice, it is Readable nevertheless.
+// Parse reads one document. Errors name the line, from 1. If the syntax is good but the content is not, such as a duplicate key, the
+// returned document is still Readable.
 func Parse(text []byte) (Document, error) {
 	d := Document{Text: text}
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && json.Valid(text) {
@@ -86,11 +83,10 @@ func Parse(text []byte) (Document, error) {
 	return d, nil
 }
 
-// Readable reports whether the document's form is good, whatever it means.
+// Readable reports whether the syntax of the document is good.
 func (d Document) Readable() bool { return d.root != nil }
 
-// Kind is the word behind the document's key kind, also of one with an error in
-// it elsewhere; or "".
+// Kind returns the value of the key kind, or "". It also works if the document has an error elsewhere.
 func (d Document) Kind() string {
 	if n := child(d.root, "kind"); n != nil {
 		return n.Value
@@ -98,8 +94,8 @@ func (d Document) Kind() string {
 	return ""
 }
 
-// Line is where something of the document begins, from 1: what the keys and the
-// positions in lists lead to, as far as they lead somewhere.
+// Line returns the line, from 1, of the value at a path of keys and list indexes. If the path leads nowhere, it returns the line of the
+// last value found.
 func (d Document) Line(path ...any) int {
 	n := d.root
 	for _, p := range path {
@@ -123,8 +119,8 @@ func (d Document) Line(path ...any) int {
 	return n.Line
 }
 
-// Rewrite is the text so that it means want, which was made from Value. Keys that
-// come are written in the order that keys gives, and others after them by name.
+// Rewrite returns the text changed so that its value is want. The caller must derive want from Value. New keys are written in the order of
+// keys, and then by name.
 func (d Document) Rewrite(want map[string]any, keys ...string) ([]byte, error) {
 	if reflect.DeepEqual(d.Value, want) {
 		return slices.Clone(d.Text), nil
@@ -132,14 +128,13 @@ func (d Document) Rewrite(want map[string]any, keys ...string) ([]byte, error) {
 	return d.rewrite(want, newOrder(keys))
 }
 
-// Compose is a text that means value, in YAML, with its keys in the order that keys
-// gives and others after them by name.
+// Compose returns a YAML text of value. Keys are in the order of keys, and then by name.
 func Compose(value map[string]any, keys ...string) ([]byte, error) {
 	s := &splicer{order: newOrder(keys), indent: 2, compact: true}
 	return s.encode(s.nodeOf(value))
 }
 
-// Copy is a deep copy of what a document means.
+// Copy returns a deep copy of a decoded value.
 func Copy(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

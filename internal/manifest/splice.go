@@ -11,10 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// rewrite is the document's text so that it means want. It changes lines where it
-// can; the result is read again, and where that is not what was meant (there are
-// many ways to write YAML) the whole document is written anew from its nodes, with
-// its comments and in its order.
+// rewrite returns the document's text changed so that its value is want. It edits lines where it can and parses the result to check it.
+// YAML has many forms, so the check can fail. Then rewrite writes the whole document again from its nodes, with comments and order.
 func (d Document) rewrite(want map[string]any, o order) ([]byte, error) {
 	text, root, was := d.Text, d.root, d.Value
 	means := func(text []byte) bool {
@@ -49,18 +47,18 @@ func (d Document) rewrite(want map[string]any, o order) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// A splicer changes lines of a document.
+// splicer edits lines of a document.
 type splicer struct {
 	order
-	lines   []string // without their ends
-	end     string   // of each
+	lines   []string // without line ends
+	end     string   // the line end
 	indent  int
 	compact bool // lists are not indented below their key
 	edits   []splice
 	failed  error
 }
 
-// A splice puts lines in the place of those from from up to, and without, to.
+// splice replaces the lines from index from up to, but not including, index to.
 type splice struct {
 	from, to int
 	lines    []string
@@ -78,7 +76,7 @@ func newSplicer(text []byte, root *yaml.Node, o order) *splicer {
 	return s
 }
 
-// habits are how the author indents: as in the first places that tell.
+// habits sets the indentation style from its first use in the document.
 func (s *splicer) habits(n *yaml.Node) {
 	knowIndent, knowLists := false, false
 	var walk func(n *yaml.Node)
@@ -110,7 +108,7 @@ func (s *splicer) fail(n *yaml.Node, why string) {
 	}
 }
 
-// encode writes a node as the author would.
+// encode writes a node in the document's style.
 func (s *splicer) encode(n *yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -124,7 +122,7 @@ func (s *splicer) encode(n *yaml.Node) ([]byte, error) {
 	return b.Bytes(), e.Close()
 }
 
-// render is a node in lines, the first after prefix and the others as far in.
+// render returns a node as lines. The first follows prefix, and the others have the same indentation.
 func (s *splicer) render(n *yaml.Node, prefix string) []string {
 	b, err := s.encode(n)
 	if err != nil {
@@ -142,7 +140,7 @@ func (s *splicer) render(n *yaml.Node, prefix string) []string {
 	return lines
 }
 
-// node makes n, in block style, mean want.
+// node changes the block-style node n from was to want.
 func (s *splicer) node(n *yaml.Node, was, want any) {
 	switch want := want.(type) {
 	case map[string]any:
@@ -159,7 +157,7 @@ func (s *splicer) node(n *yaml.Node, was, want any) {
 	s.fail(n, "it is of another kind")
 }
 
-// block reports whether n can be changed line by line.
+// block reports whether n can be edited line by line.
 func block(n *yaml.Node, want any) bool {
 	size := -1
 	switch want := want.(type) {
@@ -206,7 +204,7 @@ func (s *splicer) mapping(n *yaml.Node, was, want map[string]any) {
 	}
 }
 
-// bare is a key without the comment above it, which stays where it is.
+// bare returns a key without the comment above it, which stays in its place.
 func bare(k *yaml.Node) *yaml.Node {
 	c := *k
 	c.HeadComment, c.FootComment = "", ""
@@ -215,7 +213,7 @@ func bare(k *yaml.Node) *yaml.Node {
 
 func (s *splicer) sequence(n *yaml.Node, was, want []any) {
 	in := strings.Repeat(" ", n.Column-1)
-	at := n.Line - 1 // where the next item would begin: before the comment of the one that is there
+	at := n.Line - 1 // where the next item would begin: above the comment of the present one
 	for at > 0 && strings.HasPrefix(strings.TrimSpace(s.lines[at-1]), "#") {
 		at--
 	}
@@ -248,14 +246,14 @@ func (s *splicer) sequence(n *yaml.Node, was, want []any) {
 	}
 }
 
-// replace puts lines in the place of others, and comments that would be lost above them.
+// replace replaces lines. Comments that would be lost move above the new lines.
 func (s *splicer) replace(from, to int, lines []string) {
 	all := strings.Join(lines, "\n")
 	var kept []string
 	for _, l := range s.lines[from:to] {
 		comment := ""
 		if i := strings.Index(l, " #"); i >= 0 {
-			comment = l[i+1:] // or what looks like one: then it is in the new lines too
+			comment = l[i+1:] // or text that looks like a comment; then the new lines contain it too
 		} else if t := strings.TrimSpace(l); strings.HasPrefix(t, "#") {
 			comment = t
 		}
@@ -266,14 +264,13 @@ func (s *splicer) replace(from, to int, lines []string) {
 	s.edits = append(s.edits, splice{from, to, append(kept, lines...)})
 }
 
-// entryEnd is the line after an entry of a mapping.
+// entryEnd returns the line after an entry of a mapping.
 func (s *splicer) entryEnd(k, v *yaml.Node) int {
 	return s.extent(k.Line-1, k.Column-1, v.Kind == yaml.SequenceNode && v.Style&yaml.FlowStyle == 0)
 }
 
-// extent is the line after what begins at line from, in column col: all lines
-// that are further in, and those of a list that is not. Comments and empty lines
-// at its end belong to what follows.
+// extent returns the line after the value that begins at line from and column col. The value includes all lines with more indentation, and
+// list items with the same. Comments and empty lines at its end belong to the next value.
 func (s *splicer) extent(from, col int, list bool) int {
 	end := from + 1
 	for i := from + 1; i < len(s.lines); i++ {
@@ -293,13 +290,13 @@ func (s *splicer) extent(from, col int, list bool) int {
 	return end
 }
 
-// text is the document with its edits.
+// text returns the document with the edits applied, or nil if edits overlap.
 func (s *splicer) text() []byte {
 	lines := s.lines
 	slices.SortStableFunc(s.edits, func(a, b splice) int { return a.from - b.from })
 	for i := 1; i < len(s.edits); i++ {
 		if s.edits[i].from < s.edits[i-1].to {
-			return nil // two in one place: not understood
+			return nil // overlapping edits are not supported
 		}
 	}
 	var out []string

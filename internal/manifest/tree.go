@@ -20,7 +20,7 @@ func child(m *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// indexOf is where a key of a mapping is in its content, or -1.
+// indexOf returns the index of a key in the content of a mapping, or -1.
 func indexOf(m *yaml.Node, key string) int {
 	if m != nil && m.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(m.Content); i += 2 {
@@ -35,10 +35,10 @@ func indexOf(m *yaml.Node, key string) int {
 // maxDepth is several times what an object needs.
 const maxDepth = 100
 
-// maxNodes is what one document may come to: aliases of aliases are many in few lines.
+// maxNodes is the maximum number of nodes of one document after expanding aliases. Nested aliases can multiply quickly.
 const maxNodes = 5_000_000
 
-// treeOf is what a node means: maps, lists, strings, [json.Number], booleans and nil.
+// treeOf returns the value of a node: maps, lists, strings, [json.Number], booleans and nil.
 func treeOf(n *yaml.Node) (any, error) { return treeAt(n, 0, new(int)) }
 
 func treeAt(n *yaml.Node, depth int, nodes *int) (any, error) {
@@ -128,7 +128,7 @@ func scalar(n *yaml.Node) (any, error) {
 	return n.Value, nil
 }
 
-// An order is in which order people write keys; others follow by name.
+// order is the usual order of keys. Other keys follow by name.
 type order map[string]int
 
 func newOrder(keys []string) order {
@@ -139,7 +139,7 @@ func newOrder(keys []string) order {
 	return o
 }
 
-// nodeOf is a decoded value as a node.
+// nodeOf returns a decoded value as a node.
 func (o order) nodeOf(v any) *yaml.Node {
 	switch v := v.(type) {
 	case map[string]any:
@@ -174,8 +174,8 @@ func (o order) nodeOf(v any) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
 }
 
-// reshape returns n, which meant was, so that it means want. What stays the same
-// keeps its form; what changes is written in block style.
+// reshape returns n changed so that its value is want instead of was. Unchanged parts keep their form, and changed parts are in block
+// style.
 func (o order) reshape(n *yaml.Node, was, want any) *yaml.Node {
 	if reflect.DeepEqual(was, want) {
 		return n
@@ -232,17 +232,16 @@ func (o order) reshape(n *yaml.Node, was, want any) *yaml.Node {
 	return next
 }
 
-// A Pairing is an item of the old list, of the new one, or of both; -1 is none.
+// Pairing pairs an item of the old list with one of the new list. -1 means none.
 type Pairing struct{ Was, Want int }
 
-// Align says which items of two lists of JSON's values are the same ones, by name, in an
-// order that has both.
+// Align pairs the equal items of two lists of JSON values. Objects with a name match by name. The result keeps the order of both lists.
 func Align(was, want []any) (all []Pairing) {
 	nameless := func(v any) bool {
 		m, ok := v.(map[string]any)
 		return ok && m["name"] == nil
 	}
-	if len(was) == len(want) && slices.ContainsFunc(was, nameless) { // objects of a List: none comes, none goes
+	if len(was) == len(want) && slices.ContainsFunc(was, nameless) { // objects of a List: same number, so pair by position
 		for i := range was {
 			all = append(all, Pairing{i, i})
 		}
@@ -254,7 +253,7 @@ func Align(was, want []any) (all []Pairing) {
 				return "name " + name
 			}
 		}
-		b, _ := json.Marshal(v) // it was made of JSON
+		b, _ := json.Marshal(v) // v was decoded from JSON
 		return string(b)
 	}
 	a, b := make([]string, len(was)), make([]string, len(want))
@@ -264,7 +263,7 @@ func Align(was, want []any) (all []Pairing) {
 	for i, v := range want {
 		b[i] = key(v)
 	}
-	// The longest common subsequence; lists in objects are short.
+	// Compute the longest common subsequence. Lists in objects are short.
 	length := make([][]int, len(a)+1)
 	for i := range length {
 		length[i] = make([]int, len(b)+1)

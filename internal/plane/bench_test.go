@@ -9,7 +9,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// BenchmarkList is one page of 10,000 sign-ins, searched and sorted by time.
+// BenchmarkList measures one page of 10,000 sign-ins, searched and sorted by time.
 func BenchmarkList(b *testing.B) {
 	o := newOffice(time.Now).as(alice())
 	var all []plane.Object
@@ -26,7 +26,7 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// BenchmarkPut is one change of an object among 10,000.
+// BenchmarkPut measures one change of an object among 10,000.
 func BenchmarkPut(b *testing.B) {
 	board := plane.NewBoard(time.Now)
 	var all []plane.Object

@@ -13,11 +13,10 @@ import (
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
-// A Kind is a kind of objects on the Board, as it stands in events and in the
-// name of a list.
+// Kind is the kind of an object in the store. Event names and list names use it.
 type Kind string
 
-// The kinds.
+// The kinds of objects.
 const (
 	KindCluster    Kind = "cluster"
 	KindSignin     Kind = "signin"
@@ -29,43 +28,42 @@ const (
 	KindPool       Kind = "pool"       // the runners of one organisation in one pool
 	KindEnrollment Kind = "enrollment" // an organisation that has runners
 	KindHold       Kind = "hold"       // a pause of runners
-	KindForge      Kind = "forge"      // where their jobs come from
-	KindChange     Kind = "change"     // of the configuration, by pull request
-	KindDrift      Kind = "drift"      // what of the fleet is not as it should be
-	KindRunner     Kind = "runner"     // one runner, of one organisation in one pool
+	KindForge      Kind = "forge"      // where jobs come from
+	KindChange     Kind = "change"     // a pull request that changes the configuration
+	KindDrift      Kind = "drift"      // a difference between the desired and the actual fleet
+	KindRunner     Kind = "runner"     // one runner of one organisation in one pool
 )
 
-// An Object is something that is known. It is a value that nobody changes: who
-// has put one on the Board keeps no way to write to what it refers to.
+// Object is something that the plane knows. Objects are immutable: the caller that put an object into the store must not modify anything
+// that the object refers to.
 type Object interface {
-	// Key is its id among those of its kind.
+	// Key returns the object's id, which is unique within its kind.
 	Key() string
-	// Org is the organisation that it belongs to, "" for one of the whole installation.
+	// Org returns the organisation that owns the object, or "" if the object belongs to the whole installation.
 	Org() string
-	// Observed is when it was read.
+	// Observed returns the time at which a source read the object.
 	Observed() time.Time
-	// At is the same object, read at t.
+	// At returns a copy of the object with t as its observation time.
 	At(t time.Time) Object
 }
 
-// Owned is an object that is somebody's own.
+// Owned is an object that belongs to one person or node.
 type Owned interface{ Owner() Owner }
 
-// Shared is an object that several organisations have a part in: who may see one of
-// them may know of it.
+// Shared is an object that several organisations take part in. A caller that may see one of them may see the object.
 type Shared interface{ Orgs() []string }
 
-// Personal is an object that is not the same for all who may know of it.
+// Personal is an object that different callers see differently.
 type Personal interface {
-	// For is the object as it is for one caller.
+	// For returns the object as v sees it.
 	For(v Viewer) Object
 }
 
-// An Owner is a person, or a node that is nobody's, as its tailnet knows it.
+// Owner identifies a person, or a node without a user, together with the tailnet that vouches for it.
 type Owner struct{ Login, Tailnet string }
 
-// Is reports whether c is o: the whole login counts, and where somebody comes from
-// another tailnet, whose login may be spelt like one of ours, that too.
+// Is reports whether c is o. The whole login must match. The tailnet must match too for a caller from another tailnet, because that tailnet
+// may have a login that is spelt the same.
 func (o Owner) Is(c access.Caller) bool {
 	if o.Login == "" || o.Login != c.Identity() {
 		return false
@@ -76,17 +74,17 @@ func (o Owner) Is(c access.Caller) bool {
 	return true
 }
 
-// A Status is how a source answers.
+// Status is the health of a source.
 type Status string
 
-// The statuses. A source that is Degraded answers in part, or late.
+// The statuses. A Degraded source returns partial or late answers.
 const (
 	OK       Status = "ok"
 	Degraded Status = "degraded"
 	Down     Status = "down"
 )
 
-// A Source is where objects come from, and how it answers.
+// Source is the health of one provider of objects.
 type Source struct {
 	Name       string    `json:"name" doc:"such as kubernetes or gossip"`
 	Status     Status    `json:"status" enum:"ok,degraded,down"`
@@ -95,25 +93,25 @@ type Source struct {
 	Message    string    `json:"message" doc:"what is wrong, a sentence"`
 }
 
-// A Listing is everything of one kind that is known. It is not to be changed.
+// Listing holds all known objects of one kind. Callers must not modify it.
 type Listing struct {
 	Kind     Kind
 	Objects  []Object // sorted by key
-	Sources  []Source // of this kind, sorted by name
+	Sources  []Source // the sources of this kind, sorted by name
 	Revision uint64
-	// Known is false until a source of the kind has said what there is: then
-	// there are objects, or none, or nobody knows.
+	// Known becomes true when one source of the kind has reported its full list, which may be empty. Until then an empty Objects does not
+	// mean that there are none.
 	Known bool
 }
 
-// A Board is what is known now and what has changed. Sources put objects on it,
-// all surfaces read it, and nobody asks a source on behalf of one reader.
+// Board stores what the plane knows now and the recent changes. Sources write to it and all surfaces read from it. No request makes the
+// plane query a source.
 //
-// Readers share the one ring of events, each with its own place in it: a reader
-// that is slow costs nothing and delays nobody. Of several changes of one object
-// it is told the last, and when the ring has gone past its place, to read anew.
+// All readers share one ring of events, and each reader keeps its own position. A slow reader costs nothing and delays no other reader. A
+// reader that has missed several changes of one object receives only the last one. A reader whose position is no longer in the ring must
+// read everything again.
 //
-// Methods may be called at the same time.
+// Board is safe for concurrent use.
 type Board struct {
 	now func() time.Time
 
@@ -122,16 +120,16 @@ type Board struct {
 	shelves  map[Kind]*shelf
 	sources  map[string]*Source
 	overlays map[Kind]func(Object) Object
-	ring     []Event // by revision: the last ringSize, and up to as many before them
+	ring     []Event // by revision: the last ringSize events, and up to ringSize before them
 	first    uint64  // the revision before ring[0]
 	changed  broadcast.Change
 }
 
-// shelf has the objects of one kind.
+// shelf holds the objects of one kind.
 type shelf struct {
-	feeds  map[string]bool // the sources of the kind; true: it has said what there is
+	feeds  map[string]bool // the sources of the kind; true: the source has reported its full list
 	items  map[string]item
-	sorted []Object // nil: to be made
+	sorted []Object // nil: list must build it
 }
 
 type item struct {
@@ -139,15 +137,14 @@ type item struct {
 	source string
 }
 
-// NewBoard returns a Board on which nothing is known. Revisions begin with the
-// time, so that those of an earlier process are never taken for its own.
+// NewBoard returns an empty store. Its first revision is the current time in microseconds, so revisions of an earlier process are never
+// mistaken for its own.
 func NewBoard(now func() time.Time) *Board {
 	start := uint64(now().UnixMicro())
 	return &Board{now: now, revision: start, first: start, shelves: map[Kind]*shelf{}, sources: map[string]*Source{}, overlays: map[Kind]func(Object) Object{}}
 }
 
-// Expect says that source is going to feed kinds. Until it reports, it is Down:
-// a list without it says so.
+// Expect declares that source will provide kinds. The source is Down until it reports, and lists of these kinds show that.
 func (b *Board) Expect(source string, kinds ...Kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,8 +154,7 @@ func (b *Board) Expect(source string, kinds ...Kind) {
 	}
 }
 
-// Put sets one object that source has read. One that differs from what was there
-// in nothing but the time of reading is no event.
+// Put stores one object that source has read. It adds an event only if the object changed in more than its observation time.
 func (b *Board) Put(k Kind, source string, o Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,15 +162,14 @@ func (b *Board) Put(k Kind, source string, o Object) {
 	b.put(k, source, o)
 }
 
-// Remove takes away an object that is no longer there.
+// Remove deletes an object that no longer exists.
 func (b *Board) Remove(k Kind, key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.remove(k, key)
 }
 
-// Replace sets all objects of a kind that source has: what is not among them and
-// came from it is no longer there.
+// Replace stores all objects of a kind that source has. It removes the objects from the same source that are missing in all.
 func (b *Board) Replace(k Kind, source string, all []Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,10 +192,11 @@ func (b *Board) Replace(k Kind, source string, all []Object) {
 	}
 }
 
-// Overlay has each object of a kind shown as f makes it: what is there, and from now on
-// what any source puts there. It replaces the overlay of before. F says of an object
-// what does not come from its source, of what an earlier overlay has made too; it must
-// not call the Board.
+// Overlay applies f to every object of a kind: to the stored objects now, and to each object that a source puts later. It replaces the
+// previous overlay of the kind.
+//
+// f adds information that does not come from the object's source. It must overwrite what an earlier overlay added, and it must not call the
+// store .
 func (b *Board) Overlay(k Kind, f func(Object) Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -212,9 +208,8 @@ func (b *Board) Overlay(k Kind, f func(Object) Object) {
 	}
 }
 
-// Report says how a source answers. What it has put on the Board stays, with its
-// age. A zero ObservedAt of a source that is not OK keeps the time when it
-// answered last; Since is the Board's to say.
+// Report records the health of a source. Objects of the source stay in the store and keep their age. If ObservedAt is zero and the status
+// is not OK, the time of the last answer stays. Report ignores Since; the store sets it.
 func (b *Board) Report(r Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -236,14 +231,14 @@ func (b *Board) Report(r Source) {
 	}
 }
 
-// List returns what is known of a kind.
+// List returns the known objects of a kind.
 func (b *Board) List(k Kind) Listing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.list(k)
 }
 
-// Lists returns what is known of kinds at one moment, and its revision.
+// Lists returns the known objects of several kinds at one revision, and that revision.
 func (b *Board) Lists(kinds ...Kind) ([]Listing, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -254,7 +249,7 @@ func (b *Board) Lists(kinds ...Kind) ([]Listing, uint64) {
 	return all, b.revision
 }
 
-// Get returns one object.
+// Get returns one object, and false if the store does not have it.
 func (b *Board) Get(k Kind, key string) (Object, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -273,14 +268,14 @@ func (b *Board) Sources() []Source {
 	return b.named(maps.Keys(b.sources))
 }
 
-// Revision is that of the last change.
+// Revision returns the revision of the last change.
 func (b *Board) Revision() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.revision
 }
 
-// What follows is called with the lock held.
+// Callers of the methods below must hold mu.
 
 func (b *Board) source(name string) *Source {
 	s := b.sources[name]
@@ -319,7 +314,7 @@ func (b *Board) put(k Kind, source string, o Object) {
 		return
 	}
 	if moved {
-		b.tell(Event{Change: Delete, Kind: k, Object: was.Object}) // for those who may see only what it was
+		b.tell(Event{Change: Delete, Kind: k, Object: was.Object}) // for readers that may see the old object but not the new one
 	}
 	b.tell(Event{Change: Upsert, Kind: k, Object: o})
 }
@@ -354,7 +349,7 @@ func (b *Board) list(k Kind) Listing {
 	return l
 }
 
-// known reports whether a source has said what there is.
+// known reports whether a source has reported its full list.
 func (s *shelf) known() bool {
 	for _, listed := range s.feeds {
 		if listed {
@@ -372,8 +367,8 @@ func (b *Board) named(names func(func(string) bool)) []Source {
 	return all
 }
 
-// same reports whether a and b differ in nothing but when they were read. Times of
-// two zones may be one time, so what is sent is what counts.
+// same reports whether a and b differ only in their observation time. It also compares the JSON, because one time in two zones is unequal
+// for DeepEqual.
 func same(a, b Object) bool {
 	a, b = a.At(time.Time{}), b.At(time.Time{})
 	return reflect.DeepEqual(a, b) || bytes.Equal(encode(a), encode(b))

@@ -44,7 +44,7 @@ func said(events []plane.Event) (out []string) {
 	return out
 }
 
-// Rule 1: nobody knows, there are none, and there are some, are three things (PLANE-06).
+// Rule 1: a list can be unknown, empty or not empty, and these three differ (PLANE-06).
 func TestNotKnownIsNotNone(t *testing.T) {
 	b := plane.NewBoard(clock)
 	if l := b.List(plane.KindCluster); l.Known || len(l.Sources) != 0 {
@@ -55,7 +55,7 @@ func TestNotKnownIsNotNone(t *testing.T) {
 	if l.Known || len(l.Sources) != 1 || l.Sources[0].Status != plane.Down || !l.Sources[0].ObservedAt.IsZero() || l.Sources[0].Message == "" {
 		t.Errorf("nobody has answered: %+v", l)
 	}
-	b.Put(plane.KindCluster, "gossip", cluster("a")) // one of a first list that is not yet whole
+	b.Put(plane.KindCluster, "gossip", cluster("a")) // a part of a first list
 	if l = b.List(plane.KindCluster); l.Known {
 		t.Errorf("one was seen: %+v", l)
 	}
@@ -63,7 +63,7 @@ func TestNotKnownIsNotNone(t *testing.T) {
 	if l = b.List(plane.KindCluster); !l.Known || l.Objects == nil || len(l.Objects) != 0 {
 		t.Errorf("there are none: %+v", l)
 	}
-	// The source goes away: what it said last stays.
+	// The source goes down: its last data stays.
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("a")})
 	b.Report(plane.Source{Name: "gossip", Status: plane.OK})
 	b.Report(plane.Source{Name: "gossip", Status: plane.Down, Message: "the ConfigMap cannot be read"})
@@ -128,7 +128,7 @@ func TestWhatIsAnEvent(t *testing.T) {
 	}
 }
 
-// An object that has become somebody else's is gone for whom it belonged to.
+// When an object changes its owner, it is deleted for the previous owner.
 func TestAnotherOwner(t *testing.T) {
 	b := plane.NewBoard(clock)
 	b.Put(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "s"))
@@ -145,7 +145,7 @@ func TestAnotherOwner(t *testing.T) {
 	}
 }
 
-// Who is too far behind, or comes from another process, reads anew (PLANE-12).
+// A reader that is too far behind, or comes from another process, must read everything again (PLANE-12).
 func TestResync(t *testing.T) {
 	b := plane.NewBoard(clock)
 	first := b.Revision()
@@ -183,8 +183,8 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// PLANE-12: whoever applies what they are told, from any snapshot on, at any pace,
-// knows what the Board knows; and the sources may write at the same time.
+// PLANE-12: a reader that applies all events after any snapshot, at any pace, has the same state as the store. Sources may write at the
+// same time.
 func TestNothingIsLost(t *testing.T) {
 	b := plane.NewBoard(time.Now)
 	const writers, changes = 3, 3000
@@ -254,7 +254,7 @@ func TestNothingIsLost(t *testing.T) {
 				case <-b.Changed(at):
 				}
 				for range random.IntN(3) * 1000 {
-					_ = random.Uint64() // some are slower than others
+					_ = random.Uint64() // make some readers slower
 				}
 			}
 			l := b.List(plane.KindCluster)
@@ -282,7 +282,7 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// Who has a list keeps it as it was.
+// A list that a caller holds does not change.
 func TestAListStaysAsItWas(t *testing.T) {
 	b := plane.NewBoard(clock)
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("b"), cluster("a")})

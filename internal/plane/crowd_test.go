@@ -16,9 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// PLANE-12: a thousand clients over real connections are told of a change, and
-// when they have gone nothing of them is left: no goroutine, and no memory that
-// grows with them.
+// PLANE-12: a thousand clients over real connections receive a change. After they disconnect, no goroutine is left and the memory does not
+// grow with the number of clients.
 func TestACrowdOverTheNetwork(t *testing.T) {
 	o := newOffice(time.Now).filled()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,7 +33,8 @@ func TestACrowdOverTheNetwork(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := visit(t.Context(), ln.Addr().String(), 0, func(string) bool { return false }); err != nil { // what one leaves behind is no leak
+	// One client leaves behind some resources that are not a leak.
+	if err := visit(t.Context(), ln.Addr().String(), 0, func(string) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	idle := settle(t, func(int) bool { return true })
@@ -42,7 +42,7 @@ func TestACrowdOverTheNetwork(t *testing.T) {
 	after := settle(t, func(now int) bool { return now <= idle })
 	heap := o.heap()
 	t.Logf("1,000 clients were told in %v; goroutines %d before, %d after", took.Round(time.Millisecond), idle, after)
-	// What the runtime keeps for so many goroutines it keeps; another crowd adds nothing.
+	// The runtime keeps memory for that many goroutines. A second crowd must add nothing.
 	o.crowd(t, ln.Addr().String(), 300)
 	settle(t, func(now int) bool { return now <= idle })
 	grown := o.heap() - heap
@@ -51,7 +51,7 @@ func TestACrowdOverTheNetwork(t *testing.T) {
 	}
 }
 
-// crowd lets clients come, be told of one change, and go.
+// crowd connects the clients, sends them one change, and disconnects them.
 func (o *office) crowd(t *testing.T, addr string, clients int) (took time.Duration) {
 	t.Helper()
 	name := fmt.Sprint("crowd-of-", clients)
@@ -92,19 +92,19 @@ func (o *office) crowd(t *testing.T, addr string, clients int) (took time.Durati
 	return took
 }
 
-// heap is how many bytes are in use, without the record that an office keeps.
+// heap returns the bytes in use, without the audit entries of the environment.
 func (o *office) heap() int64 {
 	o.mu.Lock()
 	o.entries = nil
 	o.mu.Unlock()
 	runtime.GC()
-	runtime.GC() // what pools keep goes with the second
+	runtime.GC() // the second run empties sync.Pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// visit reads an event stream line by line until read says that it is enough.
+// visit reads an event stream line by line until read returns true.
 func visit(ctx context.Context, addr string, who int, read func(line string) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
@@ -133,7 +133,7 @@ func visit(ctx context.Context, addr string, who int, read func(line string) boo
 	return fmt.Errorf("it ended: %w", lines.Err())
 }
 
-// settle waits until the number of goroutines is as wanted, and stays so for a moment.
+// settle waits until the number of goroutines is as wanted and stays the same for a moment.
 func settle(t *testing.T, want func(now int) bool) int {
 	t.Helper()
 	deadline := time.Now().Add(60 * time.Second)

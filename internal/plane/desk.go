@@ -12,41 +12,38 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Desk answers what callers ask. All fields but those marked are required.
+// Desk is the service behind the plane's API. All fields are required except where noted.
 type Desk struct {
 	Board *Board
 	Now   func() time.Time
-	// Version and Commit are the program's.
+	// Version and Commit identify the running program.
 	Version, Commit string
-	// Ready reports whether the process does its work.
+	// Ready reports whether the process is ready.
 	Ready func() bool
-	// Revoke ends a sign-in that the permit is for. A dry run asks the API server
-	// whether it would, and changes nothing.
+	// Revoke ends the sign-in that the permit is for. A dry run sends a dry-run request to the API server and changes nothing.
 	Revoke func(ctx context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (Revocation, error)
-	// Entries calls yield for each entry of the audit record, the newest first,
-	// until it returns false; damaged lines are counted. See Record.
+	// Entries calls yield for each entry of the audit log, newest first, until yield returns false. It counts damaged lines. See Record.
 	Entries func(ctx context.Context, yield func(Recorded) bool) (damaged int, err error)
 
-	// Trail has the latest entries of the record, for who follows it.
+	// Trail holds the latest audit entries, for streams that follow the audit log.
 	Trail *audit.Trail
-	// Exposed are the services that are put on the tailnet, as the settings have them,
-	// with their addresses as far as there are any. How each stands its source says.
+	// Exposed returns the services that the settings expose on the tailnet, with their addresses if they have any. The source of each
+	// service reports its health.
 	Exposed func() []Exposure
 
 	replays replays
 	streams streams
 }
 
-// Pages puts the pages of a kind behind their operation.
+// Pages returns the route that serves the paged list of a kind.
 func Pages[T Object](d *Desk, op door.Op[ListRequest, Envelope[[]T]], of Table[T]) door.Route {
 	return Behind(d, op, func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
 		return PageOf(d, of, p, req, "", nil)
 	})
 }
 
-// PageOf answers one page of a kind: of those that the caller may know of, and that
-// choose, if there is one, admits. Only says in words what it chooses, so that a
-// cursor is not taken for that of another choice.
+// PageOf returns one page of the objects of a kind that the caller may see and that choose admits. A nil choose admits all. only describes
+// the choice in words; a cursor is valid only for the same choice.
 func PageOf[T Object](d *Desk, of Table[T], p access.Permit, req ListRequest, only string, choose func(T) bool) (Envelope[[]T], error) {
 	known := d.Board.List(of.Kind)
 	var none []T
@@ -58,7 +55,7 @@ func PageOf[T Object](d *Desk, of Table[T], p access.Permit, req ListRequest, on
 	if err != nil {
 		return Envelope[[]T]{}, err
 	}
-	if !known.Known { // nobody has said what there is: an empty list would be a lie
+	if !known.Known { // no source has reported its list, so an empty list would be wrong
 		return Answer(d, of.Name, none, known.Revision, known.Sources), nil
 	}
 	e := Answer(d, of.Name, objects, known.Revision, known.Sources)
@@ -66,8 +63,8 @@ func PageOf[T Object](d *Desk, of Table[T], p access.Permit, req ListRequest, on
 	return e, nil
 }
 
-// One is the object of a kind that has the key, as it is for the caller. What the
-// caller may not know of is not there. Noun is what such a thing is called.
+// One returns the object of a kind with the given key, as the caller sees it. It returns NotFound for an object that the caller may not
+// see. noun names the object in that error.
 func One[T Object](d *Desk, k Kind, p access.Permit, key, noun string) (T, Listing, error) {
 	var none T
 	known := d.Board.List(k)
@@ -76,14 +73,14 @@ func One[T Object](d *Desk, k Kind, p access.Permit, key, noun string) (T, Listi
 	switch {
 	case there && v.sees(k, o):
 		return v.show(o).(T), known, nil
-	case !known.Known: // it may be there
+	case !known.Known: // the object may exist
 		return none, known, problem.New(problem.Unavailable, "It is not known yet which there are.", "Try again in a moment; the sources of the plane say what is wrong.").After(time.Second)
 	}
 	return none, known, problem.New(problem.NotFound, "There is no such "+noun+", or you may not see it.", "List those that you may see.")
 }
 
-// Behind puts fn behind op. It acts on a permit for this operation only, whoever
-// asks it to (PL-08).
+// Behind returns the route that serves op with fn. It calls fn only with a permit for this operation, whatever route or tool the request
+// came by (PL-08).
 func Behind[Req, Resp any](d *Desk, op door.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) door.Route {
 	return op.Serve(func(ctx context.Context, p access.Permit, req Req) (resp Resp, err error) {
 		if err := p.Require(op.Verb, d.Now()); err != nil {
@@ -93,18 +90,17 @@ func Behind[Req, Resp any](d *Desk, op door.Op[Req, Resp], fn func(context.Conte
 	})
 }
 
-// Also is an operation under another path: one that the existing dashboard and its tools
-// use, such as "/api/gitops/drift". It does what op does.
+// Also returns op under another path that the existing dashboard and its tools use, such as "/api/gitops/drift".
 func Also[Req, Resp any](op door.Op[Req, Resp], path string) door.Op[Req, Resp] {
 	method, _, _ := strings.Cut(op.Pattern, " ")
 	op.Pattern = method + " " + path
 	return op
 }
 
-// An Empty request asks for nothing more than the operation says.
+// Empty is a request without parameters.
 type Empty struct{}
 
-// A Me is a caller as the plane sees it.
+// Me describes a caller as the plane sees it.
 type Me struct {
 	Login       string                   `json:"login" doc:"empty for a tagged node"`
 	DisplayName string                   `json:"displayName"`
@@ -117,7 +113,7 @@ type Me struct {
 	Warnings    []string                 `json:"warnings" doc:"rules of the policy that match and give nothing"`
 }
 
-// A Role is what somebody may do, and why.
+// Role is a role of the caller, and the reason for it.
 type Role struct {
 	Role   string   `json:"role" enum:"viewer,operator,org-admin,platform-admin"`
 	Orgs   []string `json:"orgs"`
@@ -142,7 +138,7 @@ func (d *Desk) sources(context.Context, access.Permit, Empty) (Envelope[[]Source
 	return Answer(d, "SourceList", all, d.Board.Revision(), all), nil
 }
 
-// A Health is how the process is.
+// Health is the health of the process.
 type Health struct {
 	Version string   `json:"version"`
 	Commit  string   `json:"commit"`

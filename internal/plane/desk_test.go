@@ -22,8 +22,7 @@ import (
 
 var lists = []string{"clusters", "tailnets", "gateways", "routes", "proxygroups", "adapters", "signins"}
 
-// PLANE-06, PL-07: what nobody knows is null, in lists, numbers and the stream; and
-// the source is named, with since when.
+// PLANE-06, PL-07: unknown state is null in lists, numbers and the stream. The response names the source that is down, and since when.
 func TestPL07_NeverFabricated(t *testing.T) {
 	o := newOffice(clock).as(pat())
 	for _, k := range []plane.Kind{plane.KindCluster, plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup, plane.KindAdapter} {
@@ -56,7 +55,7 @@ func TestPL07_NeverFabricated(t *testing.T) {
 			t.Errorf("%d %s: %+v", n, name, e.Meta)
 		}
 	}
-	// It goes away: what was known is there, and the source is named.
+	// The source goes down: its data stays, and the response names the source.
 	o.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "connection refused"})
 	for _, name := range lists {
 		_, e := o.ask("GET", "/api/v1/"+name, "")
@@ -64,7 +63,7 @@ func TestPL07_NeverFabricated(t *testing.T) {
 			t.Errorf("%d %s: %+v", n, name, e.Meta)
 		}
 	}
-	// And there are none: that is known.
+	// An empty list is known.
 	for _, k := range []plane.Kind{plane.KindCluster, plane.KindSignin} {
 		o.board.Replace(k, "kubernetes", nil)
 	}
@@ -76,13 +75,13 @@ func TestPL07_NeverFabricated(t *testing.T) {
 	}
 }
 
-// Null is not zero in any object either: of one that nobody knows anything about,
-// nothing but names and lists that are told has a value.
+// Unknown is not zero in any object either. An object of which nothing is known has values only for names and for lists that are always
+// reported.
 func TestUnknownFieldsAreNull(t *testing.T) {
 	for _, o := range []any{plane.Cluster{}, plane.Signin{}, plane.Tailnet{}, plane.Gateway{}, plane.Route{}, plane.ProxyGroup{}, plane.Adapter{}} {
 		for f := range reflect.TypeOf(o).Fields() {
 			name := fmt.Sprint(reflect.TypeOf(o).Name(), ".", f.Name)
-			told := []string{"Cluster.Port", "Cluster.Verified", "Cluster.Conflict", "Cluster.Self", "ProxyGroup.Wanted"} // by whoever says that there is such a thing
+			told := []string{"Cluster.Port", "Cluster.Verified", "Cluster.Conflict", "Cluster.Self", "ProxyGroup.Wanted"} // always reported
 			switch f.Type.Kind() {
 			case reflect.Bool, reflect.Int:
 				if !slices.Contains(told, name) {
@@ -96,8 +95,7 @@ func TestUnknownFieldsAreNull(t *testing.T) {
 	}
 }
 
-// PL-05, PLANE-09: other people's sign-ins are not there, in lists, totals, by
-// search, by name, by the cursor, or in the record.
+// PL-05, PLANE-09: sign-ins of others are absent from lists, totals, searches, lookups by name, cursors and the audit log.
 func TestPL05_OthersAreNotThere(t *testing.T) {
 	o := newOffice(clock).filled()
 	o.board.Put(plane.KindSignin, "kubernetes", signinOf("vic@example.com", "vic"))
@@ -140,7 +138,7 @@ func TestPL05_OthersAreNotThere(t *testing.T) {
 		t.Errorf("revoked %q", o.done())
 	}
 
-	// Somebody of another tailnet whose login is spelt like hers.
+	// A person of another tailnet whose login is spelt the same.
 	shared := vic()
 	shared.Shared, shared.Tailnet = true, "other.example"
 	shared.Rules = []json.RawMessage{json.RawMessage(`{"role":"viewer","orgs":["acme"]}`)}
@@ -202,7 +200,7 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("recorded %+v", last)
 	}
 
-	// Who sees all, and may end only their own, is told what is lacking.
+	// A caller that sees all sign-ins but may end only its own receives the missing permission.
 	o.as(person("vera@example.com", `{"role":"viewer","orgs":["*"]}`))
 	if e := revoke("bob", `{"reason":"x"}`); e.code() != problem.Forbidden || e.Error.Needed == nil || e.Error.Needed.Verb != "signins.revoke" || !slices.Equal(e.Error.Have, []string{"viewer@*"}) {
 		t.Errorf("%+v", e.Error)
@@ -213,14 +211,14 @@ func TestRevoke(t *testing.T) {
 			t.Errorf("%s: %+v", s.ID, s.Actions)
 		}
 	}
-	// Nobody knows which there are: not "there is none".
+	// The list is unknown, so the answer is not "there is none".
 	empty := newOffice(clock).as(alice())
 	if w, e := empty.ask("DELETE", "/api/v1/signins/tailplane/bob", `{"reason":"x"}`); e.code() != problem.Unavailable || w.Header().Get("Retry-After") == "" || e.Error.RetryAfterSeconds == 0 {
 		t.Errorf("%+v", e.Error)
 	}
 }
 
-// A write that is sent again is done once, and one that failed can be tried again.
+// A repeated write is made once. A failed write can be repeated.
 func TestIdempotencyKey(t *testing.T) {
 	var mu sync.Mutex
 	now := noon
@@ -242,7 +240,7 @@ func TestIdempotencyKey(t *testing.T) {
 	if e := revoke("alice", "k"); e.code() != problem.Conflict || len(o.done()) != 1 {
 		t.Errorf("another request with the key: %+v, done %q", e.Error, o.done())
 	}
-	o.as(pat()) // whose key it is not
+	o.as(pat()) // another caller with the same key
 	if e := revoke("bob", "k"); e.code() != problem.NotFound {
 		t.Errorf("%+v", e.Error)
 	}
@@ -274,7 +272,7 @@ func TestMe(t *testing.T) {
 	}
 }
 
-// The record, page by page, as JSON and as lines; and what is damaged is said.
+// The audit log by pages, as JSON and as lines. Damaged lines are reported.
 func TestAudit(t *testing.T) {
 	o := newOffice(clock).filled().as(alice())
 	for range 25 {
@@ -310,7 +308,7 @@ func TestAudit(t *testing.T) {
 	if len(want) != 25 || !slices.Equal(got, want) {
 		t.Errorf("%d entries, want %d", len(got), len(want))
 	}
-	// Without what was only looked at there is what was refused, and who read a log.
+	// Without reads, refused requests and reads of logs remain.
 	if err := o.door.Record(audit.Entry{Actor: audit.Actor{Login: "alice@example.com"}, Verb: access.LogsRead, Result: audit.Done}); err != nil {
 		t.Fatal(err)
 	}
@@ -350,8 +348,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// ID-11, ID-12: what is not there is not there in any spelling, and nothing is
-// changed by a GET.
+// ID-11, ID-12: unknown paths stay unknown in every spelling, and a GET changes nothing.
 func TestID11_Paths(t *testing.T) {
 	o := newOffice(clock).filled().as(pat())
 	for _, path := range []string{"//api/v1/me", "/api/../api/v1/me", "/api/v1/me/", "/api/v1/%6de", "/api/v1/me%2f", "/API/v1/me", "/api/v1/signins;x", "/api/v1/pools", "/api/v1/holds", "/api/v1", "/api/runners", "/"} {
@@ -374,13 +371,13 @@ func TestID11_Paths(t *testing.T) {
 	if len(o.done()) != 0 {
 		t.Errorf("revoked %q", o.done())
 	}
-	// PLANE-08: another site's page changes nothing and reads nothing.
+	// PLANE-08: a page of another site can change nothing and read nothing.
 	for _, h := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}, {"Content-Type", "text/plain"}} {
 		if _, e := o.ask("DELETE", "/api/v1/signins/tailplane/bob", `{"reason":"x"}`, h...); e.Error == nil || len(o.done()) != 0 {
 			t.Errorf("%v: %s", h, e.Data)
 		}
 		if h[0] == "Content-Type" {
-			continue // of a body, which a GET has not
+			continue // needs a body, which a GET does not have
 		}
 		if _, e := o.ask("GET", "/api/v1/events", "", h...); e.code() != problem.CrossOrigin {
 			t.Errorf("%v: %+v %s", h, e.Error, e.broken)
@@ -388,8 +385,7 @@ func TestID11_Paths(t *testing.T) {
 	}
 }
 
-// PL-08: a door that decides about something else than what is done lets nobody do
-// anything.
+// PL-08: a server that decided about another verb lets no caller do anything.
 func TestPL08_AnotherPermit(t *testing.T) {
 	for _, decided := range []access.Verb{access.ObserveRead, ""} {
 		o := newOffice(clock).filled().as(pat())
@@ -410,7 +406,7 @@ func TestPL08_AnotherPermit(t *testing.T) {
 	}
 }
 
-// The client of the same declarations reads what the server sends.
+// The client made from the same declarations reads the server's responses.
 func TestClient(t *testing.T) {
 	o := newOffice(clock).filled().as(alice())
 	c := door.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.Open}
@@ -453,8 +449,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// What is put on the tailnet is listed with the address that the tailnet gave it, and as
-// its source says that it stands. Nothing is made up of what nobody told of.
+// An exposed service is listed with its tailnet address and the status of its source. Unreported data is not invented.
 func TestExposures(t *testing.T) {
 	o := newOffice(clock).filled().as(alice())
 	list := func() []plane.Exposure {

@@ -9,13 +9,13 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// document is the OpenAPI description of the operations. It is written from them,
-// and a test compares: go generate ./internal/door/openapi.
+// document is the OpenAPI description of the operations. "go generate ./internal/door/openapi" writes it from them, and a test compares the
+// two.
 //
 //go:embed openapi.json
 var document []byte
 
-// A Document describes the API for machines, in OpenAPI 3.1. It is sent as it is.
+// Document is the OpenAPI 3.1 description of the API. The server sends it without an envelope.
 type Document struct{}
 
 // Shape implements [door.Shaped].
@@ -23,17 +23,17 @@ func (Document) Shape(string) (door.Shape, error) {
 	return door.Shape{Status: http.StatusOK, ContentType: "application/json", Body: document}, nil
 }
 
-// Forms says what the document is, for the document.
+// Forms returns the media type of the document, for the generated reference.
 func (Document) Forms() map[string]any {
 	return map[string]any{"application/json": map[string]string{}}
 }
 
 func describe(context.Context, access.Permit, Empty) (Document, error) { return Document{}, nil }
 
-// An EventStream is what a stream of events looks like.
+// EventStream is an example of an event stream, for the generated reference.
 type EventStream struct{}
 
-// Shape implements [door.Shaped], for the reference: no visit is answered with it.
+// Shape implements [door.Shaped]. Only the reference uses it; no request receives it as its response.
 func (EventStream) Shape(string) (door.Shape, error) {
 	return door.Shape{Status: http.StatusOK, ContentType: "text/event-stream", Body: `retry: 2000
 
@@ -57,5 +57,5 @@ data: {"reason":"not_authorized_user"}
 `}, nil
 }
 
-// Forms says what the stream is, for the document.
+// Forms returns the media type of the stream, for the generated reference.
 func (EventStream) Forms() map[string]any { return map[string]any{"text/event-stream": ""} }

@@ -11,10 +11,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// APIVersion is the version of the envelope and of what is in it.
+// APIVersion is the version of the envelope and its contents.
 const APIVersion = "plane/v1"
 
-// An Envelope is every answer of the API.
+// Envelope wraps every response of the API.
 type Envelope[T any] struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -23,13 +23,13 @@ type Envelope[T any] struct {
 	Error      *Refused `json:"error" doc:"null, or why there is no data"`
 }
 
-// Refused is a refusal in an envelope.
+// Refused is an error in an envelope.
 type Refused struct {
 	*problem.Error
 	RetryAfterSeconds int `json:"retryAfterSeconds,omitempty"`
 }
 
-// Meta is what an answer says of itself.
+// Meta describes the response itself.
 type Meta struct {
 	RequestID   string    `json:"requestId" doc:"names the entry of the audit record"`
 	GeneratedAt time.Time `json:"generatedAt"`
@@ -38,13 +38,13 @@ type Meta struct {
 	Sources     []Source  `json:"sources" doc:"where the data comes from, and how each answers"`
 }
 
-// WithAuditID fills in the name of the visit's entry.
+// WithAuditID returns e with the id of the request's audit entry.
 func (e Envelope[T]) WithAuditID(id string) any {
 	e.Meta.RequestID = id
 	return e
 }
 
-// AuditObject tells the record what the data is about, when the data says so.
+// AuditObject returns the object for the audit log, or "" if the data does not name one.
 func (e Envelope[T]) AuditObject() string {
 	if named, ok := any(e.Data).(door.Named); ok {
 		return named.AuditObject()
@@ -52,7 +52,7 @@ func (e Envelope[T]) AuditObject() string {
 	return ""
 }
 
-// AuditOrg tells the record which organisation the data is about, when the data says so.
+// AuditOrg returns the organisation for the audit log, or "" if the data does not name one.
 func (e Envelope[T]) AuditOrg() string {
 	if belonging, ok := any(e.Data).(door.Belonging); ok {
 		return belonging.AuditOrg()
@@ -60,7 +60,7 @@ func (e Envelope[T]) AuditOrg() string {
 	return ""
 }
 
-// Answer puts data into an envelope.
+// Answer wraps data in an envelope.
 func Answer[T any](d *Desk, kind string, data T, revision uint64, sources []Source) Envelope[T] {
 	if sources == nil {
 		sources = []Source{}
@@ -69,7 +69,7 @@ func Answer[T any](d *Desk, kind string, data T, revision uint64, sources []Sour
 		Meta: Meta{GeneratedAt: d.Now().UTC(), Revision: strconv.FormatUint(revision, 10), Sources: sources}}
 }
 
-// Form is how the API's answers and refusals look on the wire.
+// Form returns the wire format of the API's responses and errors.
 func Form() *door.Form {
 	return &door.Form{
 		Answer: func(_ door.About, resp any) door.Shape { return door.Shape{Status: http.StatusOK, Body: resp} },
@@ -83,8 +83,7 @@ func Form() *door.Form {
 	}
 }
 
-// Open is a door.Client's: it tells the refusal in an envelope. The response of
-// an operation of the plane is the whole envelope.
+// Open returns the error in an enveloped response, for a door.Client. For a success it returns the whole envelope.
 func Open(status int, answer []byte) ([]byte, *problem.Error, error) {
 	var e struct {
 		APIVersion string   `json:"apiVersion"`

@@ -9,39 +9,38 @@ import (
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
-// A Change is what an Event tells.
+// Change is the type of an Event.
 type Change string
 
-// The changes.
+// The types of events.
 const (
 	Upsert       Change = "upsert"
 	Delete       Change = "delete"
 	SourceStatus Change = "status"
-	Known        Change = "known" // of a kind: from now on there are its objects, or none, where nobody could tell
+	Known        Change = "known" // of a kind: its list is known from now on; before, it was not
 )
 
-// An Event is one change of the Board.
+// Event is one change in the store.
 type Event struct {
 	Revision uint64
 	Change   Change
 	Kind     Kind
-	Object   Object // what it is now; of a Delete, what it was
-	Source   Source // of a SourceStatus
+	Object   Object // the new object; for a Delete, the deleted one
+	Source   Source // set for a SourceStatus
 
-	text func() []byte // see JSON
+	text func() []byte
 }
 
-// JSON is the object of e, or its source, on the wire: encoded once for all readers.
+// JSON returns the object or the source of e as JSON. It is encoded once for all readers.
 func (e Event) JSON() []byte { return e.text() }
 
-// ringSize is how many events the Board remembers at least: who is further behind
-// reads anew.
+// ringSize is the minimum number of events that the store keeps. A reader that is further behind must read everything again.
 const ringSize = 2000
 
-// Since returns what has changed after a revision among what see admits: of one
-// object only the last change, in the order of the last changes; and the revision
-// to go on from. It is false when the ring does not go back to there, or this
-// Board has never been there: read anew.
+// Since returns the changes after a revision that see admits. Of each object or source it returns only the last change, in revision order.
+// It also returns the revision to continue from.
+//
+// ok is false if the ring does not reach back to the revision, or if this store never had it. The caller must then read everything again.
 func (b *Board) Since(after uint64, see func(Event) bool) (events []Event, revision uint64, ok bool) {
 	b.mu.Lock()
 	revision = b.revision
@@ -49,8 +48,7 @@ func (b *Board) Since(after uint64, see func(Event) bool) (events []Event, revis
 		b.mu.Unlock()
 		return nil, revision, false
 	}
-	// Entries of the ring are never written to again, so the part that is read
-	// here is safe while the Board goes on.
+	// Events in the ring are never modified, so this part is safe to read without the lock.
 	part := b.ring[after-b.first:]
 	b.mu.Unlock()
 
@@ -76,7 +74,7 @@ func (b *Board) Since(after uint64, see func(Event) bool) (events []Event, revis
 	return events, revision, true
 }
 
-// Changed returns a channel that is closed when something is later than revision.
+// Changed returns a channel that closes when the store's revision differs from revision.
 func (b *Board) Changed(revision uint64) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,8 +84,7 @@ func (b *Board) Changed(revision uint64) <-chan struct{} {
 	return b.changed.Next()
 }
 
-// tell appends an event. The ring is a slice that only grows; when it has become
-// twice its size, the later half moves on to a new one.
+// tell appends an event. Callers must hold mu. The ring only grows; when it reaches twice ringSize, the newer half moves to a new slice.
 func (b *Board) tell(e Event) {
 	b.revision++
 	e.Revision = b.revision
@@ -104,13 +101,13 @@ func (b *Board) tell(e Event) {
 	b.changed.Notify()
 }
 
-// encode is JSON as the door writes it, without the newline.
+// encode returns v as the HTTP server encodes it, without the newline.
 func encode(v any) []byte {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		return []byte("null") // objects are plain values: nothing in them cannot be written
+		return []byte("null") // objects are plain values, which can always be encoded
 	}
 	return bytes.TrimSuffix(text.Bytes(), []byte("\n"))
 }

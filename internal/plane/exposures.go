@@ -6,7 +6,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// An Exposure is a service of the cluster that is put on the tailnet.
+// Exposure is a service of the cluster that the plane exposes on the tailnet.
 type Exposure struct {
 	Name    string  `json:"name" doc:"as the settings have it"`
 	Address *string `json:"address" doc:"by the name that the tailnet has given it; null: it has none now"`
@@ -16,7 +16,7 @@ type Exposure struct {
 	Problem string  `json:"problem" doc:"a sentence; empty: nothing is wrong"`
 }
 
-// exposures lists what is put on the tailnet, with how its source says that it stands.
+// exposures lists the exposed services with the health that their sources report.
 func (d *Desk) exposures(context.Context, access.Permit, Empty) (Envelope[[]Exposure], error) {
 	stands := map[string]Source{}
 	for _, s := range d.Board.Sources() {

@@ -17,11 +17,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// maxRead is how many entries of the record one request looks at: a page that ends
-// there goes on with the next one.
+// maxRead is the maximum number of audit entries that one request reads. If a page ends at this limit, its cursor continues there.
 const maxRead = 100_000
 
-// A HistoryRequest asks for entries of the audit record, the newest first.
+// HistoryRequest selects entries of the audit log, newest first.
 type HistoryRequest struct {
 	Since  Moment `json:"-" query:"since" doc:"only entries from then on, RFC 3339"`
 	Actor  Text   `json:"-" query:"actor" doc:"only of this login, or this node's name or id"`
@@ -33,7 +32,7 @@ type HistoryRequest struct {
 	Cursor Mark   `json:"-" query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
 }
 
-// A Moment is a time in a parameter.
+// Moment is a time parameter.
 type Moment time.Time
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -54,11 +53,10 @@ func (m *Moment) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// History is a page of the audit record. To whoever accepts application/jsonl it
-// is lines, one for each entry.
+// History is a page of the audit log. A client that accepts application/jsonl receives one line per entry.
 type History struct{ Envelope[[]audit.Entry] }
 
-// NextHeader has the next page's cursor where an answer is lines.
+// NextHeader carries the cursor of the next page when the response is lines.
 const NextHeader = "Tailplane-Next-Cursor"
 
 // WithAuditID implements [door.Identifiable].
@@ -88,13 +86,13 @@ func (h History) Shape(accept string) (door.Shape, error) {
 	return shape, nil
 }
 
-// Forms are those of the answer by media type, for the reference.
+// Forms returns the response by media type, for the generated reference.
 func (h History) Forms() map[string]any {
 	return map[string]any{"application/json": h, "application/jsonl": audit.Entry{}}
 }
 
-// history reads the record for a caller: their own entries, those about organisations
-// that they administer, or all. How many there are nobody counts.
+// history returns the audit entries that the caller may read: its own, those about organisations that it administers, or all. The page has
+// no total, because counting would read the whole log.
 func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest) (History, error) {
 	results := []audit.Result{audit.Done, audit.NotYet, audit.Refused, audit.Failed}
 	if req.Result != "" && !slices.Contains(results, audit.Result(req.Result)) {
@@ -121,7 +119,7 @@ func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest)
 			return true
 		}
 		if time.Time(req.Since).After(e.Time) && e.Time.Before(time.Time(req.Since).Add(-time.Hour)) {
-			return false // entries stand in the order in which visits end, which is nearly that of time
+			return false // entries are in the order in which requests end, which is close to time order; the hour covers the difference
 		}
 		if len(entries) == limit || read == maxRead {
 			asked.ID = last
@@ -157,7 +155,7 @@ func (v Viewer) recorded(e audit.Entry) bool {
 		return true
 	case !v.Own(access.AuditRead) && !v.Everywhere(access.AuditRead):
 		return false
-	case v.caller.Tagged() || v.caller.Shared: // whose login others could have
+	case v.caller.Tagged() || v.caller.Shared: // another caller may have the same login, so only the node counts
 		return e.Actor.NodeID != "" && e.Actor.NodeID == v.caller.Device.ID
 	}
 	return e.Actor.Login != "" && e.Actor.Login == string(v.caller.Login)

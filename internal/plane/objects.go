@@ -2,11 +2,10 @@ package plane
 
 import "time"
 
-// The objects as they stand on the wire. What is not known is null: a pointer that
-// is nil, or an absent list. All times are UTC, ids are opaque, and every text is
-// data of others.
+// The objects as the API returns them. Unknown values are null: a nil pointer or a nil list. All times are UTC and ids are opaque. Every
+// text comes from other systems and is untrusted data.
 
-// A Condition is what a controller says of one aspect of an object.
+// Condition is what a controller reports about one aspect of an object.
 type Condition struct {
 	Type    string    `json:"type"`
 	Status  string    `json:"status" enum:"True,False,Unknown"`
@@ -15,7 +14,7 @@ type Condition struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// A Cluster is one that the access servers have found.
+// Cluster is a cluster that the access servers have discovered.
 type Cluster struct {
 	ID       string            `json:"id"`
 	Name     string            `json:"name"`
@@ -35,7 +34,7 @@ type Cluster struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// A ClusterMember is one access server of a cluster.
+// ClusterMember is one access server of a cluster.
 type ClusterMember struct {
 	Node     string     `json:"node"`
 	Host     string     `json:"host"`
@@ -43,7 +42,7 @@ type ClusterMember struct {
 	LastSeen *time.Time `json:"lastSeen"`
 }
 
-// A Signin is a temporary access of one login on one device.
+// Signin is the temporary access of one login on one device.
 type Signin struct {
 	ID         string      `json:"id"`
 	Namespace  string      `json:"namespace"`
@@ -63,18 +62,18 @@ type Signin struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// SigninActions are what a caller may do with a sign-in.
+// SigninActions are the actions that a caller may take on a sign-in.
 type SigninActions struct {
 	Revoke Action `json:"revoke"`
 }
 
-// An Action is something that a caller may do with an object, or why not.
+// Action says whether the caller may take an action on an object, and if not, why.
 type Action struct {
 	Allowed bool   `json:"allowed"`
 	Why     string `json:"why" doc:"why not, a sentence"`
 }
 
-// A Tailnet is one that the gateway speaks to.
+// Tailnet is a tailnet that the gateway connects to.
 type Tailnet struct {
 	ID           string      `json:"id"`
 	Name         string      `json:"name" doc:"of the TailscaleTailnet"`
@@ -89,14 +88,14 @@ type Tailnet struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// A Credential is how a tailnet's API takes the operator's credential.
+// Credential is the state of the operator's credential at the tailnet's API.
 type Credential struct {
 	Valid     *bool      `json:"valid" doc:"null: it has not been tried, or nobody could say"`
 	Reason    string     `json:"reason"`
 	CheckedAt *time.Time `json:"checkedAt"`
 }
 
-// A Gateway is a TailscaleGateway: tailnets attached to a Gateway.
+// Gateway is a TailscaleGateway: tailnets attached to a Gateway.
 type Gateway struct {
 	ID         string            `json:"id"`
 	Namespace  string            `json:"namespace"`
@@ -112,7 +111,7 @@ type Gateway struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// A Listener is one of a Gateway.
+// Listener is a listener of a Gateway.
 type Listener struct {
 	Name     string `json:"name"`
 	Protocol string `json:"protocol"`
@@ -120,7 +119,7 @@ type Listener struct {
 	Hostname string `json:"hostname"`
 }
 
-// A GatewayTailnet is a tailnet that is attached to a gateway.
+// GatewayTailnet is a tailnet attached to a gateway.
 type GatewayTailnet struct {
 	Name     string     `json:"name"`
 	Services int        `json:"services" doc:"found there"`
@@ -129,7 +128,7 @@ type GatewayTailnet struct {
 	Message  string     `json:"message"`
 }
 
-// A GatewayService is a service of a tailnet that a gateway routes to.
+// GatewayService is a tailnet service that a gateway routes to.
 type GatewayService struct {
 	Name    string `json:"name"`
 	Tailnet string `json:"tailnet"`
@@ -139,7 +138,7 @@ type GatewayService struct {
 	State   string `json:"state"`
 }
 
-// An ExtensionRevision is how fresh what Envoy Gateway has rendered is.
+// ExtensionRevision compares the desired revision with the one that Envoy Gateway has translated.
 type ExtensionRevision struct {
 	Desired    *string    `json:"desired"`
 	Translated *string    `json:"translated"`
@@ -147,8 +146,7 @@ type ExtensionRevision struct {
 	Fresh      *bool      `json:"fresh" doc:"both are one; null: nothing is known of one"`
 }
 
-// A Route is a TailscaleRoutePolicy, a TailscaleService, or an HTTPRoute that
-// names one.
+// Route is a TailscaleRoutePolicy, a TailscaleService, or an HTTPRoute that refers to one.
 type Route struct {
 	ID         string      `json:"id"`
 	Resource   string      `json:"resource" enum:"TailscaleRoutePolicy,TailscaleService,HTTPRoute"`
@@ -164,21 +162,21 @@ type Route struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// A RouteRule is one rule of a route.
+// RouteRule is one rule of a route.
 type RouteRule struct {
 	Path    string `json:"path"`
 	Backend string `json:"backend"`
 	State   string `json:"state"`
 }
 
-// A Refusal is a reference that is not followed.
+// Refusal is a reference that the controller does not follow.
 type Refusal struct {
 	Ref     string `json:"ref"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
 
-// A ProxyGroup is a group of relays of one tailnet.
+// ProxyGroup is a group of relays of one tailnet.
 type ProxyGroup struct {
 	ID         string        `json:"id"`
 	Namespace  string        `json:"namespace"`
@@ -193,7 +191,7 @@ type ProxyGroup struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// A RelayDevice is the node of one relay.
+// RelayDevice is the node of one relay.
 type RelayDevice struct {
 	Ordinal   int      `json:"ordinal"`
 	Hostname  string   `json:"hostname"`
@@ -203,7 +201,7 @@ type RelayDevice struct {
 	Reason    string   `json:"reason"`
 }
 
-// An Adapter is a pod with the adapter in it.
+// Adapter is a pod that runs the adapter.
 type Adapter struct {
 	ID         string         `json:"id"`
 	Namespace  string         `json:"namespace"`
@@ -218,7 +216,7 @@ type Adapter struct {
 	ObservedAt time.Time      `json:"observedAt"`
 }
 
-// An AdapterReach is how an adapter reaches one cluster.
+// AdapterReach says whether an adapter can reach one cluster.
 type AdapterReach struct {
 	Cluster string `json:"cluster"`
 	Healthy bool   `json:"healthy"`
@@ -227,7 +225,7 @@ type AdapterReach struct {
 // Key returns the cluster's id.
 func (o Cluster) Key() string { return o.ID }
 
-// Org returns "": clusters are the whole installation's.
+// Org returns "": clusters belong to the whole installation.
 func (o Cluster) Org() string { return "" }
 
 // Observed implements [Object].
@@ -239,10 +237,10 @@ func (o Cluster) At(t time.Time) Object { o.ObservedAt = t; return o }
 // Key returns "namespace/name".
 func (o Signin) Key() string { return o.ID }
 
-// Org returns "": sign-ins are the whole installation's, and their owners'.
+// Org returns "": sign-ins belong to the whole installation and to their owners.
 func (o Signin) Org() string { return "" }
 
-// Owner returns whose sign-in it is.
+// Owner returns the owner of the sign-in.
 func (o Signin) Owner() Owner { return Owner{o.Login, o.Tailnet} }
 
 // Observed implements [Object].
@@ -254,7 +252,7 @@ func (o Signin) At(t time.Time) Object { o.ObservedAt = t; return o }
 // Key returns the name.
 func (o Tailnet) Key() string { return o.ID }
 
-// Org returns "": tailnets are the whole installation's.
+// Org returns "": tailnets belong to the whole installation.
 func (o Tailnet) Org() string { return "" }
 
 // Observed implements [Object].
@@ -266,7 +264,7 @@ func (o Tailnet) At(t time.Time) Object { o.ObservedAt = t; return o }
 // Key returns "namespace/name".
 func (o Gateway) Key() string { return o.ID }
 
-// Org returns "": gateways are the whole installation's.
+// Org returns "": gateways belong to the whole installation.
 func (o Gateway) Org() string { return "" }
 
 // Observed implements [Object].
@@ -278,7 +276,7 @@ func (o Gateway) At(t time.Time) Object { o.ObservedAt = t; return o }
 // Key returns "resource/namespace/name".
 func (o Route) Key() string { return o.ID }
 
-// Org returns "": routes are the whole installation's.
+// Org returns "": routes belong to the whole installation.
 func (o Route) Org() string { return "" }
 
 // Observed implements [Object].
@@ -290,7 +288,7 @@ func (o Route) At(t time.Time) Object { o.ObservedAt = t; return o }
 // Key returns "namespace/name".
 func (o ProxyGroup) Key() string { return o.ID }
 
-// Org returns "": proxy groups are the whole installation's.
+// Org returns "": proxy groups belong to the whole installation.
 func (o ProxyGroup) Org() string { return "" }
 
 // Observed implements [Object].
@@ -302,7 +300,7 @@ func (o ProxyGroup) At(t time.Time) Object { o.ObservedAt = t; return o }
 // Key returns "namespace/pod".
 func (o Adapter) Key() string { return o.ID }
 
-// Org returns "": adapters are the whole installation's.
+// Org returns "": adapters belong to the whole installation.
 func (o Adapter) Org() string { return "" }
 
 // Observed implements [Object].

@@ -20,8 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// An office is a desk behind a real door. Who comes in, and what was done, a test
-// holds.
+// office is a service behind a real server. The test sets the caller and sees the actions.
 type office struct {
 	desk  plane.Desk
 	board *plane.Board
@@ -99,7 +98,7 @@ func newOffice(now func() time.Time) *office {
 	return o
 }
 
-// as lets somebody else come in from now on.
+// as sets the caller from now on.
 func (o *office) as(c access.Caller) *office {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -119,7 +118,7 @@ func (o *office) done() []string {
 	return slices.Clone(o.revoked)
 }
 
-// person is somebody on a device of their own.
+// person returns a person on its own device.
 func person(login string, rules ...string) access.Caller {
 	c := access.Caller{Login: access.Login(login), DisplayName: "D. " + login, UserID: "1", Device: access.Device{ID: "n-" + login, Name: strings.ReplaceAll(login, "@", "-") + ".ts.net"},
 		Tailnet: "example.com", Via: access.ViaTailnet}
@@ -133,7 +132,7 @@ func alice() access.Caller { return person("alice@example.com", `{"role":"operat
 func vic() access.Caller   { return person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`) }
 func pat() access.Caller   { return person("pat@platform.dev") }
 
-// filled puts one of each kind on the board: two sign-ins, of alice and of bob.
+// filled puts objects of each kind into the store, among them a sign-in of alice and one of bob.
 func (o *office) filled() *office {
 	b := o.board
 	for k, objects := range map[plane.Kind][]plane.Object{
@@ -151,7 +150,7 @@ func (o *office) filled() *office {
 	return o
 }
 
-// ask sends one request and returns the answer with its envelope.
+// ask sends one request and returns the response with its envelope.
 func (o *office) ask(method, path, body string, header ...string) (*httptest.ResponseRecorder, envelope) {
 	r := httptest.NewRequest(method, path, nil)
 	if method != http.MethodGet {
@@ -171,7 +170,7 @@ func (o *office) ask(method, path, body string, header ...string) (*httptest.Res
 	return w, e
 }
 
-// An envelope as others read it.
+// envelope is an envelope as a client decodes it.
 type envelope struct {
 	APIVersion string
 	Kind       string
@@ -205,7 +204,7 @@ func (e envelope) code() problem.Code {
 	return e.Error.Code
 }
 
-// data decodes what is in an envelope.
+// data decodes the data of an envelope.
 func data[T any](t *testing.T, e envelope) (v T) {
 	t.Helper()
 	if e.broken != "" || e.Error != nil {

@@ -10,11 +10,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Base is where the API lies.
+// Base is the path prefix of the API.
 const Base = "/api/v1"
 
-// The operations of the plane: both ends are made from these, and so are its
-// reference and its tools.
+// The operations of the plane. The server, the client, the reference and the MCP tools are all derived from them.
 var (
 	GetMe = door.Op[Empty, Envelope[Me]]{
 		Pattern: "GET " + Base + "/me", Verb: access.PlaneSelf, Doc: "Show as whom the caller is seen, and what that allows, and why.",
@@ -65,7 +64,7 @@ var (
 			NodeID: "nVQ1kLDx7R11CNTRL", Via: access.ViaTailnet}, Surface: "http", Verb: access.SigninsRevoke, Object: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Result: audit.Done}})}},
 		Refusals: Reading,
 	}
-	// GetHealth is not liveness, which the probe port tells without a role.
+	// GetHealth is not a liveness probe: the probe port reports liveness and requires no role.
 	GetHealth = door.Op[Empty, Envelope[Health]]{
 		Pattern: "GET /api/health", Verb: access.PlaneSelf, Doc: "Show the version, and whether the process does its work.",
 		Answers:  []Envelope[Health]{Example("Health", Health{"v0.1.0", "0123abc", true, exampleSources})},
@@ -78,20 +77,20 @@ var (
 	WatchSeed = watching("GET /api/events/stream")
 )
 
-// roleless are the refusals of who has no role.
+// roleless are the errors for a caller without a role.
 var roleless = []problem.Code{problem.TaggedNode, problem.NotAuthorized, problem.BadCapability}
 
-// Refusals that operations declare: of who has no role that does, and beside that of a
-// question, of one about a thing, of a change.
+// The errors that operations declare. Each set adds to the errors for a caller without a sufficient role: those of a query, of a request
+// for one object, and of a change.
 var (
 	Limited = slices.Concat(roleless, []problem.Code{problem.Forbidden})
 	Reading = slices.Concat(Limited, []problem.Code{problem.Validation})
 	Finding = slices.Concat(Limited, []problem.Code{problem.NotFound})
-	Seeking = slices.Concat(Finding, []problem.Code{problem.Validation}) // a list below a thing
+	Seeking = slices.Concat(Finding, []problem.Code{problem.Validation}) // a list below one object
 	Writing = slices.Concat(Limited, []problem.Code{problem.NotFound, problem.Validation, problem.Conflict, problem.MediaType, problem.TooLarge})
 )
 
-// ListOf is the operation that lists a kind of objects.
+// ListOf returns the operation that lists a kind of objects. some is the example for the reference.
 func ListOf[T Object](path string, verb access.Verb, of Table[T], doc string, some T) door.Op[ListRequest, Envelope[[]T]] {
 	return door.Op[ListRequest, Envelope[[]T]]{Pattern: "GET " + Base + "/" + path, Verb: verb, Doc: doc, MaxAnswer: 16 << 20,
 		Answers: []Envelope[[]T]{ExamplePage(of.Name, some)}, Refusals: Reading}
@@ -103,7 +102,7 @@ func watching(pattern string) door.Op[EventsRequest, EventStream] {
 		Answers: []EventStream{{}}, Refusals: Limited}
 }
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		Behind(d, GetMe, d.me), Behind(d, GetOverview, d.Overview), Behind(d, ListSources, d.sources), Behind(d, ListExposures, d.exposures),
@@ -123,18 +122,18 @@ func Operations() []door.Declaration {
 	return all
 }
 
-// ExampleTime is when the reference was written, by its examples.
+// ExampleTime is the time in the examples of the reference.
 var ExampleTime = time.Date(2026, 11, 22, 11, 41, 8, 0, time.UTC)
 
 var exampleSources = []Source{{Name: "kubernetes", Status: OK, ObservedAt: ExampleTime, Since: ExampleTime}}
 
-// Example is an answer with data, for the reference.
+// Example returns a response with data, for the reference.
 func Example[T any](kind string, data T) Envelope[T] {
 	return Envelope[T]{APIVersion: APIVersion, Kind: kind, Data: data,
 		Meta: Meta{RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", GeneratedAt: ExampleTime, Revision: "1795347668000000", Sources: exampleSources}}
 }
 
-// ExamplePage is an answer with a page of a list, for the reference.
+// ExamplePage returns a response with a page of a list, for the reference.
 func ExamplePage[T any](kind string, some T) Envelope[[]T] {
 	e := Example(kind, []T{some})
 	e.Meta.Page = &Page{Limit: defaultLimit, Total: new(1)}

@@ -9,7 +9,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// An Overview is the installation at a glance.
+// Overview summarises the installation.
 type Overview struct {
 	Clusters    *Tally      `json:"clusters" doc:"null: not known, or not for the caller: see hidden"`
 	Signins     *Tally      `json:"signins"`
@@ -29,13 +29,13 @@ type Overview struct {
 	Hidden      []Kind      `json:"hidden" doc:"kinds that the caller may not see"`
 }
 
-// A Tally is how many there are that the caller may see.
+// Tally counts the objects of a kind that the caller may see.
 type Tally struct {
 	Total  int            `json:"total"`
 	States map[string]int `json:"states"`
 }
 
-// An Attention is something that is not as it should be.
+// Attention is a problem with one object.
 type Attention struct {
 	Severity Severity `json:"severity" enum:"error,warning"`
 	Kind     Kind     `json:"kind"`
@@ -44,7 +44,7 @@ type Attention struct {
 	Message  string   `json:"message" doc:"a sentence"`
 }
 
-// A Severity is how bad something is.
+// Severity is how bad a problem is.
 type Severity string
 
 // The severities.
@@ -55,7 +55,7 @@ const (
 
 const maxAttention = 100
 
-// Overview is the installation at a glance, as far as the caller sees it.
+// Overview summarises what the caller may see of the installation.
 func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[Overview], error) {
 	v := ViewerOf(p)
 	lists, revision := d.Board.Lists(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter, KindPool, KindEnrollment, KindHold, KindForge, KindChange, KindDrift)
@@ -78,24 +78,22 @@ func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[O
 	return Answer(d, "Overview", o, revision, d.Board.Sources()), nil
 }
 
-// tally counts what the caller sees of one kind, and notes what is wrong with it.
+// tally counts the objects of one kind that the caller sees, and adds their problems to o.
 func tally[T Object](o *Overview, v Viewer, l Listing, of Table[T], trouble func(T) (Severity, string, string)) *Tally {
 	return count(o, v, l, of.State, trouble)
 }
 
-// Standing is an object that says itself how it stands: its state, and what is wrong
-// with it, if anything is.
+// Standing is an object that reports its own state and its problem. Trouble returns an empty severity if there is no problem.
 type Standing interface {
 	Object
 	Stands() string
 	Trouble() (severity Severity, reason, message string)
 }
 
-// Settled is an object that may be one that nobody has anything to do with any more: it
-// is not counted then.
+// Settled is an object that may be finished. The overview does not count an object whose Settled returns true.
 type Settled interface{ Settled() bool }
 
-// standings is tally, of objects that say how they stand.
+// standings is like tally, for objects that report their own state.
 func standings(o *Overview, v Viewer, l Listing) *Tally {
 	return count(o, v, l, Standing.Stands, Standing.Trouble)
 }
@@ -190,8 +188,7 @@ func adapterTrouble(a Adapter) (Severity, string, string) {
 	return "", "", ""
 }
 
-// conditionTrouble is what a Ready condition says that is not true, or Degraded
-// one that is.
+// conditionTrouble returns the problem in the conditions: Ready that is False, or Degraded that is True.
 func conditionTrouble(conditions []Condition) (Severity, string, string) {
 	for _, c := range conditions {
 		if c.Type == "Ready" && c.Status == "False" {

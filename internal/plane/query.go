@@ -16,20 +16,20 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// How many objects one page has.
+// The number of objects in one page.
 const (
 	defaultLimit = 100
 	maxLimit     = 500
 )
 
-// Of a value that is sorted by so many bytes count, so that a cursor has a bound
-// that no name which somebody gave an object gets beyond.
+// A cursor holds at most maxSorted bytes of the value that the list is sorted by. This bounds the cursor, whatever the length of an
+// object's name; maxMark is that bound in bytes.
 const (
 	maxSorted = 256
 	maxMark   = 8 << 10
 )
 
-// A ListRequest asks for one page of a list. All of it may be left out.
+// ListRequest selects one page of a list. All fields are optional.
 type ListRequest struct {
 	Q      Text  `json:"-" query:"q" doc:"only what has this text in one of its columns, in any letter case"`
 	State  Text  `json:"-" query:"state" doc:"only what is in this state"`
@@ -38,7 +38,7 @@ type ListRequest struct {
 	Cursor Mark  `json:"-" query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
 }
 
-// Text is a parameter of a request: at most 512 bytes of printable text.
+// Text is a request parameter: at most 512 bytes of UTF-8.
 type Text string
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -56,7 +56,7 @@ func (t *Text) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// A Mark is a cursor, as it was given out.
+// Mark is a cursor as the client received it.
 type Mark string
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -71,7 +71,7 @@ func (m *Mark) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// A Count is how many of something are asked for; 0: nothing was said.
+// Count is a number of items; 0 means not set.
 type Count int
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -92,26 +92,24 @@ func (c *Count) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// A Table says how a kind of objects is searched and sorted. A column without a
-// value is not known, and no state is one that is not among States.
+// Table defines how clients search and sort a kind of objects. A column returns "" for an unknown value. Every state must be in States.
 type Table[T Object] struct {
 	Kind    Kind
-	Name    string // of a list of them
+	Name    string // the kind of the list response
 	Columns map[string]func(T) string
 	State   func(T) string
 	States  []string
 }
 
-// A Page is where a list goes on.
+// Page says where a list continues.
 type Page struct {
 	Next  string `json:"next" doc:"the cursor of the next page; empty: there is none"`
 	Limit int    `json:"limit"`
 	Total *int   `json:"total" doc:"how many the caller may see that fit the parameters; null: nobody has counted"`
 }
 
-// A cursor is where a page has ended. It holds what was asked for, so that it is
-// not taken for another list's; and the place by its value, so that what comes and
-// goes before it moves nothing.
+// cursor marks the end of a page. It contains the parameters of the query, so it is not valid for another list. It stores the position as a
+// value, so objects that appear or vanish before it do not shift the next page.
 type cursor struct {
 	Kind  Kind   `json:"k"`
 	Only  string `json:"f,omitempty"`
@@ -122,8 +120,7 @@ type cursor struct {
 	ID    string `json:"i"`
 }
 
-// page selects one page of those that the caller may see.
-// Only says in words which of them the caller has chosen beforehand.
+// page selects one page of the objects that the caller may see. only describes in words how the caller has filtered visible.
 func (t Table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, error) {
 	limit := cmp.Or(int(req.Limit), defaultLimit)
 	order, err := t.order(string(req.Sort))
@@ -171,7 +168,7 @@ func (t Table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, er
 	return objects, page, nil
 }
 
-// holds reports whether one of o's columns has q in it.
+// holds reports whether the id or a column of o contains q, in any letter case.
 func (t Table[T]) holds(o T, q string) bool {
 	if q == "" {
 		return true
@@ -188,8 +185,7 @@ func (t Table[T]) holds(o T, q string) bool {
 	return false
 }
 
-// An order is one column, and the id where that says nothing. What has no value
-// comes last, whichever way round.
+// order sorts by one column, then by id. Objects without a value come last in both directions.
 type order[T Object] struct {
 	value      func(T) string
 	descending bool
@@ -222,7 +218,7 @@ func (o order[T]) compare(a, aid, b, bid string) int {
 	return way * cmp.Or(strings.Compare(a, b), strings.Compare(aid, bid))
 }
 
-// String is the cursor as clients have it: they send it back and read nothing in it.
+// String returns the cursor as clients receive it. Clients must treat it as opaque.
 func (c cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(encode(c))
 }
@@ -245,14 +241,14 @@ func parseCursor(s string, asked cursor) (cursor, error) {
 	return at, nil
 }
 
-// Invalid refuses a parameter or a field of the body.
+// Invalid returns a validation error about a parameter or a body field.
 func Invalid(field, message string, advice ...string) error {
 	p := problem.New(problem.Validation, message, advice...)
 	p.Field = field
 	return p
 }
 
-// Sortable writes a time so that text sorts as time does; "" for none.
+// Sortable formats a time so that text order is time order. It returns "" for nil and for the zero time.
 func Sortable(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
@@ -260,7 +256,7 @@ func Sortable(t *time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000000000Z")
 }
 
-// Number writes a number that is not negative so that text sorts as numbers do.
+// Number formats a number that is not negative so that text order is number order. It returns "" for nil.
 func Number(n *int) string {
 	if n == nil {
 		return ""
@@ -268,7 +264,7 @@ func Number(n *int) string {
 	return fmt.Sprintf("%010d", *n)
 }
 
-// may is *s, "" for none.
+// may returns *s, or "" for nil.
 func may(s *string) string {
 	if s == nil {
 		return ""

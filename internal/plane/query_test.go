@@ -31,8 +31,7 @@ func ids(page []Signin) (ids []string) {
 	return ids
 }
 
-// Whatever a list is sorted by, its pages are the list: each object once, in one
-// order, with unknown values last.
+// For every sort column, the pages together are the list: each object once, in one order, with unknown values last.
 func TestPagesAreTheList(t *testing.T) {
 	all := people(120)
 	for _, sort := range []Text{"", "id", "-id", "login", "-login", "validUntil", "-validUntil", "device", "-device", "phase"} {
@@ -66,7 +65,7 @@ func TestPagesAreTheList(t *testing.T) {
 	}
 }
 
-// What comes and goes on pages before moves nothing on those after.
+// Changes on earlier pages do not shift later pages.
 func TestCursorIsStable(t *testing.T) {
 	all := people(100)
 	first, page, err := signins().page(all, "", ListRequest{Sort: "login", Limit: 40})
@@ -74,7 +73,7 @@ func TestCursorIsStable(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest, _, _ := signins().page(all, "", ListRequest{Sort: "login", Limit: 500, Cursor: Mark(page.Next)})
-	gone := map[string]bool{first[0].ID: true, first[39].ID: true} // the one that the cursor names, too
+	gone := map[string]bool{first[0].ID: true, first[39].ID: true} // also the object that the cursor names
 	fewer := slices.DeleteFunc(slices.Clone(all), func(s Signin) bool { return gone[s.ID] })
 	fewer = append(fewer, Signin{ID: "t/a", Login: "a@example.com"})
 	after, page, err := signins().page(fewer, "", ListRequest{Sort: "login", Limit: 500, Cursor: Mark(page.Next)})
@@ -132,7 +131,7 @@ func TestListParameters(t *testing.T) {
 	}
 }
 
-// Each column of each list works on an object of which nothing is known.
+// Each column of each list works for an object of which nothing is known.
 func TestColumns(t *testing.T) {
 	columns(t, clusters())
 	columns(t, signins())

@@ -13,27 +13,24 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 )
 
-// A Record is the audit record of this process, in the files where audit keeps
-// it. It is read from its end, so that what has just happened costs little.
+// Record reads the audit log of this process from the files that package audit writes. It reads backwards, so recent entries cost little.
 type Record struct {
-	Path string // of the file that is being written
+	Path string // the file that audit is writing
 }
 
-// Recorded is one entry of a record, and its number there.
+// Recorded is one audit entry with its sequence number.
 type Recorded struct {
 	audit.Entry
 	Seq uint64
 }
 
-// errEnough ends a reading.
+// errEnough stops a reading.
 var errEnough = errors.New("enough")
 
-// Newest calls yield for each entry, the newest first, until it returns false.
-// Damaged is how many lines on the way are not what was written: they are passed
-// over, and "tka audit verify" says what is wrong.
+// Newest calls yield for each entry, newest first, until yield returns false. It skips damaged lines and returns their number; "tka audit
+// verify" explains them.
 func (r Record) Newest(ctx context.Context, yield func(Recorded) bool) (damaged int, err error) {
-	// The current file is opened before the others are listed: one that is put
-	// away in between is read twice rather than not at all.
+	// Open the current file before listing the older ones. If audit rotates it in between, the file is read twice, not missed.
 	current, err := os.Open(r.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
@@ -42,7 +39,7 @@ func (r Record) Newest(ctx context.Context, yield func(Recorded) bool) (damaged 
 	if err != nil {
 		return 0, errors.Join(err, closeAll(current))
 	}
-	last := map[string]uint64{} // of each record, the number that was read last
+	last := map[string]uint64{} // by log, the sequence number that was read last
 	read := func(f *os.File) error {
 		info, err := f.Stat()
 		if err != nil {
@@ -54,7 +51,7 @@ func (r Record) Newest(ctx context.Context, yield func(Recorded) bool) (damaged 
 			}
 			line, err := audit.ParseLine(text)
 			if err != nil || !line.Sound() {
-				if ended { // else it is being written
+				if ended { // a line without its line feed is still being written
 					damaged++
 				}
 				return nil
@@ -89,7 +86,7 @@ func (r Record) Newest(ctx context.Context, yield func(Recorded) bool) (damaged 
 		}
 		var f *os.File
 		if f, err = os.Open(path); errors.Is(err, fs.ErrNotExist) {
-			err = nil // it was the oldest, and has made room
+			err = nil // the oldest file was deleted to make room
 			continue
 		} else if err == nil {
 			err = errors.Join(read(f), f.Close())
@@ -108,17 +105,15 @@ func closeAll(f *os.File) error {
 	return f.Close()
 }
 
-// How a file is read from its end. The longest line of a record is shorter than
-// maxLine: of what is longer, the part that is kept is no line.
+// Parameters of backward reading. Every line of the log is shorter than maxLine; the rest of a longer line is counted as damaged.
 const (
 	chunk   = 64 << 10
 	maxLine = 512 << 10
 )
 
-// backwards calls yield for each line of r, the last first. Ended says whether
-// the line has its line feed.
+// backwards calls yield for each line of r, last first. ended reports whether the line has its line feed.
 func backwards(r io.ReaderAt, size int64, yield func(line []byte, ended bool) error) error {
-	var rest []byte // the beginning of it is in an earlier chunk
+	var rest []byte // the line begins in an earlier chunk
 	ended := false
 	for end := size; end > 0; {
 		n := min(chunk, end)

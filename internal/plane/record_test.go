@@ -36,7 +36,7 @@ func readAll(t *testing.T, r Record, limit int) (ids []string, damaged int) {
 	return ids, damaged
 }
 
-// The record is read from its end, over all its files, each entry once.
+// The audit log is read from its end, across all files, each entry once.
 func TestRecordIsReadFromItsEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	if _, err := (Record{path + "/none"}).Newest(t.Context(), nil); err == nil {
@@ -71,7 +71,7 @@ func TestRecordIsReadFromItsEnd(t *testing.T) {
 		t.Errorf("the last ten are %v", ids)
 	}
 
-	// A file that is put away while it is read is read twice.
+	// A file that is rotated during the reading is read twice.
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestRecordIsReadFromItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Somebody edits one, and another one is being written.
+	// One line is edited, and another is being written.
 	edited := bytes.Replace(text, []byte(want[3]), []byte("id99999"), 1)
 	if bytes.Equal(edited, text) {
 		t.Fatalf("%s is not in the last file", want[3])
@@ -124,7 +124,7 @@ func TestBackwards(t *testing.T) {
 			t.Errorf("%s: %d lines, %v", name, len(got), err)
 		}
 	}
-	// What is longer than any line is not held in memory whole.
+	// A line that is too long is not held in memory completely.
 	long := strings.Repeat("x", 3*maxLine) + "\na\n"
 	var most int
 	if err := backwards(strings.NewReader(long), int64(len(long)), func(line []byte, _ bool) error { most = max(most, len(line)); return nil }); err != nil || most > maxLine+chunk {

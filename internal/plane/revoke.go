@@ -14,10 +14,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Reason is why something is done, in the caller's words: it stands in the record.
+// Reason is the caller's reason for a change. The audit log keeps it.
 type Reason string
 
-// Check refuses what says nothing, or more than one would read.
+// Check returns a validation error if the reason is blank, has more than 500 characters, or has a control character.
 func (r Reason) Check() error {
 	n := utf8.RuneCountInString(string(r))
 	switch {
@@ -31,11 +31,10 @@ func (r Reason) Check() error {
 	return nil
 }
 
-// A Flag is a parameter that is "true" or "false".
+// Flag is a parameter with the value "true" or "false".
 type Flag bool
 
-// Noted is what was asked for, with the word that it was asked as a dry run, where the
-// flag says that.
+// Noted adds dryRun to the audit arguments if the flag is set, and returns them.
 func (f Flag) Noted(args map[string]string) map[string]string {
 	if f {
 		args["dryRun"] = "true"
@@ -64,8 +63,7 @@ func (f *Flag) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// An IdempotencyKey makes a write that is sent again be done once: 1 to 128
-// printable ASCII characters of the client's choice.
+// IdempotencyKey makes a repeated write take effect once. The client chooses 1 to 128 printable ASCII characters.
 type IdempotencyKey string
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -80,7 +78,7 @@ func (k *IdempotencyKey) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// A RevokeRequest ends one sign-in.
+// RevokeRequest ends one sign-in.
 type RevokeRequest struct {
 	Namespace string         `json:"-" path:"namespace"`
 	Name      string         `json:"-" path:"name"`
@@ -89,12 +87,12 @@ type RevokeRequest struct {
 	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a write with the key of an earlier one is not done again: it has the earlier answer for ten minutes"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the request's arguments for the audit log.
 func (r RevokeRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"signin": r.Namespace + "/" + r.Name, "reason": string(r.Reason)})
 }
 
-// A Revocation is what has become of a sign-in that was revoked.
+// Revocation is the result of revoking a sign-in.
 type Revocation struct {
 	ID        string     `json:"id"`
 	DryRun    bool       `json:"dryRun" doc:"nothing was changed"`
@@ -102,8 +100,8 @@ type Revocation struct {
 	RefusedBy *time.Time `json:"refusedBy" doc:"until then the API server may take its token, without rights; null: it has not been deleted"`
 }
 
-// revoke ends a sign-in. Whose sign-ins the caller cannot see are not there; whose
-// the caller sees and may not end, that is said of.
+// revoke ends a sign-in. It returns NotFound for a sign-in that the caller may not see, and Forbidden for one that the caller may see but
+// not end.
 func (d *Desk) revoke(ctx context.Context, p access.Permit, req RevokeRequest) (Envelope[Revocation], error) {
 	if err := req.Reason.Check(); err != nil {
 		return Envelope[Revocation]{}, err
@@ -115,10 +113,10 @@ func (d *Desk) revoke(ctx context.Context, p access.Permit, req RevokeRequest) (
 		o, there := d.Board.Get(KindSignin, id)
 		switch {
 		case there && v.sees(KindSignin, o) && !v.may(access.SigninsRevoke, o):
-			_, err := p.In("") // which tells what is lacking
+			_, err := p.In("") // returns the error that names the missing permission
 			return Envelope[Revocation]{}, err
 		case there && v.sees(KindSignin, o):
-		case !known.Known: // it may be there
+		case !known.Known: // the sign-in may exist
 			return Envelope[Revocation]{}, problem.New(problem.Unavailable, "The sign-ins of this cluster are not known yet.", "Try again in a moment.").After(time.Second)
 		default:
 			return Envelope[Revocation]{}, problem.New(problem.NotFound, "There is no such sign-in, or you may not see it.", "List the sign-ins that you may see.")
@@ -132,12 +130,11 @@ func (d *Desk) revoke(ctx context.Context, p access.Permit, req RevokeRequest) (
 	})
 }
 
-// AuditObject names the sign-in for the record.
+// AuditObject returns the sign-in for the audit log.
 func (r Revocation) AuditObject() string { return r.ID }
 
-// replays remembers what writes with a key have come to, so that one that is sent
-// again is not done again. It is bounded, and gone with the process: then a key
-// says no more than that what it was for is done.
+// replays keeps the answers to writes with an idempotency key, so that a repeated write is not made again. It keeps at most maxReplays
+// answers, each for replayLife, and only in memory. After a restart a repeated write finds that the sign-in no longer exists.
 type replays struct {
 	mu   sync.Mutex
 	done map[replayKey]*replay
@@ -149,7 +146,7 @@ type replayKey struct {
 }
 
 type replay struct {
-	of     [sha256.Size]byte // the request
+	of     [sha256.Size]byte // hash of the request
 	at     time.Time
 	ended  bool
 	answer Envelope[Revocation]
@@ -160,7 +157,7 @@ const (
 	maxReplays = 1000
 )
 
-// once does what was not done under key before.
+// once calls do, or returns the earlier answer if the caller has already used key for the same request.
 func (r *replays) once(now time.Time, c access.Caller, key IdempotencyKey, req RevokeRequest, do func() (Envelope[Revocation], error)) (Envelope[Revocation], error) {
 	if key == "" {
 		return do()
@@ -199,7 +196,7 @@ func (r *replays) once(now time.Time, c access.Caller, key IdempotencyKey, req R
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
-		delete(r.done, at) // nothing was done: it may be tried again
+		delete(r.done, at) // the write failed, so the client may repeat it
 		return answer, err
 	}
 	mine.answer, mine.ended = answer, true

@@ -56,9 +56,8 @@ func personas() []persona {
 	}
 }
 
-// ID-12, PLANE-04: every operation for every kind of caller, with how many things
-// the answer has. Each refusal is declared, each visit leaves one entry (a stream
-// two), and nobody who is refused is told anything of what there is.
+// ID-12, PLANE-04: every operation for every kind of caller, with the number of objects in the response. Each error is declared and each
+// request has one audit entry (a stream has two). A refused caller learns nothing of the objects.
 func TestRoles(t *testing.T) {
 	var got strings.Builder
 	for _, p := range personas() {
@@ -69,7 +68,7 @@ func TestRoles(t *testing.T) {
 			path = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob").Replace(path)
 			ctx, cancel := context.WithCancel(t.Context())
 			if op.Verb == access.FleetRead && strings.Contains(path, "events") {
-				cancel() // what is there is sent, and then it ends
+				cancel() // the stream sends its first data, then ends
 			}
 			w := httptest.NewRecorder()
 			r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(`{"reason":"matrix"}`))
@@ -87,7 +86,7 @@ func TestRoles(t *testing.T) {
 				t.Errorf("%s %s: %d entries", p.name, op.Pattern, len(entries))
 			}
 			var e envelope
-			_ = json.Unmarshal(w.Body.Bytes(), &e) // streams have none
+			_ = json.Unmarshal(w.Body.Bytes(), &e) // streams have no envelope
 			if h := w.Header(); h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("X-Request-Id") != entries[0].RequestID {
 				t.Errorf("%s %s: %v", p.name, op.Pattern, h)
 			}
@@ -126,7 +125,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// outcome is an answer in a few words.
+// outcome summarises a response in a few words.
 func outcome(t *testing.T, w *httptest.ResponseRecorder) string {
 	t.Helper()
 	if strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") {

@@ -18,37 +18,37 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The pace of an event stream.
+// Intervals and limits of an event stream.
 const (
 	heartbeat  = 15 * time.Second
-	renewEvery = 5 * time.Second       // half of what the door gives a stream
-	gathering  = 50 * time.Millisecond // changes that come together are sent together
-	maxStreams = 8                     // of one login on one node
+	renewEvery = 5 * time.Second       // half the time that the server allows a stream between renewals
+	gathering  = 50 * time.Millisecond // the stream sends changes of this interval together
+	maxStreams = 8                     // per login and node
 )
 
-// A Topic is a part of the event stream.
+// Topic is a part of the event stream.
 type Topic string
 
 // The topics.
 const (
 	TopicPools       Topic = "pools"       // runners of an organisation, and forges
-	TopicRunners     Topic = "runners"     // each of them
+	TopicRunners     Topic = "runners"     // single runners
 	TopicHolds       Topic = "holds"       // pauses of runners
 	TopicEnrollments Topic = "enrollments" // organisations
-	TopicChanges     Topic = "changes"     // of the configuration
-	TopicDrift       Topic = "drift"       // what is not as it should be
+	TopicChanges     Topic = "changes"     // changes of the configuration
+	TopicDrift       Topic = "drift"       // differences between desired and actual state
 	TopicInfra       Topic = "infra"       // clusters, tailnets, gateways, routes, proxy groups, adapters
 	TopicSignins     Topic = "signins"     // sign-ins
-	TopicSources     Topic = "sources"     // how sources answer
-	TopicAudit       Topic = "audit"       // entries of the record; only for who names it
+	TopicSources     Topic = "sources"     // the health of sources
+	TopicAudit       Topic = "audit"       // audit entries; only for a client that names this topic
 )
 
-// topics are all that there are.
+// topics returns all topics.
 func topics() []Topic {
 	return []Topic{TopicPools, TopicRunners, TopicHolds, TopicEnrollments, TopicChanges, TopicDrift, TopicInfra, TopicSignins, TopicSources, TopicAudit}
 }
 
-// kinds are those that the topic has; false: there is no such topic.
+// kinds returns the kinds of the topic, and false if there is no such topic.
 func (t Topic) kinds() ([]Kind, bool) {
 	switch t {
 	case TopicPools:
@@ -73,7 +73,7 @@ func (t Topic) kinds() ([]Kind, bool) {
 	return nil, false
 }
 
-// Topics is a parameter: topics with commas between them; none: all.
+// Topics is a parameter: a comma-separated list of topics. An empty list means all.
 type Topics []Topic
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -98,7 +98,7 @@ func (t *Topics) UnmarshalText(b []byte) error {
 
 func (t Topics) has(topic Topic) bool { return len(t) == 0 || slices.Contains(t, topic) }
 
-// kinds are those that the topics have.
+// kinds returns the kinds of all the topics.
 func (t Topics) kinds() (kinds []Kind) {
 	for _, topic := range topics() {
 		if of, _ := topic.kinds(); t.has(topic) {
@@ -108,39 +108,38 @@ func (t Topics) kinds() (kinds []Kind) {
 	return kinds
 }
 
-// An EventsRequest asks for what changes from now on, or from a revision on.
+// EventsRequest asks for changes from now on, or after a revision.
 type EventsRequest struct {
 	Topics Topics `json:"-" query:"topics" doc:"pools, runners, holds, enrollments, changes, drift, infra, signins, sources, audit, with commas between them; all but audit without it"`
 	After  Text   `json:"-" query:"after" doc:"the revision to go on from; without it the stream begins with a snapshot"`
 	LastID Text   `json:"-" header:"Last-Event-ID" doc:"as after; browsers send it when they come back"`
 }
 
-// A Hello begins an event stream.
+// Hello is the first event of a stream.
 type Hello struct {
 	ServerTime       time.Time `json:"serverTime"`
 	Revision         string    `json:"revision"`
 	HeartbeatSeconds int       `json:"heartbeatSeconds"`
 }
 
-// A Beat says that the stream is alive.
+// Beat shows that the stream is alive.
 type Beat struct {
 	ServerTime time.Time `json:"serverTime"`
 }
 
-// A Snapshot is what the caller may see at one revision. A kind that is null is not
-// known; one that is not there is not for the caller.
+// Snapshot holds what the caller may see at one revision. An unknown kind is null. A kind that the caller may not see is absent.
 type Snapshot struct {
 	Revision string            `json:"revision"`
 	Objects  map[Kind][]Object `json:"objects"`
 	Sources  []Source          `json:"sources,omitempty"`
 }
 
-// A Notice says why a stream ends, or why everything is to be read anew.
+// Notice says why a stream ends, or why the client must read everything again.
 type Notice struct {
 	Reason string `json:"reason"`
 }
 
-// A Gone is what was deleted.
+// Gone identifies a deleted object.
 type Gone struct {
 	ID string `json:"id"`
 }
@@ -152,12 +151,12 @@ type reader struct {
 	kinds  []Kind // of the topics
 	viewer Viewer
 	at     uint64
-	trail  *audit.Trail // nil: it does not follow the record
-	entry  uint64       // its place there
-	out    bytes.Buffer // what is to be sent next
+	trail  *audit.Trail // nil: the stream does not follow the audit log
+	entry  uint64       // its position in trail
+	out    bytes.Buffer // what the stream sends next
 }
 
-// events serves one stream until its permit or its client is gone.
+// events serves one stream until its permit expires or its client disconnects.
 func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s *door.Stream) error {
 	if err := p.Require(WatchEvents.Verb, d.Now()); err != nil {
 		return err
@@ -181,17 +180,17 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s
 	for {
 		if r.out.Len() > 0 {
 			if _, err := s.Write(r.out.Bytes()); err != nil {
-				return nil // the client is gone, or does not read: no failure of ours
+				return nil // the client has disconnected or does not read: not an error of the plane
 			}
 			r.out.Reset()
 			if r.out.Cap() > 1<<20 {
-				r.out = bytes.Buffer{} // after a large snapshot
+				r.out = bytes.Buffer{} // free the memory of a large snapshot
 			}
 		}
 		select {
 		case <-ctx.Done():
 			r.tell("bye", Notice{"ended"})
-			_, _ = s.Write(r.out.Bytes()) // if anybody is there
+			_, _ = s.Write(r.out.Bytes()) // in case the client is still connected
 			return nil
 		case <-renew.C:
 			p, err := s.Renew()
@@ -213,7 +212,7 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s
 	}
 }
 
-// gather waits for changes that come together.
+// gather waits so that changes made at the same time are sent together.
 func gather(ctx context.Context) {
 	pause := time.NewTimer(gathering)
 	defer pause.Stop()
@@ -223,8 +222,7 @@ func gather(ctx context.Context) {
 	}
 }
 
-// begin says hello, and from where the stream goes on: from a revision that the
-// client has, or from a snapshot.
+// begin sends hello. It then sends the changes after the client's revision, or a snapshot if the client has none.
 func (r *reader) begin(now time.Time, lastID, after string) {
 	r.out.WriteString("retry: 2000\n\n")
 	r.tell("hello", Hello{now, strconv.FormatUint(r.board.Revision(), 10), int(heartbeat / time.Second)})
@@ -245,7 +243,7 @@ func (r *reader) begin(now time.Time, lastID, after string) {
 	r.catchUp()
 }
 
-// snapshot sends all that the caller may see.
+// snapshot sends all objects that the caller may see.
 func (r *reader) snapshot() {
 	lists, revision := r.board.Lists(r.kinds...)
 	snap := Snapshot{Revision: strconv.FormatUint(revision, 10), Objects: map[Kind][]Object{}}
@@ -265,7 +263,7 @@ func (r *reader) snapshot() {
 	r.event(revision, "snapshot", encode(snap))
 }
 
-// catchUp sends what has changed since the reader's place.
+// catchUp sends the changes after the reader's position.
 func (r *reader) catchUp() {
 	events, revision, ok := r.board.Since(r.at, r.sees)
 	if !ok {
@@ -277,7 +275,7 @@ func (r *reader) catchUp() {
 		switch e.Change {
 		case SourceStatus:
 			r.event(e.Revision, "source.status", e.JSON())
-		case Known: // what was null is a list
+		case Known: // the list was null before
 			r.event(e.Revision, "resync", encode(Notice{string(e.Kind) + "_known"}))
 		case Delete:
 			r.event(e.Revision, string(e.Kind)+".delete", encode(Gone{e.Object.Key()}))
@@ -291,7 +289,7 @@ func (r *reader) catchUp() {
 	}
 }
 
-// written is closed when the record has entries that the reader was not told of.
+// written returns a channel that closes when the audit log has entries that the reader has not received.
 func (r *reader) written() <-chan struct{} {
 	if r.trail == nil {
 		return nil
@@ -299,8 +297,8 @@ func (r *reader) written() <-chan struct{} {
 	return r.trail.Changed(r.entry)
 }
 
-// follow sends the entries that the caller may read. To be told leaves no entry, and an
-// entry is no place to come back to: who comes back reads the record.
+// follow sends the entries that the caller may read. Receiving them adds no audit entry. The events have no id, so a client cannot resume
+// from them; a client that reconnects must read the audit log.
 func (r *reader) follow() {
 	entries, end, ok := r.trail.Since(r.entry)
 	if r.entry = end; !ok {
@@ -326,7 +324,7 @@ func (r *reader) sees(e Event) bool {
 	return slices.Contains(r.kinds, e.Kind) && r.viewer.sees(e.Kind, e.Object)
 }
 
-// look goes on with another view. Who sees less than before has to forget.
+// look sets a new view. If the caller's verbs have changed, the client must read everything again and drop what it may no longer see.
 func (r *reader) look(v Viewer) {
 	changed := !maps.EqualFunc(r.viewer.verbs, v.verbs, slices.Equal)
 	r.viewer = v
@@ -335,37 +333,36 @@ func (r *reader) look(v Viewer) {
 	}
 }
 
-// resync asks the client to read everything anew, and goes on from now.
+// resync makes the client read everything again, and continues from the current revision.
 func (r *reader) resync(reason string) {
 	r.at = r.board.Revision()
 	r.event(r.at, "resync", encode(Notice{reason}))
 }
 
-// beat says that the stream is alive: by a comment, for what stands between, and by
-// an event, as pages hear no comments. With it goes the revision that the client may
-// come back with: what it does not see moves on, too.
+// beat shows that the stream is alive: with a comment for proxies, and with an event for pages, which do not see comments. The event
+// carries the current revision, which also advances for changes that the client may not see.
 func (r *reader) beat(now time.Time) {
 	r.out.WriteString(": still here\n")
 	r.event(r.at, "heartbeat", encode(Beat{now}))
 }
 
-// event sends one event. JSON has no line feed.
+// event writes one event that a client can resume from. JSON has no line feed.
 func (r *reader) event(revision uint64, name string, data []byte) {
 	fmt.Fprintf(&r.out, "id: %d\nevent: %s\ndata: %s\n\n", revision, name, data)
 }
 
-// tell sends what is no place to come back to.
+// tell writes an event that a client cannot resume from.
 func (r *reader) tell(name string, data any) {
 	fmt.Fprintf(&r.out, "event: %s\ndata: %s\n\n", name, encode(data))
 }
 
-// streams counts the open ones.
+// streams counts the open streams of each caller.
 type streams struct {
 	mu   sync.Mutex
 	open map[string]int
 }
 
-// enter takes a place for c, and returns what gives it back.
+// enter reserves a stream for c. The caller must call leave when the stream ends.
 func (s *streams) enter(c access.Caller) (leave func(), err error) {
 	who := string(c.Via) + " " + c.Identity() + " " + c.Device.ID
 	s.mu.Lock()

@@ -23,7 +23,7 @@ import (
 
 type sse struct{ id, name, data string }
 
-// parseEvents reads an event stream as browsers do.
+// parseEvents parses an event stream as browsers do.
 func parseEvents(text string) (events []sse) {
 	for block := range strings.SplitSeq(text, "\n\n") {
 		var e sse
@@ -45,7 +45,7 @@ func parseEvents(text string) (events []sse) {
 	return events
 }
 
-// A tab is somebody who has an event stream open.
+// tab is a client with an open event stream.
 type tab struct {
 	header http.Header
 	close  context.CancelFunc
@@ -77,7 +77,7 @@ func (t *tab) Write(p []byte) (int, error) {
 	return t.text.Write(p)
 }
 
-// next are the events that came since it was asked last.
+// next returns the events since the last call.
 func (t *tab) next() []sse {
 	synctest.Wait()
 	t.mu.Lock()
@@ -184,8 +184,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// PL-05, PLANE-09: a stream tells of nothing that a list would not; and a delete of
-// what one could not see is not told.
+// PL-05, PLANE-09: a stream shows no object that a list would not show, and no deletion of an object that the caller could not see.
 func TestPL05_EventsAreFiltered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).filled()
@@ -199,14 +198,14 @@ func TestPL05_EventsAreFiltered(t *testing.T) {
 		o.board.Put(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "alice2"))
 		o.board.Remove(plane.KindSignin, "tailplane/bob")
 		o.board.Put(plane.KindSignin, "kubernetes", signinOf("vic@example.com", "vic2"))
-		o.board.Put(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "vic")) // hers from now on
+		o.board.Put(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "vic")) // alice owns it from now on
 		time.Sleep(time.Second)
 		got := v.next()
 		if n := names(got); !slices.Equal(n, []string{"signin.upsert", "signin.delete"}) || !strings.Contains(got[0].data, "vic2") || got[1].data != `{"id":"tailplane/vic"}` {
 			t.Errorf("%+v", got)
 		}
 		v.stop()
-		// Nor by coming back with a revision of before.
+		// Nor by resuming from an earlier revision.
 		v = o.open(t.Context(), "", "Last-Event-ID", first[1].id)
 		if n := names(v.next()); !slices.Equal(n, []string{"hello", "signin.upsert", "signin.delete"}) {
 			t.Errorf("%q", n)
@@ -223,8 +222,7 @@ func TestPL05_EventsAreFiltered(t *testing.T) {
 	})
 }
 
-// PLANE-06: who was told that nobody knows is told when somebody does, even that
-// there are none.
+// PLANE-06: a reader of an unknown list learns when it becomes known, even if it is empty.
 func TestPL07_KnownFromNowOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).as(alice())
@@ -235,7 +233,7 @@ func TestPL07_KnownFromNowOn(t *testing.T) {
 		}
 		v = o.as(vic()).open(t.Context(), "")
 		v.next()
-		o.as(alice()) // both, from the next renewal on; there is none in this second
+		o.as(alice()) // sees both from the next renewal on; there is none in this second
 		o.board.Replace(plane.KindCluster, "kubernetes", nil)
 		time.Sleep(time.Second)
 		if got := a.next(); len(got) != 1 || got[0].name != "resync" || got[0].data != `{"reason":"cluster_known"}` {
@@ -254,8 +252,8 @@ func TestPL07_KnownFromNowOn(t *testing.T) {
 	})
 }
 
-// PL-03, PLANE-07: who loses the role is told so and cut within ten seconds; who
-// sees less from now on has to forget.
+// PL-03, PLANE-07: a client that loses its role receives bye and is disconnected within ten seconds. A client that sees less from now on
+// must drop its data.
 func TestPL03_RoleLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).filled().as(alice())
@@ -275,7 +273,7 @@ func TestPL03_RoleLost(t *testing.T) {
 			t.Error("the stream goes on")
 			a.close()
 		}
-		got := a.next() // perhaps a heartbeat, which is due at the same time
+		got := a.next() // perhaps with a heartbeat, which is due at the same time
 		if n := len(got); n == 0 || n > 2 || got[n-1].name != "bye" || got[n-1].data != `{"reason":"not_authorized_user"}` {
 			t.Errorf("%+v", got)
 		}
@@ -286,7 +284,7 @@ func TestPL03_RoleLost(t *testing.T) {
 	})
 }
 
-// PLANE-12: who stops reading delays nobody, and reads anew when it is too late.
+// PLANE-12: a client that stops reading delays no other, and must read everything again if it is too far behind.
 func TestPL03_SlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).filled().as(alice())
@@ -297,7 +295,7 @@ func TestPL03_SlowReader(t *testing.T) {
 		releaseSlow, releaseLate := slow.stick(), late.stick()
 		for i := range 300 {
 			o.board.Put(plane.KindCluster, "kubernetes", cluster("c1", func(c *plane.Cluster) { c.Port = 100 + i }))
-			time.Sleep(time.Millisecond * 10) // 3 s in all, less than a stuck write may take
+			time.Sleep(time.Millisecond * 10) // 3 s in all, less than the timeout of a stuck write
 		}
 		time.Sleep(time.Second)
 		if got := quick.next(); len(got) < 2 || !strings.Contains(got[len(got)-1].data, `"port":399`) {
@@ -306,13 +304,13 @@ func TestPL03_SlowReader(t *testing.T) {
 		releaseSlow()
 		time.Sleep(time.Second)
 		if got := slow.next(); len(got) > 3 || !strings.Contains(got[len(got)-1].data, `"port":399`) {
-			t.Errorf("who was slow has %d events", len(got)) // the one in the way, and the last
+			t.Errorf("who was slow has %d events", len(got)) // the pending one and the last one
 		}
 		for i := range 5000 {
 			o.board.Put(plane.KindCluster, "kubernetes", cluster("c1", func(c *plane.Cluster) { c.Port = 1000 + i }))
 		}
 		time.Sleep(time.Second)
-		if got := quick.next(); len(got) != 1 { // it was not asleep for so long that the ring went past it, or it is told so
+		if got := quick.next(); len(got) != 1 { // the ring did not pass it, or it received a resync
 			t.Errorf("who reads has %+v", got)
 		}
 		releaseLate()
@@ -326,8 +324,7 @@ func TestPL03_SlowReader(t *testing.T) {
 	})
 }
 
-// PLANE-12: whoever comes back with the last id that they have, as often as they
-// like, knows in the end what the Board knows.
+// PLANE-12: a client that resumes any number of times with its last id finally has the same state as the store.
 func TestReplayLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).as(alice())
@@ -384,7 +381,7 @@ func TestReplayLosesNothing(t *testing.T) {
 				time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond)
 			}
 			take(x.next()) // what has arrived so far
-			x.stop()       // what is on its way is lost
+			x.stop()       // what is in flight is lost
 			for range random.IntN(20) {
 				change()
 			}
@@ -402,8 +399,7 @@ func TestReplayLosesNothing(t *testing.T) {
 	})
 }
 
-// PLANE-12: a thousand readers are told, and nothing of them stays: synctest
-// waits until all that they started has ended.
+// PLANE-12: a thousand readers receive a change and leave nothing behind. synctest waits until all their goroutines have ended.
 func TestAThousandReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).filled()
@@ -446,8 +442,7 @@ func TestAThousandReaders(t *testing.T) {
 	})
 }
 
-// PL-03: ten thousand opens leave nothing behind: synctest waits until all that
-// they started has ended.
+// PL-03: ten thousand opened streams leave nothing behind. synctest waits until all their goroutines have ended.
 func TestPL03_TenThousandOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).filled().as(alice())
@@ -463,9 +458,8 @@ func TestPL03_TenThousandOpens(t *testing.T) {
 	})
 }
 
-// PLANE-12, AU rows: who follows the record is told of entries as reading it would show
-// them: all, those of organisations that they administer, or their own. To be told leaves
-// no entry, and nobody is told who has not asked for it.
+// PLANE-12, AU rows: a client that follows the audit log receives the entries that it may read: all, those of organisations that it
+// administers, or its own. Receiving them adds no entry, and only clients that name the topic receive them.
 func TestFollowTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(time.Now).filled()
@@ -499,7 +493,7 @@ func TestFollowTheRecord(t *testing.T) {
 		}
 		before := len(o.record())
 		visit()
-		time.Sleep(time.Second) // to be told of entries makes none; the streams are not renewed yet
+		time.Sleep(time.Second) // receiving entries adds none; the streams are not renewed yet
 		if n := len(o.record()) - before; n != 2 {
 			t.Errorf("%d entries of two visits", n)
 		}
@@ -514,7 +508,7 @@ func TestFollowTheRecord(t *testing.T) {
 			t.Errorf("who has not asked for it is told %q", got)
 		}
 		release := all.stick()
-		o.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down}) // the tab hangs while it is told of this
+		o.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down}) // the tab blocks on this event
 		time.Sleep(500 * time.Millisecond)
 		for range 1200 {
 			o.trail.Put(audit.Entry{RequestID: "x"})

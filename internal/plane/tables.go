@@ -1,9 +1,8 @@
 package plane
 
-// The lists: their columns, by which they are searched and sorted, and their
-// states. A column without a value is not known.
+// The tables of the lists: the columns for search and sort, and the states. An unknown value is "".
 
-// states of what controllers report: its Ready condition.
+// The states of objects with a Ready condition.
 const (
 	ready    = "Ready"
 	notReady = "NotReady"

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// PLANE-12: whoever asks for all topics is told of every kind that the Board has, and
-// every topic brings its own.
+// PLANE-12: a client with all topics receives every kind of the store, and every topic has its kinds.
 func TestEveryKindHasATopic(t *testing.T) {
 	source, err := os.ReadFile("board.go")
 	if err != nil {

@@ -6,34 +6,32 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// A Viewer is how far one caller sees. It is made anew of each permit, and so ends
-// with it.
+// Viewer is what one caller may see. It is created from each permit and is valid only as long as that permit.
 type Viewer struct {
 	caller access.Caller
-	verbs  map[string][]access.Verb // by organisation; "*": everywhere, "own": what is one's own
+	verbs  map[string][]access.Verb // by organisation; "*" means everywhere, "own" means the caller's own objects
 }
 
-// ViewerOf returns how far the caller of a permit sees.
+// ViewerOf returns what the caller of a permit may see.
 func ViewerOf(p access.Permit) Viewer { return Viewer{p.Caller(), p.Verbs()} }
 
-// Caller is who looks.
+// Caller returns the caller.
 func (v Viewer) Caller() access.Caller { return v.caller }
 
-// In reports whether the caller may do verb to what belongs to org.
+// In reports whether the caller may use verb on objects of org.
 func (v Viewer) In(org string, verb access.Verb) bool {
 	return v.Everywhere(verb) || org != "" && slices.Contains(v.verbs[org], verb)
 }
 
-// Own reports whether the caller may do verb to what is the caller's own.
+// Own reports whether the caller may use verb on its own objects.
 func (v Viewer) Own(verb access.Verb) bool { return slices.Contains(v.verbs["own"], verb) }
 
-// Everywhere reports whether the caller may do verb to everything.
+// Everywhere reports whether the caller may use verb on all objects.
 func (v Viewer) Everywhere(verb access.Verb) bool {
 	return slices.Contains(v.verbs[access.AllOrgs], verb)
 }
 
-// reads is the verb that shows objects of a kind. One that nobody decided about
-// nobody sees.
+// reads returns the verb that a caller needs to see objects of a kind. For an unknown kind it returns "", so no caller sees it.
 func (k Kind) reads() access.Verb {
 	switch k {
 	case KindSignin:
@@ -46,10 +44,10 @@ func (k Kind) reads() access.Verb {
 	return ""
 }
 
-// sees reports whether the caller may know of o.
+// sees reports whether the caller may see o.
 func (v Viewer) sees(k Kind, o Object) bool { return v.may(k.reads(), o) }
 
-// may reports whether the caller may do verb to o.
+// may reports whether the caller may use verb on o.
 func (v Viewer) may(verb access.Verb, o Object) bool {
 	if v.In(o.Org(), verb) {
 		return true
@@ -61,7 +59,7 @@ func (v Viewer) may(verb access.Verb, o Object) bool {
 	return ok && v.Own(verb) && owned.Owner().Is(v.caller)
 }
 
-// any reports whether there are objects of a kind that the caller may know of.
+// any reports whether the caller may see some objects of a kind.
 func (v Viewer) any(k Kind) bool {
 	for _, verbs := range v.verbs {
 		if slices.Contains(verbs, k.reads()) {
@@ -71,11 +69,10 @@ func (v Viewer) any(k Kind) bool {
 	return false
 }
 
-// Seen are the objects of a listing that the caller of a permit may know of, each as
-// it is for this caller.
+// Seen returns the objects of a listing that the caller of a permit may see, in the form for this caller.
 func Seen[T Object](p access.Permit, l Listing) []T { return seen[T](ViewerOf(p), l.Kind, l.Objects) }
 
-// seen are those of all that the caller may know of, each as it is for this caller.
+// seen returns the objects of all that v may see, in the form for its caller.
 func seen[T Object](v Viewer, k Kind, all []Object) []T {
 	out := make([]T, 0, len(all))
 	for _, o := range all {
@@ -86,7 +83,7 @@ func seen[T Object](v Viewer, k Kind, all []Object) []T {
 	return out
 }
 
-// show is o as it is for this caller.
+// show returns o in the form for this caller.
 func (v Viewer) show(o Object) Object {
 	if personal, ok := o.(Personal); ok {
 		return personal.For(v)
@@ -94,7 +91,7 @@ func (v Viewer) show(o Object) Object {
 	return o
 }
 
-// For implements [Personal]: it says what the caller may do with the sign-in.
+// For implements [Personal]: it adds the actions that the caller may take on the sign-in.
 func (o Signin) For(v Viewer) Object {
 	revoke := Action{Allowed: true}
 	switch {

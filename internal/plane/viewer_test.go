@@ -8,7 +8,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// thing is an object of an organisation, or of all.
+// thing is an object of one organisation, or of none.
 type thing struct{ org, login, tailnet string }
 
 func (o thing) Key() string         { return o.org }
@@ -30,8 +30,8 @@ func view(t *testing.T, c access.Caller, rules ...string) Viewer {
 	return ViewerOf(p)
 }
 
-// PL-05, ID-13: what belongs to an organisation is for those who have a role there,
-// what is somebody's own for that person, and what nobody decided about for nobody.
+// PL-05, ID-13: objects of an organisation are visible to callers with a role there. Objects of a person are visible to that person. An
+// object of an undecided kind is visible to no caller.
 func TestPL05_Viewer(t *testing.T) {
 	alice := access.Caller{Login: "alice@example.com", Tailnet: "example.com", Device: access.Device{ID: "n", Name: "laptop"}}
 	shared := alice
@@ -75,8 +75,8 @@ func TestPL05_Viewer(t *testing.T) {
 	}
 }
 
-// A cursor that was not given out is refused, and one that was leads on: whatever
-// the parameters are, a page is never longer than asked for, and pages end.
+// FuzzListRequest checks that a forged cursor is refused and a real one continues the list. For all parameters, a page is not longer than
+// requested, and pages end.
 func FuzzListRequest(f *testing.F) {
 	all := people(20)
 	f.Add("u3", "Ready", "-login", 3, "")
@@ -84,7 +84,7 @@ func FuzzListRequest(f *testing.F) {
 	f.Add("\x00", "pending", "-", 500, "eyJrIjoic2lnbmluIn0")
 	f.Fuzz(func(t *testing.T, q, state, sort string, limit int, mark string) {
 		if new(Text).UnmarshalText([]byte(q)) != nil || new(Text).UnmarshalText([]byte(state)) != nil || new(Text).UnmarshalText([]byte(sort)) != nil {
-			return // the door refuses it
+			return // the server refuses it
 		}
 		limit = 1 + max(limit, -limit, 0)%maxLimit
 		req := ListRequest{Q: Text(q), State: Text(state), Sort: Text(sort), Limit: Count(limit), Cursor: Mark(mark)}

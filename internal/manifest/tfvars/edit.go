@@ -16,19 +16,19 @@ import (
 	"github.com/tailplane/tailplane/internal/manifest"
 )
 
-// Set is the file with a value under a key: an attribute, and keys of the objects in it.
-// Objects that are not there are made. Value is as [Canonical] returns it.
+// Set returns the file with value set at key: an attribute, and keys of the objects in it. Missing objects are created. value must be as
+// [Canonical] returns it.
 func Set(text []byte, key []string, value any) ([]byte, error) {
 	return edit(text, key, func(e *editor, body *hclsyntax.Body) { e.set(body, key, value) }, func(values map[string]any) { put(values, key, value) })
 }
 
-// Delete is the file without a key, which is there.
+// Delete returns the file without a key. The key must exist.
 func Delete(text []byte, key []string) ([]byte, error) {
 	return edit(text, key, func(e *editor, body *hclsyntax.Body) { e.drop(body, key) }, func(values map[string]any) { take(values, key) })
 }
 
-// edit changes a text, and reads it again: it has to say what was meant, and all else
-// what it said. A file that was laid out as `tofu fmt` does is so afterwards.
+// edit changes a text and reads it again: the result must have the desired values and no other change. A file in the format of `tofu fmt`
+// keeps that format.
 func edit(text []byte, key []string, change func(*editor, *hclsyntax.Body), mean func(map[string]any)) ([]byte, error) {
 	body, want, err := parse(text)
 	if err != nil {
@@ -55,7 +55,7 @@ func edit(text []byte, key []string, change func(*editor, *hclsyntax.Body), mean
 	return out, nil
 }
 
-// An editor puts texts in the places of others.
+// editor collects replacements of parts of a text.
 type editor struct {
 	text   []byte
 	eol    string
@@ -63,7 +63,7 @@ type editor struct {
 	failed error
 }
 
-// A splice puts a text in the place of what is from from up to, and without, to.
+// splice replaces the bytes from offset from up to, but not including, offset to.
 type splice struct {
 	from, to int
 	text     string
@@ -122,7 +122,7 @@ func (e *editor) set(body *hclsyntax.Body, key []string, value any) {
 	e.splice(r.Start.Byte, r.End.Byte, e.render(value, e.indentAt(r.Start.Byte)))
 }
 
-// list changes the items of a list that have to be others.
+// list changes the items of a list that differ.
 func (e *editor) list(old *hclsyntax.TupleConsExpr, want []any) {
 	v, err := value(e.text, old)
 	if err != nil {
@@ -186,7 +186,7 @@ func find(o *hclsyntax.ObjectConsExpr, name string) int {
 	})
 }
 
-// render is a value as HCL; indent is where its line begins.
+// render returns a value as HCL. indent is the indentation of its line.
 func (e *editor) render(value any, indent string) string {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -198,7 +198,7 @@ func (e *editor) render(value any, indent string) string {
 		e.failed = ErrLayout
 		return ""
 	}
-	v, diags := x.Value(nil) // without a context strings are what they are, and no templates
+	v, diags := x.Value(nil) // without a context, strings are literal and not templates
 	if diags.HasErrors() {
 		e.failed = ErrLayout
 		return ""
@@ -206,7 +206,7 @@ func (e *editor) render(value any, indent string) string {
 	return strings.ReplaceAll(string(hclwrite.TokensForValue(v).Bytes()), "\n", e.eol+indent)
 }
 
-// name is a key of an object as HCL.
+// name returns an object key as HCL.
 func name(k string) string {
 	if hclsyntax.ValidIdentifier(k) && k != "for" {
 		return k
@@ -214,7 +214,7 @@ func name(k string) string {
 	return (&editor{eol: "\n"}).render(k, "")
 }
 
-// nest is a value in objects of one key each.
+// nest returns value nested in objects with one key each.
 func nest(keys []string, value any) any {
 	for _, k := range slices.Backward(keys) {
 		value = map[string]any{k: value}
@@ -222,7 +222,7 @@ func nest(keys []string, value any) any {
 	return value
 }
 
-// put and take do to values what is done to the text.
+// put and take apply to the values the same change as to the text.
 func put(values map[string]any, key []string, value any) {
 	for _, k := range key[:len(key)-1] {
 		inner, ok := values[k].(map[string]any)

@@ -1,8 +1,7 @@
-// Package tfvars reads and edits files with values of Tofu's or Terraform's variables
-// (HCL). It keeps the law that a file is changed where it has to be: what an edit is not
-// about, comments and order above all, stays as it is.
+// Package tfvars reads and edits files with values of Tofu or Terraform variables (HCL). An edit changes only what it needs. All else stays
+// unchanged, in particular comments and order.
 //
-// Only plain values are read: Tofu takes no functions and no references there either.
+// It reads only plain values: Tofu allows no functions and no references in these files either.
 package tfvars
 
 import (
@@ -17,34 +16,31 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// What can be wrong.
+// The kinds of errors.
 var (
 	ErrFile   = errors.New("the file cannot be read")
 	ErrLayout = errors.New("it cannot be written there")
 )
 
-// How deep values may lie in one another, how large the exponent of a number may be in
-// bits, and how many items a list may have that is changed.
+// The limits: nesting depth of values, exponent of a number in bits, and items of an edited list.
 const (
 	maxDepth    = 32
 	maxExponent = 4096
 	maxItems    = 1000
 )
 
-// plain are the tokens of values that say what they are.
+// plain holds the tokens of plain values.
 var plain = []hclsyntax.TokenType{hclsyntax.TokenOBrace, hclsyntax.TokenCBrace, hclsyntax.TokenOBrack, hclsyntax.TokenCBrack, hclsyntax.TokenOQuote, hclsyntax.TokenCQuote,
 	hclsyntax.TokenOHeredoc, hclsyntax.TokenCHeredoc, hclsyntax.TokenMinus, hclsyntax.TokenEqual, hclsyntax.TokenComma, hclsyntax.TokenColon, hclsyntax.TokenQuotedLit,
 	hclsyntax.TokenStringLit, hclsyntax.TokenNumberLit, hclsyntax.TokenIdent, hclsyntax.TokenComment, hclsyntax.TokenNewline, hclsyntax.TokenEOF}
 
-// Read returns what a file says: strings, bools, nil, [json.Number], []any and
-// map[string]any.
+// Read returns the values of a file: strings, bools, nil, [json.Number], []any and map[string]any.
 func Read(text []byte) (map[string]any, error) {
 	_, values, err := parse(text)
 	return values, err
 }
 
-// parse reads a file. The tokens are looked at first: the parser has no bound of its own
-// for how deep it goes.
+// parse reads a file. It checks the tokens first, because the HCL parser does not limit the nesting depth.
 func parse(text []byte) (*hclsyntax.Body, map[string]any, error) {
 	if err := scan(text); err != nil {
 		return nil, nil, err
@@ -91,7 +87,7 @@ func scan(text []byte) error {
 	return nil
 }
 
-// value is what an expression says.
+// value returns the value of an expression.
 func value(text []byte, e hclsyntax.Expression) (any, error) {
 	switch e := e.(type) {
 	case *hclsyntax.TupleConsExpr:
@@ -125,7 +121,7 @@ func value(text []byte, e hclsyntax.Expression) (any, error) {
 	return nil, notPlain(e.Range())
 }
 
-// leaf is what an expression without others in it says.
+// leaf returns the value of an expression without nested expressions.
 func leaf(e hclsyntax.Expression) (any, error) {
 	v, diags := e.Value(nil)
 	switch {
@@ -147,7 +143,7 @@ func leaf(e hclsyntax.Expression) (any, error) {
 	return nil, notPlain(e.Range())
 }
 
-// number is a number in one way of writing it; not one whose digits would fill a page.
+// number returns the canonical form of a number. It returns false for a number with too many digits.
 func number(f *big.Float) (json.Number, bool) {
 	if e := f.MantExp(nil); f.IsInf() || e > maxExponent || e < -maxExponent {
 		return "", false
@@ -173,7 +169,7 @@ func notPlain(r hcl.Range) error {
 	return fmt.Errorf("%w: line %d has more than plain values", ErrFile, r.Start.Line)
 }
 
-// unread is why a file cannot be read, without the text of the file.
+// unread returns why a file cannot be read. The error does not contain text of the file.
 func unread(diags hcl.Diagnostics) error {
 	for _, d := range diags {
 		if d.Severity == hcl.DiagError && d.Subject != nil {
@@ -183,7 +179,7 @@ func unread(diags hcl.Diagnostics) error {
 	return ErrFile
 }
 
-// Canonical is a value of JSON as [Read] would have it; an error if no file can say it.
+// Canonical returns a JSON value in the form of [Read]. It returns an error if no file can represent the value.
 func Canonical(v any) (any, error) { return canonical(v, 0) }
 
 func canonical(v any, depth int) (any, error) {

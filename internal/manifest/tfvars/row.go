@@ -8,22 +8,21 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// A row is a list or an object as it stands in the text.
+// row is a list or an object in the text.
 type row struct {
 	whole  hcl.Range // with its brackets
 	items  []hcl.Range
 	list   bool
-	indent string // of items, where each has a line
+	indent string // indentation of items that have their own lines
 }
 
-// A slot is an item of a row as it is to be: one that was there, with another text if
-// that is not empty, or a new one (-1).
+// slot is an item of the new row. was is the index of the old item, or -1 for a new one. A non-empty text replaces the old item.
 type slot struct {
 	was  int
 	text string
 }
 
-// kept are all items of a row.
+// kept returns slots for all n old items, unchanged.
 func kept(n int) []slot {
 	all := make([]slot, n)
 	for i := range all {
@@ -56,8 +55,8 @@ func (e *editor) measured(r row) row {
 	return r
 }
 
-// rewrite makes a row of what is to be in it. Where every item has lines of its own only
-// those change; else the row is written anew, which cannot be done with comments in it.
+// rewrite replaces the items of a row. If every item has its own lines, only those lines change. Otherwise it writes the whole row again,
+// which fails if the row has comments.
 func (e *editor) rewrite(r row, next []slot) {
 	switch {
 	case e.lined(r):
@@ -69,7 +68,7 @@ func (e *editor) rewrite(r row, next []slot) {
 	}
 }
 
-// lined reports whether every item of a row has lines of its own.
+// lined reports whether every item of a row has its own lines.
 func (e *editor) lined(r row) bool {
 	if r.whole.Start.Line == r.whole.End.Line || !e.blank(e.lineStart(r.whole.End.Byte), r.whole.End.Byte-1) {
 		return false
@@ -86,7 +85,7 @@ func (e *editor) lined(r row) bool {
 
 func (e *editor) lines(r row, next []slot) {
 	at, last := e.lineEnd(r.whole.Start.Byte), -1
-	gone := func(to int) { // items that are not among the next ones
+	gone := func(to int) { // delete items that are not in next
 		for i := last + 1; i < to; i++ {
 			at = e.lineEnd(r.items[i].End.Byte)
 			e.splice(e.lineStart(r.items[i].Start.Byte), at, "")
@@ -111,7 +110,7 @@ func (e *editor) lines(r row, next []slot) {
 	gone(len(r.items))
 }
 
-// comma puts a comma after an item of a list that has none, before another one comes.
+// comma adds a missing comma after a list item, before a new item follows.
 func (e *editor) comma(r row, item int) {
 	if !r.list || item < 0 {
 		return
@@ -122,7 +121,7 @@ func (e *editor) comma(r row, item int) {
 	}
 }
 
-// anew writes a row: on one line if it was on one, else an item a line.
+// anew writes the whole row: on one line if it was on one, and otherwise one item per line.
 func (e *editor) anew(r row, next []slot) {
 	texts := make([]string, 0, len(next))
 	for _, s := range next {
@@ -157,7 +156,7 @@ func (e *editor) commented(r hcl.Range) bool {
 	return false
 }
 
-// lineStart and lineEnd are where the line of a place begins, and where the next one does.
+// lineStart and lineEnd return the start of the line at a position, and the start of the next one.
 func (e *editor) lineStart(at int) int { return bytes.LastIndexByte(e.text[:at], '\n') + 1 }
 
 func (e *editor) lineEnd(at int) int {
@@ -169,7 +168,7 @@ func (e *editor) lineEnd(at int) int {
 
 func (e *editor) blank(from, to int) bool { return len(bytes.TrimSpace(e.text[from:to])) == 0 }
 
-// indentAt is the blank space that the line of a place begins with.
+// indentAt returns the indentation of the line at a position.
 func (e *editor) indentAt(at int) string {
 	line := e.text[e.lineStart(at):at]
 	return string(line[:len(line)-len(bytes.TrimLeft(line, " \t"))])

@@ -55,10 +55,9 @@ func values(t *testing.T, text string) any {
 	return v
 }
 
-// FLEET-15: a change touches the lines that it is about; comments and the order of
-// everything else stay.
+// FLEET-15: an edit changes only the lines that it must. Comments and the order of all else stay.
 func TestFLEET15_Set(t *testing.T) {
-	for name, x := range map[string]struct{ key, value, diff string }{ // no value: it goes
+	for name, x := range map[string]struct{ key, value, diff string }{ // no value: delete the key
 		"a number":                {"gh_nix_max", `8`, "-gh_nix_max = 5 # five is what the nodes carry\n+gh_nix_max = 8 # five is what the nodes carry\n"},
 		"in an object":            {"runner_sets.gh-docker.min", `1`, "-    min    = 0 # none at night\n+    min    = 1 # none at night\n"},
 		"on one line":             {"runner_sets.gh-dind.max", `4`, "-  \"gh-dind\" = { min = 0, max = 2 }\n+  \"gh-dind\" = { min = 0, max = 4 }\n"},
@@ -101,7 +100,7 @@ func TestFLEET15_Set(t *testing.T) {
 	}
 }
 
-// What is laid out as nobody's formatter does stays so; lines end as they did.
+// A file in no formatter's style keeps its style and its line ends.
 func TestLayout(t *testing.T) {
 	for in, want := range map[string]string{
 		"a=1\r\nb   =   2\r\n": "a=7\r\nb   =   2\r\n", "a = 1": "a = 7", "a = {\n}\n": "a = 7\n", "\ta = 1 // x\n": "\ta = 7 // x\n", "\ufeffa = 1\n": "\ufeffa = 7\n",
@@ -113,7 +112,7 @@ func TestLayout(t *testing.T) {
 	if out, err := Set(nil, []string{"a"}, json.Number("7")); err != nil || string(out) != "a = 7\n" {
 		t.Errorf("%q, %v", out, err)
 	}
-	// Comments that would be lost are not.
+	// An edit that would lose comments is refused.
 	for _, in := range []string{"a = [1, /* one */ 2]\n", "a = [ # here\n1, 2 ]\n", "a = [1,\n 2, # two\n 3]\n"} {
 		if out, err := Set([]byte(in), []string{"a"}, values(t, `[1]`)); !errors.Is(err, ErrLayout) {
 			t.Errorf("%q: %q, %v", in, out, err)
@@ -121,8 +120,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// PL-09: what is more than plain values, or would be read as two things, is refused, and
-// so is what lies too deep for the parser.
+// PL-09: Read refuses everything except plain values, duplicate keys, and nesting that is too deep for the parser.
 func TestPL09_Read(t *testing.T) {
 	for _, bad := range []string{"a = b", "a = f(1)", "a = \"${b}\"", "a = \"%{ if x }y%{ endif }\"", "a = 1 + 2", "a = 1\na = 2\n", "a = {b = 1, b = 2}", "a = {b = 1, \"b\" = 2}", "b {\n}\n", "a = [for x in [1] : x]",
 		"a = (1)", "a = --1", "a = {(b) = 1}", "a = \x00", "a = \"\xff\"", "a = \"\n\"", "a = 1e999999999", "a = [1,", "a = b.c", "a = [1][0]", "a = !true", "a = <<EOT\n${b}\nEOT\n",
@@ -146,8 +144,8 @@ func TestPL09_Read(t *testing.T) {
 	}
 }
 
-// FuzzSet holds that an edit is refused, or the file then says what was meant, and
-// nothing else: what was formatted is, and comments are as many as there were.
+// FuzzSet checks that Set either fails or returns a file with exactly the desired values. A formatted file stays formatted, and the number
+// of comments stays the same.
 func FuzzSet(f *testing.F) {
 	f.Add(file, "runner_sets.gh-docker.max", `8`)
 	f.Add(file, "owners", `["bob@acme.dev","x"]`)

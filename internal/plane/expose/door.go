@@ -11,12 +11,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Use is the verb of an upstream that is open to whoever is identified. No role
-// gives it, and it gives nothing but that upstream.
+// Use is the verb of an upstream that is open to every identified person. No role includes it, and it permits only that upstream.
 const Use access.Verb = "upstream.use"
 
-// administration is what changes Prometheus or ends it. It may lie below a path of
-// the upstream's own.
+// administration returns the patterns of paths that change Prometheus or stop it. They may lie below the upstream's own path.
 func administration() (patterns []string) {
 	for _, below := range []string{"", "/{a}", "/{a}/{b}"} {
 		for _, p := range []string{"/-/reload", "/-/quit", "/api/v1/admin", "/api/v1/admin/{rest...}"} {
@@ -26,8 +24,7 @@ func administration() (patterns []string) {
 	return patterns
 }
 
-// Routes are what the upstream's door serves: every path, for the verb that it
-// takes. They panic when Check would return an error.
+// Routes returns the routes of the upstream's server: every path, with the verb that it needs. It panics if Check would return an error.
 func (u Upstream) Routes() []door.Route {
 	p := newProxy(u)
 	if u.Access == Identified {
@@ -45,9 +42,8 @@ func (u Upstream) route(pattern string, v access.Verb, p *proxy) door.Route {
 	return op.ServeHandler(func(w http.ResponseWriter, r *http.Request, permit access.Permit) { p.serve(w, r, permit, v) })
 }
 
-// Decide returns the Decide of the upstream's door; plane is that of the operator
-// plane. Nobody but people is let in, whatever a grant says of tags: what is
-// exposed are pages for them.
+// Decide returns the Decide function of the upstream's server. plane is that of the operator plane. It admits only people, whatever a grant
+// says about tags, because the exposed pages are for people.
 func (u Upstream) Decide(plane func(access.Caller, access.Verb, time.Time) (access.Permit, error)) func(access.Caller, access.Verb, time.Time) (access.Permit, error) {
 	return func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 		if err := access.Admit(c); err != nil {
@@ -67,13 +63,12 @@ func (u Upstream) Decide(plane func(access.Caller, access.Verb, time.Time) (acce
 			return access.Permit{}, problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared in from another tailnet.", c.Device.Name),
 				"Use a device of this tailnet.")
 		}
-		// Of all permits this one permits nothing: the upstream decides.
+		// The empty permit permits nothing: the upstream itself decides.
 		return access.Permit{}, nil
 	}
 }
 
-// role is what the upstream is told of a permit's duties, in Grafana's words. Only
-// a duty for all organisations counts, as for looking at all.
+// role returns the Grafana role for the permit's roles. Only a role for all organisations counts, as for observe.read.
 func role(p access.Permit) string {
 	best := ""
 	for _, d := range p.Duties() { // the widest first

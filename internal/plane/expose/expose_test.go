@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// PLANE-03, without the real tailnet: who sees what, who is told to the upstream,
-// and that whoever is refused reaches nothing.
+// PLANE-03, without a real tailnet: who sees what, which identity the upstream receives, and that a refused request never reaches the
+// upstream.
 func TestPLANE03_WhoSeesWhat(t *testing.T) {
 	t.Parallel()
 	tagged := access.Caller{Tags: []access.Tag{"tag:ci"}, Device: access.Device{ID: "n9", Name: "ci.example.ts.net"}, Via: access.ViaTailnet,
@@ -30,7 +30,7 @@ func TestPLANE03_WhoSeesWhat(t *testing.T) {
 	for _, tt := range []struct {
 		who               string
 		caller            access.Caller
-		look, manage, use problem.Code // to Prometheus, its administration, and Attic; "": let in
+		look, manage, use problem.Code // for Prometheus, its administration, and Attic; "": admitted
 		role              string
 	}{
 		{"viewer", viewer, "", problem.Forbidden, "", "Viewer"},
@@ -95,8 +95,8 @@ func TestPLANE03_WhoSeesWhat(t *testing.T) {
 	}
 }
 
-// PL-10: whatever a client says of itself, in any spelling, twice, or to be taken
-// away: the upstream hears of the caller that the door knows, once.
+// PL-10: the upstream receives only the identity that the server knows, once, whatever identity headers the client sends, in any spelling,
+// twice, or to be removed.
 func TestPL10_TheUpstreamHearsOfTheCallerOnly(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
@@ -144,7 +144,7 @@ func TestPL10_TheUpstreamHearsOfTheCallerOnly(t *testing.T) {
 		}
 	}
 
-	// An upstream that asks for tokens of its own gets them.
+	// An upstream with its own tokens receives them.
 	cache := open(t, attic(t, up))
 	cache.ask(t, "GET", "/cache/nix-cache-info", "attic", nil, append(tries["as they are"][:1], "Authorization: Bearer of.attic.itself")...)
 	if asked := up.took(); len(asked) != 1 || asked[0].Header.Get("Authorization") != "Bearer of.attic.itself" || asked[0].Header.Get("X-Webauth-User") != "" {
@@ -152,7 +152,7 @@ func TestPL10_TheUpstreamHearsOfTheCallerOnly(t *testing.T) {
 	}
 }
 
-// What comes from elsewhere, spelt otherwise or by another method reaches nothing.
+// A request from another site, in another spelling or by another method does not reach the upstream.
 func TestPL10_RefusedBeforeDialing(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
@@ -184,7 +184,7 @@ func TestPL10_RefusedBeforeDialing(t *testing.T) {
 			t.Errorf("%s: %d %q, the upstream was asked %+v", tt.why, a.Status, a.Code, asked)
 		}
 	}
-	// The controls: a link on another site, and our own page.
+	// The controls: a link on another site, and the site's own page.
 	for _, lines := range [][]string{
 		{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"},
 		{"Origin: http://prometheus", "Sec-Fetch-Site: same-origin"},
@@ -196,7 +196,7 @@ func TestPL10_RefusedBeforeDialing(t *testing.T) {
 	}
 }
 
-// Bodies are bounded where an upstream only shows things, and streamed otherwise.
+// Bodies are limited for Observe upstreams and streamed for others.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	chunked := func(n int) io.Reader {
@@ -228,8 +228,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// PL-10: redirects are the client's business, under the name that it knows; and an
-// upstream cannot open its answers to other pages.
+// PL-10: the client receives redirects under the name that it knows. An upstream cannot open its responses to other pages.
 func TestPL10_Answers(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
@@ -247,7 +246,7 @@ func TestPL10_Answers(t *testing.T) {
 		{below, "/prometheus/graph", "/graph"},
 		{below, "http://prometheus.monitoring.svc:9090/prometheus/graph", "/graph"},
 		{below, "/elsewhere", "/elsewhere"},
-		// What is a path at the upstream is none of another host here.
+		// A path at the upstream must not become another host here.
 		{prometheus(t, up), "http://prometheus.monitoring.svc:9090//evil.example/x", "/evil.example/x"},
 		{below, "/prometheus//evil.example/x", "/evil.example/x"},
 		{below, "/prometheus/%2fevil.example/x", "/evil.example/x"},
@@ -271,8 +270,7 @@ func TestPL10_Answers(t *testing.T) {
 	}
 }
 
-// An upstream that is away is said to be away; an answer that breaks off does not
-// look whole.
+// A failed upstream gives an error. An incomplete response does not look complete.
 func TestBrokenUpstream(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
@@ -303,7 +301,7 @@ func TestBrokenUpstream(t *testing.T) {
 	}
 }
 
-// A WebSocket is carried, and cut when the role is gone (PLANE-07's part of this).
+// A WebSocket is forwarded, and is closed when the role is lost (this part of PLANE-07).
 func TestPL10_WebSocketIsCutWithTheRole(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
@@ -329,14 +327,14 @@ func TestPL10_WebSocketIsCutWithTheRole(t *testing.T) {
 	}
 }
 
-// PLANE-01, PL-10: what is never exposed is refused at the start.
+// PLANE-01, PL-10: services that must not be exposed are refused at the start.
 func TestPL10_NeverExposed(t *testing.T) {
 	t.Parallel()
 	good := grafana(t, newUpstream(t))
 	good.Never = []string{"tailplane-system"}
 	for to, ok := range map[string]bool{
 		"http://prometheus.monitoring.svc:9090": true, "https://grafana.monitoring.svc.cluster.local": true, "http://attic.cache.svc:8080/x": true,
-		"http://search.monitoring.svc": true, "http://marcs-blog.web.svc": true, // no "arc" of its own
+		"http://search.monitoring.svc": true, "http://marcs-blog.web.svc": true, // "arc" is not a separate word
 
 		"http://arc-gha-rs-controller.arc-systems.svc:8080": false, "http://gha-runner-scale-set-controller.ci.svc": false, "http://actions-runner-controller.ci.svc": false,
 		"http://metrics.arc-systems.svc": false, "http://web.gitlab-runners.svc": false, "http://runner-abc.ci.svc": false, "http://listener.arc-runners.svc": false,
@@ -385,7 +383,7 @@ func TestPL10_NeverExposed(t *testing.T) {
 	}
 }
 
-// Every path has a verb, and what administers has one of its own.
+// Every path has a verb, and administration has its own.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
@@ -406,7 +404,7 @@ func TestRoutes(t *testing.T) {
 	if err != nil || p.Require(access.ObserveRead, time.Now()) == nil || p.Require(Use, time.Now()) == nil {
 		t.Errorf("who is identified got a permit for something: %v", err)
 	}
-	// A permit for another thing, or none, does nothing.
+	// A permit for another verb, or none, permits nothing.
 	read, err := access.DecidePlane(admin, access.ObserveRead, policy, time.Now())
 	if err != nil {
 		t.Fatal(err)

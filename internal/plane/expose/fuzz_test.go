@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/identity"
 )
 
-// kept is an upstream that keeps the last request.
+// kept is an upstream that stores the last request.
 type kept struct{ last *http.Request }
 
 func (k *kept) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -24,10 +24,8 @@ func (k *kept) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("shown")), Request: r}, nil
 }
 
-// FuzzRequest feeds whole heads of requests to the proxy behind the door. Whatever
-// they hold, the upstream is the one that was configured, it hears of the caller
-// whom the door knows, once, and of nobody else; and what administers it is not
-// reached by looking.
+// FuzzRequest sends raw request heads to the proxy behind the server. Whatever they contain, only the configured upstream receives
+// requests. It receives the identity that the server knows, once, and no other. A read never reaches its administration.
 func FuzzRequest(f *testing.F) {
 	for _, s := range [][2]string{
 		{"GET /", "X-WEBAUTH-USER: root"}, {"GET /a", "Connection: X-WEBAUTH-USER\r\nX-Webauth-Role: Admin"}, {"POST /-/quit", "x_webauth_user: root"},
@@ -49,7 +47,7 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\r\nHost: grafana\r\n" + head + "\r\n\r\n")))
-		if err != nil || r.URL.RawPath != "" || !strings.HasPrefix(r.URL.Path, "/") { // which the door refuses
+		if err != nil || r.URL.RawPath != "" || !strings.HasPrefix(r.URL.Path, "/") { // the server refuses these
 			return
 		}
 		up.last = nil

@@ -26,16 +26,16 @@ import (
 
 const long = 60 * time.Second
 
-// An upstream is a service of the cluster that keeps what it was asked.
+// upstream is a service of the cluster that records its requests.
 type upstream struct {
 	srv *httptest.Server
 
 	mu    sync.Mutex
 	asked []request
-	do    http.HandlerFunc // answers, when there is one
+	do    http.HandlerFunc // answers, if set
 }
 
-// A request is one as the upstream got it.
+// request is a request as the upstream received it.
 type request struct {
 	Method, Host, URI string
 	Header            http.Header
@@ -51,7 +51,7 @@ func newUpstream(t testing.TB) *upstream {
 		u.mu.Unlock()
 		n := int64(0)
 		if r.Header.Get("Upgrade") == "" {
-			n, _ = io.Copy(io.Discard, r.Body) // cut off, in one test
+			n, _ = io.Copy(io.Discard, r.Body) // incomplete in one test
 		}
 		u.mu.Lock()
 		u.asked = append(u.asked, request{r.Method, r.Host, r.RequestURI, r.Header.Clone(), n})
@@ -66,7 +66,7 @@ func newUpstream(t testing.TB) *upstream {
 	return u
 }
 
-// took returns what the upstream was asked, and forgets it.
+// took returns the recorded requests and clears them.
 func (u *upstream) took() []request {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -77,7 +77,7 @@ func (u *upstream) took() []request {
 
 func (u *upstream) answer(do http.HandlerFunc) { u.mu.Lock(); defer u.mu.Unlock(); u.do = do }
 
-// transport reaches u under any name: the test has no cluster that knows them.
+// transport connects to u under any name, because the test has no cluster DNS.
 func (u *upstream) transport(t testing.TB) *http.Transport {
 	tr := NewTransport()
 	tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -87,10 +87,10 @@ func (u *upstream) transport(t testing.TB) *http.Transport {
 	return tr
 }
 
-// A house is an exposure behind its door, as one person comes to it.
+// house is an exposure behind its server, with one caller.
 type house struct {
 	addr   string
-	caller atomic.Pointer[access.Caller] // who is at the other end of every connection
+	caller atomic.Pointer[access.Caller] // the caller on every connection
 
 	mu      sync.Mutex
 	entries []audit.Entry
@@ -98,8 +98,8 @@ type house struct {
 
 func (h *house) as(c access.Caller) { h.caller.Store(&c) }
 
-// recorded returns the entries there are, at least one: what lasts is recorded
-// when it is over, and the answer may be here before.
+// recorded waits for at least one audit entry and returns all. The entry of a long request is written at its end, perhaps after the
+// response.
 func (h *house) recorded(t testing.TB) []audit.Entry {
 	t.Helper()
 	for end := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
@@ -117,7 +117,7 @@ func (h *house) recorded(t testing.TB) []audit.Entry {
 
 var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}
 
-// person is a caller with rules of the plane's capability.
+// person returns a caller with rules of the plane's capability.
 func person(login string, rules ...string) access.Caller {
 	c := access.Caller{Login: access.Login(login), Device: access.Device{ID: "n-" + login, Name: "laptop.example.ts.net"}, Via: access.ViaTailnet}
 	for _, r := range rules {
@@ -134,7 +134,7 @@ var (
 	unknown  = person("mallory@example.com")
 )
 
-// open serves u behind a real door on loopback.
+// open serves u with a real server on loopback.
 func open(t testing.TB, u Upstream) *house {
 	t.Helper()
 	h := &house{}
@@ -146,13 +146,12 @@ func open(t testing.TB, u Upstream) *house {
 	h.addr = ln.Addr().String()
 	h.serve(t, ln, u, door.Door{
 		Names:    func() []string { return []string{u.Name} },
-		Identify: func(*http.Request) (access.Caller, error) { return *h.caller.Load(), nil }, // it takes no header away
+		Identify: func(*http.Request) (access.Caller, error) { return *h.caller.Load(), nil }, // removes no header
 	}, nil)
 	return h
 }
 
-// serve serves u on ln, behind a door of which the caller says how it knows names
-// and people.
+// serve serves u on ln. way is the server with its names and its identification of callers.
 func (h *house) serve(t testing.TB, ln net.Listener, u Upstream, way door.Door, connContext func(context.Context, net.Conn) context.Context) {
 	t.Helper()
 	if err := u.Check(); err != nil {
@@ -194,15 +193,15 @@ func attic(t testing.TB, u *upstream) Upstream {
 	return Upstream{Name: "attic", URL: "http://attic.cache.svc:8080", Access: Identified, Transport: u.transport(t), Log: slog.New(slog.DiscardHandler), Now: time.Now}
 }
 
-// An answer is one of the door, or of the upstream behind it.
+// answer is a response of the server or of the upstream behind it.
 type answer struct {
 	Status int
-	Code   problem.Code // of a refusal
+	Code   problem.Code // of an error
 	Header http.Header
 	Body   string
 }
 
-// ask sends one request, with header lines as they are.
+// ask sends one request with the header lines unchanged.
 func (h *house) ask(t testing.TB, method, uri, host string, body io.Reader, lines ...string) answer {
 	t.Helper()
 	c, err := net.Dial("tcp", h.addr)
@@ -222,7 +221,7 @@ func (h *house) ask(t testing.TB, method, uri, host string, body io.Reader, line
 	defer sending.Wait()
 	defer c.Close()
 	if body != nil {
-		sending.Go(func() { io.Copy(c, body) }) // the answer may come before its end
+		sending.Go(func() { io.Copy(c, body) }) // the response may come before the end of the body
 	}
 	return read(t, bufio.NewReader(c))
 }
@@ -246,7 +245,7 @@ func read(t testing.TB, r *bufio.Reader) answer {
 	return a
 }
 
-// echo is the server of a WebSocket that sends back each message.
+// echo is a WebSocket server that sends back each message.
 func echo(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // the tests check Origin
 	if err != nil {
@@ -261,8 +260,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// openSocket opens the WebSocket of the service grafana over connections of dial. One
-// message has gone there and back when it returns.
+// openSocket opens the WebSocket of the service grafana over connections of dial. It returns after one message has gone both ways.
 func openSocket(t *testing.T, dial func(ctx context.Context, network, address string) (net.Conn, error), header http.Header) *websocket.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), long)

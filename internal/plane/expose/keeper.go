@@ -13,8 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Node is a node of the tailnet that an upstream is reached by, and nothing else
-// is: what grants say of it is of this upstream alone.
+// Node is a tailnet node that serves exactly one upstream, so a grant for the node covers only this upstream.
 type Node interface {
 	Run(context.Context) error
 	Listen(context.Context) (net.Listener, error)
@@ -22,22 +21,21 @@ type Node interface {
 	ConnContext(context.Context, net.Conn) context.Context
 }
 
-// A Keeper keeps one upstream on the tailnet. Fields without a remark are required.
+// Keeper keeps one upstream on the tailnet. Fields are required unless noted otherwise.
 type Keeper struct {
 	Upstream
-	// Open makes the upstream's node, which has not run, and what says who comes to it.
+	// Open creates the upstream's node, not yet running, and the function that identifies its callers.
 	Open func(context.Context) (Node, func(*http.Request) (access.Caller, error), error)
-	// Door has what all doors of the plane have: Decide is the plane's. Names and
-	// Identify are the node's, Decide becomes the upstream's.
+	// Door holds the settings that all servers of the plane share, with the plane's Decide. Keeper sets Names and Identify from the node,
+	// and replaces Decide by the upstream's.
 	Door door.Door
-	// Tell, optional, hears how it stands: serving under names, or why not.
+	// Tell receives the state: the names that serve the upstream, or the error. It is optional.
 	Tell func(names []string, err error)
-	// Pause is how long to wait before a node that failed is tried again.
+	// Pause is the time before a failed node is started again.
 	Pause time.Duration
 }
 
-// Run serves the upstream until ctx ends. What fails is told, and tried again: that
-// one upstream has no node is no reason to end the others.
+// Run serves the upstream until ctx ends. It reports failures and retries, because one failed upstream must not end the others.
 func (k Keeper) Run(ctx context.Context) {
 	if k.Tell == nil {
 		k.Tell = func([]string, error) {}
@@ -49,11 +47,11 @@ func (k Keeper) Run(ctx context.Context) {
 		}
 		k.Tell(nil, err)
 		k.Log.Warn("an exposed service is not on the tailnet", "exposure", k.Name, "err", err, "again", k.Pause)
-		_ = retry.Sleep(ctx, k.Pause) // the loop looks at ctx itself
+		_ = retry.Sleep(ctx, k.Pause) // the loop checks ctx itself
 	}
 }
 
-// term is one life of the node. The node, on whose connections visitors are, goes last.
+// term runs the node once. The node stops last, because it carries the callers' connections.
 func (k Keeper) term(ctx context.Context) error {
 	node, identify, err := k.Open(ctx)
 	if err != nil {

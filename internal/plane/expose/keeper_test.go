@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A shortNode is a node on loopback that leaves when it is told to.
+// shortNode is a node on loopback that stops on request.
 type shortNode struct {
 	ln   net.Listener
 	gone chan error
@@ -37,8 +37,7 @@ func (n shortNode) Run(ctx context.Context) error {
 	}
 }
 
-// A node that cannot be had, or is lost, is told and tried again, and the service is
-// served by the next one; the end ends all of it.
+// A node that cannot start, or stops, is reported and started again, and the next one serves the service. The end of ctx stops everything.
 func TestKeeper(t *testing.T) {
 	up := newUpstream(t)
 	gone, told := make(chan error), make(chan string, 100)

@@ -19,20 +19,19 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// maxBody bounds what is sent to an upstream that only shows things.
+// maxBody is the maximum size of a request body to an Observe upstream, in bytes.
 const maxBody = 10 << 20
 
-// NewTransport returns how upstreams are reached: directly, by no proxy that the
-// environment names.
+// NewTransport returns the transport to upstreams. It connects directly and ignores proxy settings of the environment.
 func NewTransport() *http.Transport {
 	return &http.Transport{
-		TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, // the longest that Prometheus lets a query take
+		TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, // Prometheus' maximum query time
 		IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16,
-		DisableCompression: true, // bytes go as they come
+		DisableCompression: true, // pass bytes through unchanged
 	}
 }
 
-// proxy carries requests to one upstream.
+// proxy forwards requests to one upstream.
 type proxy struct {
 	Upstream
 	target *url.URL
@@ -43,11 +42,11 @@ func newProxy(u Upstream) *proxy {
 	if err := u.Check(); err != nil {
 		panic(err)
 	}
-	target, _ := u.target()                                                       // which Check has seen
-	return &proxy{u, target, slog.NewLogLogger(u.Log.Handler(), slog.LevelDebug)} // of clients that leave, mostly
+	target, _ := u.target()                                                       // Check has validated it
+	return &proxy{u, target, slog.NewLogLogger(u.Log.Handler(), slog.LevelDebug)} // mostly about clients that disconnect
 }
 
-// serve carries one request that the door has let in for the verb v.
+// serve forwards one request that the server has admitted for the verb v.
 func (p *proxy) serve(w http.ResponseWriter, r *http.Request, permit access.Permit, v access.Verb) {
 	if p.Access == Observe {
 		if err := permit.Require(v, p.Now()); err != nil {
@@ -69,7 +68,7 @@ func (p *proxy) serve(w http.ResponseWriter, r *http.Request, permit access.Perm
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || len(r.Header["Upgrade"]) != 1 {
-		delete(r.Header, "Upgrade") // to another protocol, in which nobody would look into requests
+		delete(r.Header, "Upgrade") // another protocol could not be inspected
 	}
 	defer func() {
 		switch broken := recover(); broken {
@@ -85,8 +84,8 @@ func (p *proxy) serve(w http.ResponseWriter, r *http.Request, permit access.Perm
 	reverse.ServeHTTP(w, r)
 }
 
-// administers reports whether a path has the form of what changes Prometheus, at
-// any depth. Those that Routes lists have a verb of their own; there may be more.
+// administers reports whether a path looks like one that changes Prometheus, at any depth. The paths in Routes need their own verb; this
+// catches any others.
 func administers(name string) bool {
 	name = path.Clean("/"+strings.ToLower(name)) + "/"
 	for _, p := range []string{"/-/reload/", "/-/quit/", "/api/v1/admin/"} {
@@ -97,26 +96,26 @@ func administers(name string) bool {
 	return false
 }
 
-// rewrite makes the request that the upstream gets. Headers that the client's
-// Connection lists are gone by now, so that it cannot take away what is set here.
+// rewrite makes the request to the upstream. The headers that the client's Connection header lists are already removed, so the client
+// cannot remove the headers set here.
 func (p *proxy) rewrite(pr *httputil.ProxyRequest, permit access.Permit) {
 	out := pr.Out
 	identity.Strip(out.Header)
 	for name := range out.Header {
-		if !headerForm.MatchString(name) { // X_WEBAUTH_USER, which many read as X-WEBAUTH-USER
+		if !headerForm.MatchString(name) { // such as X_WEBAUTH_USER, which many servers read as X-WEBAUTH-USER
 			delete(out.Header, name)
 		}
 	}
 	out.Trailer = nil
 	pr.SetURL(p.target) // and the Host
 	if out.Header.Get("Origin") != "" {
-		// The door has seen that it is ours. The upstream knows its own name only.
+		// The server has checked that Origin is its own. The upstream knows only its own name.
 		out.Header.Set("Origin", p.target.Scheme+"://"+p.target.Host)
 	}
 	if p.Access == Identified {
 		return
 	}
-	out.Header.Del("Authorization") // the upstream would believe it rather than us
+	out.Header.Del("Authorization") // the upstream would prefer it to the headers set here
 	if p.UserHeader != "" {
 		out.Header.Set(p.UserHeader, string(permit.Caller().Login))
 	}
@@ -125,12 +124,11 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest, permit access.Permit) {
 	}
 }
 
-// answer mends what the upstream answers: it does not know under which name it
-// is asked, nor who may read its answers.
+// answer corrects the response: the upstream does not know its name on the tailnet, nor who may read its responses.
 func (p *proxy) answer(res *http.Response) error {
 	for name := range res.Header {
 		if strings.HasPrefix(name, "Access-Control-") {
-			delete(res.Header, name) // Prometheus lets every page read it
+			delete(res.Header, name) // Prometheus lets every page read its responses
 		}
 	}
 	res.Header.Del("Alt-Svc")
@@ -142,7 +140,7 @@ func (p *proxy) answer(res *http.Response) error {
 					to.Path, to.RawPath = "/"+rest, ""
 				}
 			}
-			// A path that begins with two slashes would name another host by itself.
+			// A path that begins with two slashes would name another host.
 			to.Path = "/" + strings.TrimLeft(to.Path, "/")
 			if to.RawPath != "" {
 				to.RawPath = "/" + strings.TrimLeft(to.RawPath, "/")
@@ -157,19 +155,19 @@ func tooLarge() *problem.Error {
 	return problem.New(problem.TooLarge, "The request is larger than 10 MiB.", "Send less at once.")
 }
 
-// failed answers for an upstream that does not.
+// failed responds when the upstream does not.
 func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
 		refuse(w, tooLarge())
 		return
 	}
-	if r.Context().Err() == nil { // else the client has left, or lost its role
+	if r.Context().Err() == nil { // otherwise the client has disconnected or lost its role
 		p.Log.Warn("an exposed service does not answer", "exposure", p.Name, "err", err)
 	}
 	refuse(w, problem.New(problem.Unavailable, p.Name+" does not answer.", "Try again in a moment."))
 }
 
-// refuse answers with a problem, in the sign-in API's form.
+// refuse responds with a problem, in the format of the sign-in API.
 func refuse(w http.ResponseWriter, e *problem.Error) {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
@@ -183,11 +181,11 @@ func refuse(w http.ResponseWriter, e *problem.Error) {
 		h.Set("Retry-After", "1")
 	}
 	w.WriteHeader(e.Code.Status())
-	w.Write(body.Bytes()) // the client may have left
+	w.Write(body.Bytes()) // the client may have disconnected
 }
 
-// abort ends the connection of an answer that broke off, so that nobody takes
-// what there is of it for all. The door would end it in good order.
+// abort closes the connection of an incomplete response, so that the client does not take it for a complete one. The server would end it
+// normally.
 func abort(w http.ResponseWriter) {
 	if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		c.Close()

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// planeGrants is a tailnet's policy in which vic has the rule, and others theirs.
+// planeGrants is a tailnet policy in which vic has the rule VIC.
 const planeGrants = `{
 	"tagOwners": {"tag:tailplane": [], "tag:ci": []},
 	"grants": [
@@ -38,9 +38,8 @@ const planeGrants = `{
 	],
 }`
 
-// PLANE-03: on a real tailnet, whose WhoIs says who it is, a viewer of everything
-// sees the upstream, which hears his login whatever he sends; others do not; and
-// his WebSocket ends when the policy takes his role away.
+// PLANE-03: on a real tailnet, identity comes from WhoIs. A viewer of everything sees the upstream, which receives his login whatever he
+// sends. Other people do not see it. His WebSocket ends when the policy takes his role away.
 func TestPLANE03_OnATailnet(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, strings.Replace(planeGrants, "VIC", `{"role": "viewer", "orgs": ["*"]}`, 1))

@@ -1,7 +1,5 @@
-// Package expose puts services of the cluster, such as Prometheus and Grafana, on
-// the tailnet: each is a door of its own with a reverse proxy behind it. It keeps
-// law 1 on the way out: the service is told who is calling as the door knows it,
-// and nothing that the client says of itself.
+// Package expose exposes services of the cluster, such as Prometheus and Grafana, on the tailnet. Each has its own server with a reverse
+// proxy. It keeps law 1 for outgoing requests: the service receives the caller's identity from the server, and none of the client's claims.
 package expose
 
 import (
@@ -18,33 +16,29 @@ import (
 	"github.com/tailplane/tailplane/internal/identity"
 )
 
-// An Access says who may use an upstream.
+// Access says who may use an upstream.
 type Access string
 
-// The two that there are.
+// The values of Access.
 const (
-	// Observe is whoever may look at everything: the verb observe.read. What changes
-	// the upstream itself asks for observe.admin.
+	// Observe admits callers with the verb observe.read. Paths that change the upstream need observe.admin.
 	Observe Access = "observe.read"
-	// Identified is every person of the tailnet; the upstream asks for more itself.
+	// Identified admits every person of the tailnet. The upstream does its own authorisation.
 	Identified Access = "identified"
 )
 
-// An Upstream is one service that is put on the tailnet. Fields without a remark
-// are required.
+// Upstream is one service to expose on the tailnet. Fields are required unless noted otherwise.
 type Upstream struct {
 	Name   string // host name on the tailnet
-	URL    string // of a Service of the cluster: http://prometheus.monitoring.svc:9090
+	URL    string // of a cluster Service: http://prometheus.monitoring.svc:9090
 	Access Access
-	// UserHeader and RoleHeader, optional, are how the upstream hears who is calling,
-	// such as X-WEBAUTH-USER. It must believe them from nobody else: that is its own
-	// setting, and its network policy's.
+	// UserHeader and RoleHeader are the headers that carry the caller's login and role to the upstream, such as X-WEBAUTH-USER. They are
+	// optional. The upstream must trust them only from this proxy, by its own settings and its network policy.
 	UserHeader, RoleHeader string
-	// Never, optional, are namespaces of which nothing is exposed: those of runners,
-	// and ours.
+	// Never lists namespaces that must not be exposed: those of runners and of Tailplane. It is optional.
 	Never []string
 
-	Transport http.RoundTripper // how the upstream is reached
+	Transport http.RoundTripper // to the upstream
 	Log       *slog.Logger
 	Now       func() time.Time
 }
@@ -54,7 +48,7 @@ var (
 	headerForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]*$`)
 )
 
-// Check returns what is missing, makes no sense, or must not be.
+// Check returns an error for a missing, invalid or forbidden setting.
 func (u Upstream) Check() error {
 	if err := u.check(); err != nil {
 		return fmt.Errorf("exposure %.60q: %w", u.Name, err)
@@ -91,20 +85,19 @@ func (u Upstream) check() error {
 	return err
 }
 
-// reserved reports whether HTTP itself, or we, have another use for a header.
+// reserved reports whether a header has another use in HTTP or in Tailplane.
 func reserved(name string) bool {
 	return slices.ContainsFunc([]string{"Host", "Origin", "Cookie", "Content-Length", "Content-Type", "Connection", "Upgrade", "Transfer-Encoding", "TE", "Trailer",
 		"Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "Authorization", "Accept", "Expect", identity.SecretHeader},
 		func(r string) bool { return identity.SameHeader(r, name) }) || strings.HasPrefix(strings.ToLower(name), "sec-")
 }
 
-// target returns the upstream's URL. It must name a Service, so that nothing but
-// what somebody has given a name in the cluster is reached: no pod, no node, no
-// machine outside, and none of what is never exposed.
+// target returns the upstream's URL. The URL must name a Service that may be exposed. It must not name a pod, a node or a machine outside
+// the cluster.
 func (u Upstream) target() (*url.URL, error) {
 	t, err := url.Parse(u.URL)
 	if err != nil {
-		return nil, errors.New("the upstream is not a URL") // the parser's own error would repeat a password
+		return nil, errors.New("the upstream is not a URL") // the parser's error would contain a password
 	}
 	switch {
 	case t.Scheme != "http" && t.Scheme != "https":
@@ -126,9 +119,8 @@ func (u Upstream) target() (*url.URL, error) {
 	return t, nil
 }
 
-// secluded says why a Service stays inside the cluster, "" when it may be exposed.
-// Names are all that can be told from a URL; each of these runs under a name of
-// its own wherever it is installed by its usual chart.
+// secluded returns why a Service must stay inside the cluster, or "" if it may be exposed. It can judge only by names; each of these
+// services has a typical name when its usual chart installs it.
 func secluded(service, namespace, port string) string {
 	for _, name := range []string{service, namespace} {
 		words := strings.Split(name, "-")

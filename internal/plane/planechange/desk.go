@@ -17,8 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/redact"
 )
 
-// An Edit is what is wanted of an object: exactly one of a patch of its spec, a spec
-// for one that is new, and its removal.
+// Edit is a requested change of one object. It has exactly one of a patch of the spec, the spec of a new object, and its removal.
 type Edit struct {
 	Kind   plane.Text      `json:"kind" doc:"RunnerPool, RunnerEnrollment or RunnerForge"`
 	Name   plane.Text      `json:"name"`
@@ -27,10 +26,10 @@ type Edit struct {
 	Remove bool            `json:"remove,omitempty" doc:"the object goes"`
 }
 
-// A PreviewRequest asks what a change would do.
+// PreviewRequest asks what a change would do.
 type PreviewRequest struct{ Edit }
 
-// A Preview is what a change would do.
+// Preview describes what a change would do.
 type Preview struct {
 	File     string `json:"file"`
 	Base     string `json:"base" doc:"the commit that it is made from"`
@@ -45,7 +44,7 @@ type Preview struct {
 	Open     string `json:"open" doc:"the open change of this object, which this one would be added to; empty: there is none"`
 }
 
-// A Rule is one of the fleet's, between objects, that would be broken.
+// Rule is a fleet rule between objects that a change would break.
 type Rule struct {
 	Org     string `json:"org" doc:"the enrollment of which nothing, or less, would be made"`
 	Pool    string `json:"pool" doc:"the pool that it is about; empty: the whole enrollment"`
@@ -53,7 +52,7 @@ type Rule struct {
 	Message string `json:"message"`
 }
 
-// A ProposeRequest proposes a change.
+// ProposeRequest proposes a change.
 type ProposeRequest struct {
 	Edit
 	Title   string               `json:"title,omitempty" doc:"of the pull request; without it, what is changed"`
@@ -62,41 +61,41 @@ type ProposeRequest struct {
 	Key     plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"the change's id comes from it and the caller, so that one that is sent again is made once; without it from the caller and what is wanted"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r ProposeRequest) AuditArgs() map[string]string {
 	return map[string]string{"object": string(r.Kind) + "/" + string(r.Name), "reason": string(r.Reason)}
 }
 
-// A DecideRequest is about a change as somebody looked at it.
+// DecideRequest is a decision about a change at the commit that the caller has reviewed.
 type DecideRequest struct {
 	ID     string       `json:"-" path:"id"`
 	Head   string       `json:"head" doc:"the commit that was looked at"`
 	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r DecideRequest) AuditArgs() map[string]string {
 	return map[string]string{"change": r.ID, "head": r.Head, "reason": string(r.Reason)}
 }
 
-// A CloseRequest gives a change up.
+// CloseRequest closes a change without merging it.
 type CloseRequest struct {
 	ID     string       `json:"-" path:"id"`
 	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r CloseRequest) AuditArgs() map[string]string {
 	return map[string]string{"change": r.ID, "reason": string(r.Reason)}
 }
 
-// AuditObject names the change for the record.
+// AuditObject returns the change for the audit log.
 func (o Change) AuditObject() string { return o.ID }
 
-// AuditOrg names the organisation for the record.
+// AuditOrg returns the organisation for the audit log.
 func (o Change) AuditOrg() string { return o.Org() }
 
-// A GetRequest names a change.
+// GetRequest names a change.
 type GetRequest struct {
 	ID string `json:"-" path:"id"`
 }
@@ -106,14 +105,13 @@ func (d *Desk) get(_ context.Context, p access.Permit, req GetRequest) (plane.En
 	return plane.Answer(d.Plane, "Change", o, l.Revision, l.Sources), err
 }
 
-// What is read and kept of a file, in bytes: a change is an object of the cluster, which
-// takes no more than 1 MiB.
+// Limits on a file and on the stored diff, in bytes. A change is stored in a ConfigMap, which holds at most 1 MiB.
 const (
 	maxFile = 512 << 10
 	maxKept = 256 << 10
 )
 
-// drawn is a change as it would be, before it is proposed.
+// drawn is a change before it is proposed, with the data to propose it.
 type drawn struct {
 	ref  change.Ref
 	edit change.Edit
@@ -124,7 +122,7 @@ type drawn struct {
 	Preview
 }
 
-// draw makes a change of what is wanted. It tells nothing to who may not propose it.
+// draw computes the change that e describes. It returns an error, and no data of the file, if p does not permit the change.
 func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []change.Edit) (out drawn, _ access.Permit, err error) {
 	if err := d.ready(); err != nil {
 		return out, p, err
@@ -139,7 +137,7 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	if out.ref, err = change.Parse(string(e.Kind), string(e.Name)); err != nil {
 		return out, p, refused(err)
 	}
-	if org, _ := change.Owner(out.ref, nil, nil); org != "" { // by its name alone: then how its file is, is none of theirs
+	if org, _ := change.Owner(out.ref, nil, nil); org != "" { // by name alone: check the permit before the file is read
 		if _, err := p.In(org); err != nil {
 			return out, p, err
 		}
@@ -204,13 +202,13 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 		if err != nil {
 			return out, p, err
 		}
-		// Of others is told only to who is of none.
+		// A change of an organisation shows only broken rules of that organisation. A change of the platform shows them all.
 		out.Rules = slices.DeleteFunc(rules, func(r Rule) bool { return out.OrgName != "" && r.Org != out.OrgName })
 	}
 	return out, p, nil
 }
 
-// OpenOf is the open change of an object, if there is one.
+// OpenOf returns the open change of an object, if there is one.
 func (d *Desk) OpenOf(kind, name string) (Change, bool) {
 	for _, o := range d.Plane.Board.List(plane.KindChange).Objects {
 		if c, ok := o.(Change); ok && c.Kind == kind && c.Name == name && (c.State == string(change.Open) || c.State == string(change.Approved)) {
@@ -220,7 +218,7 @@ func (d *Desk) OpenOf(kind, name string) (Change, bool) {
 	return Change{}, false
 }
 
-// Preview shows what a change would do, to who may do the permit's verb to whose it is.
+// Preview returns what a change would do. The permit must allow its verb for the owner of the object.
 func (d *Desk) Preview(ctx context.Context, p access.Permit, req PreviewRequest) (plane.Envelope[Preview], error) {
 	open, there := d.OpenOf(string(req.Kind), string(req.Name))
 	out, _, err := d.draw(ctx, p, req.Edit, open.kept.Edits)
@@ -233,8 +231,7 @@ func (d *Desk) Preview(ctx context.Context, p access.Permit, req PreviewRequest)
 	return plane.Answer(d.Plane, "ChangePreview", out.Preview, d.Plane.Board.Revision(), nil), nil
 }
 
-// Propose makes a change, or adds to the one that is open for the object, for who may do
-// the permit's verb to whose it is.
+// Propose opens a change, or adds to the open change of the object. The permit must allow its verb for the owner of the object.
 func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest) (e plane.Envelope[Change], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
@@ -245,7 +242,7 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 	who := p.Caller().Identity()
 	id, made := d.before(ctx, who, req)
 	if made != nil {
-		if p, err = p.In(made.Org); err != nil { // who had a role there has it no more
+		if p, err = p.In(made.Org); err != nil { // the caller may have lost the role since
 			return e, err
 		}
 		return d.answer(p, *made)
@@ -272,7 +269,7 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 		if err != nil {
 			return e, err
 		}
-		if on.Commit != c.DiffOf { // and not Head, which may be what somebody has pushed
+		if on.Commit != c.DiffOf { // not Head, which may be a commit that another person has pushed
 			return e, problem.New(problem.Conflict, "Somebody has pushed to the open change of this object.", "Look at "+c.URL+", and go on there, or close it.")
 		}
 		was = on.Version
@@ -307,8 +304,8 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 	return d.answer(p, k)
 }
 
-// alone reports whether merging head would do what was written, and nothing else: the
-// branch has a name that others can guess, and may push to.
+// alone reports whether head changes only c.File, to exactly text. Other people can guess the name of the branch and may be able to push to
+// it.
 func (d *Desk) alone(ctx context.Context, c change.Change, head string, text []byte) (bool, error) {
 	is, err := d.Repository.ReadFile(ctx, c.Branch, c.File)
 	if err != nil {
@@ -319,11 +316,11 @@ func (d *Desk) alone(ctx context.Context, c change.Change, head string, text []b
 	return is.Commit == head && (is.Version == "") == (text == nil) && bytes.Equal(is.Text, text) && !more, err
 }
 
-// maxSame is how often somebody may want the same on one day, and give it up.
+// maxSame is how often a caller may propose and give up the same edit on one day.
 const maxSame = 16
 
-// before is what the same request has made, of which the answer was lost; or the id of
-// what is to be made. What is over is meant by its key only.
+// before returns the change that an earlier copy of the request made, if its response was lost. Otherwise it returns the id for a new
+// change. A finished change matches only by idempotency key.
 func (d *Desk) before(ctx context.Context, who string, req ProposeRequest) (id string, made *Kept) {
 	of := cmp.Or(string(req.Key), string(req.Kind)+"/"+string(req.Name)+string(req.Patch)+string(req.Spec)+d.Plane.Now().UTC().Format(time.DateOnly))
 	for n := range maxSame {
@@ -348,10 +345,10 @@ func (d *Desk) answer(p access.Permit, k Kept) (plane.Envelope[Change], error) {
 	return plane.Answer(d.Plane, "Change", o.For(plane.ViewerOf(p)).(Change), d.Plane.Board.Revision(), nil), nil
 }
 
-// Source is what feeds the Board with changes.
+// Source is the name of the source that provides changes to the plane's store.
 const Source = "kubernetes:changes"
 
-// fresh is a change as the forge has it now, for who may decide about it.
+// fresh returns the change with its current state at the forge. The permit must allow its verb for the change's organisation.
 func (d *Desk) fresh(ctx context.Context, p access.Permit, id string) (Kept, error) {
 	if err := d.ready(); err != nil {
 		return Kept{}, err
@@ -371,7 +368,7 @@ func (d *Desk) fresh(ctx context.Context, p access.Permit, id string) (Kept, err
 	return k, nil
 }
 
-// Approve approves a change, for who may approve changes of whose it is.
+// Approve approves a change. The permit must allow its verb for the change's organisation.
 func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
@@ -393,7 +390,7 @@ func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) 
 	return d.answer(p, k)
 }
 
-// mayApprove refuses whose approval of a change would not do.
+// mayApprove returns a Forbidden error if the caller's approval of the change would not count.
 func mayApprove(p access.Permit, k Kept) error {
 	verb := approves(k.Platform)
 	if plane.ViewerOf(p).In(k.Org, verb) {
@@ -408,8 +405,7 @@ func mayApprove(p access.Permit, k Kept) error {
 	return refused
 }
 
-// merge uses an approval up, and only then tells the forge. What has become of it is
-// found out again if no answer comes: see [Desk.Watch].
+// merge uses up the approval before it merges at the forge. If the forge's response is lost, [Watch] determines the result.
 func (d *Desk) merge(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
@@ -428,7 +424,7 @@ func (d *Desk) merge(ctx context.Context, p access.Permit, req DecideRequest) (e
 	return d.finish(ctx, p, k)
 }
 
-// finish tells the forge to merge what is to be merged.
+// finish merges the change at the forge and saves the result.
 func (d *Desk) finish(ctx context.Context, p access.Permit, k Kept) (e plane.Envelope[Change], err error) {
 	merr := d.Repository.Merge(ctx, k.Number, k.Head)
 	switch pr, _ := errors.AsType[*problem.Error](merr); {
@@ -436,7 +432,7 @@ func (d *Desk) finish(ctx context.Context, p access.Permit, k Kept) (e plane.Env
 		k.Change = k.Seen(change.Request{Head: k.Head, Merged: true})
 	case pr != nil && pr.Code != problem.Unavailable && pr.Code != problem.RateLimited:
 		k.Change = k.Refused(pr.Message)
-	default: // nobody knows: it stays as it is until somebody has looked
+	default: // unknown result: the change stays as it is until Watch determines it
 		return e, merr
 	}
 	if k, err = d.save(ctx, k); err != nil {
@@ -465,8 +461,8 @@ func (d *Desk) close(ctx context.Context, p access.Permit, req CloseRequest) (e 
 	return d.giveUp(ctx, p, k, "Given up", req.Reason)
 }
 
-// Decline closes a change that nobody has approved as it was looked at, for who may
-// approve changes of whose it is.
+// Decline closes an open change that is not approved, at the commit that the caller has reviewed. The permit must allow its verb for the
+// change's organisation.
 func (d *Desk) Decline(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
@@ -488,8 +484,7 @@ func (d *Desk) Decline(ctx context.Context, p access.Permit, req DecideRequest) 
 	return d.giveUp(ctx, p, k, "Declined", req.Reason)
 }
 
-// giveUp closes a change at the forge, which says what was done, by whom and why, and
-// then here.
+// giveUp closes the pull request with a comment that names the caller and the reason, and then closes the change.
 func (d *Desk) giveUp(ctx context.Context, p access.Permit, k Kept, done string, reason plane.Reason) (e plane.Envelope[Change], err error) {
 	if known(reason) {
 		return e, credential("reason")
@@ -504,18 +499,17 @@ func (d *Desk) giveUp(ctx context.Context, p access.Permit, k Kept, done string,
 	return d.answer(p, k)
 }
 
-// known says whether there is what can only be a credential in a text.
+// known reports whether a text contains something that can only be a credential.
 func known[T ~string | ~[]byte](text T) bool { return redact.Known(string(text)) != string(text) }
 
-// credential refuses what would write a credential where everybody of the repository, and
-// of its history, reads it.
+// credential returns the error for a request that would write a credential into the repository and its history, where every reader sees it.
 func credential(field string) error {
 	e := problem.New(problem.Validation, "There is a credential in it, and what is proposed stays in the history of the repository for ever.", "Put it into a Secret of the cluster, name that Secret here, and make a new credential if this one was sent anywhere.")
 	e.Field = field
 	return e
 }
 
-// refused is a rule's error as a problem.
+// refused converts an error of package change to a problem.
 func refused(err error) error {
 	switch {
 	case errors.Is(err, change.ErrOwn):

@@ -2,9 +2,8 @@ package planechange
 
 import "github.com/rogpeppe/go-internal/diff"
 
-// unified returns the unified diff of a file, or "" if nothing changed. A text that is
-// nil means that there is no file. A read file has maxFile bytes at most, and the work
-// grows as n log n, so nothing more bounds it.
+// unified returns the unified diff of a file, or "" if nothing changed. A nil text means that the file does not exist. There is no further
+// limit: a file has at most maxFile bytes, and the work grows as n log n.
 func unified(path string, old, updated []byte) string {
 	from, to := "a/"+path, "b/"+path
 	if old == nil {

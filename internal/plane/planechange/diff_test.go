@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// PLANE-11: a file that comes or goes is said to, and nothing changed is no diff.
+// PLANE-11: the diff shows a created or deleted file, and is empty without a change.
 func TestUnified(t *testing.T) {
 	text := []byte("a: 1\nb: 2\n")
 	for name, x := range map[string]struct {
@@ -25,7 +25,7 @@ func TestUnified(t *testing.T) {
 	}
 }
 
-// The largest files that are read cost a bounded amount, whatever their lines are.
+// The largest files cost a bounded amount of work, whatever their lines are.
 func TestUnifiedIsBounded(t *testing.T) {
 	shuffled := func(step int) []byte {
 		const lines = maxFile / 8

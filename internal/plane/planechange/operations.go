@@ -15,8 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The operations: both ends are made from these, and so are the reference, the tools
-// and tka's commands.
+// The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
 var (
 	PreviewChange = door.Op[PreviewRequest, plane.Envelope[Preview]]{Pattern: "POST " + plane.Base + "/changes/preview", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
 		Doc:     "Show what a change of the configuration would do: the diff of the real file, and whether the API server would take it. Nothing is changed.",
@@ -36,15 +35,15 @@ var (
 	MergeChange = door.Op[DecideRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
 		Doc: "Merge a change that is approved, as it was looked at. That uses the approval up.", Example: DecideRequest{exampleID, exampleCommit, "now is a quiet moment"},
 		Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Writing}
-	submit      = plane.Also(ProposeChange, "/api/gitops/submit") // as the existing dashboard and its tools call it
+	submit      = plane.Also(ProposeChange, "/api/gitops/submit") // the path that the existing dashboard and its tools use
 	CloseChange = door.Op[CloseRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
 		Doc: "Give a change up.", Example: CloseRequest{exampleID, "the queue is short again"}, Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Writing}
 )
 
-// maxDiff bounds an answer with a diff, in bytes.
+// maxDiff is the maximum size of a response with a diff, in bytes.
 const maxDiff = 4 << 20
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, PreviewChange, d.Preview), plane.Behind(d.Plane, ProposeChange, d.Propose), plane.Behind(d.Plane, ListChanges, d.list), plane.Behind(d.Plane, GetChange, d.get),
@@ -62,7 +61,7 @@ func Operations() []door.Declaration {
 	return all
 }
 
-// A ListRequest asks for one page of the changes.
+// ListRequest asks for one page of the changes.
 type ListRequest struct {
 	plane.ListRequest
 	Org plane.Text `json:"-" query:"org" doc:"only of this organisation"`
@@ -103,7 +102,7 @@ func exampleChange() Change {
 		Approvals: []Approval{{"pat@platform.dev", plane.ExampleTime, exampleCommit}}, OpenedAt: plane.ExampleTime, ObservedAt: plane.ExampleTime}
 }
 
-// ExampleEnrollment is an open change of an organisation's, for the reference.
+// ExampleEnrollment returns an open change of an organisation, for the reference.
 func ExampleEnrollment() Change {
 	c := exampleChange()
 	c.OrgName, c.Kind, c.Name, c.File, c.Title, c.State, c.Approvals, c.Diff = "acme", "RunnerEnrollment", "acme", "fleet/acme.yaml", "Enroll acme", string(change.Open), []Approval{}, ""

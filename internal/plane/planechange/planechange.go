@@ -1,7 +1,6 @@
-// Package planechange lets people change the fleet's configuration by pull request:
-// they see what a change would do, propose it, approve what others proposed, and
-// merge it. It keeps the law that the plane writes no configuration itself: what is
-// merged comes into the cluster by whoever applies the repository.
+// Package planechange changes the fleet's configuration by pull request. People preview a change, propose it, approve changes of others,
+// and merge them. The plane itself never applies configuration: the tool that applies the repository brings a merged change into the
+// cluster.
 package planechange
 
 import (
@@ -14,102 +13,98 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Repository is where the configuration is kept. Its errors are problems.
+// Repository holds the configuration at a forge. Its errors are problems.
 type Repository interface {
-	// ReadFile returns a file as it is at the head of a branch; "" is the branch that is
-	// applied.
+	// ReadFile returns a file at the head of a branch. "" means the branch that is applied to the cluster.
 	ReadFile(ctx context.Context, branch, path string) (File, error)
-	// Propose makes a branch with one commit and a request to merge it, or adds a commit
-	// to those that are there. It is a problem.Conflict if the file is another one by now.
+	// Propose creates a branch with one commit and a pull request, or adds a commit to an existing one. It returns problem.Conflict if the
+	// file is no longer at the version Was.
 	Propose(ctx context.Context, p Proposal) (Request, error)
-	// Request says what has become of it.
+	// Request returns the state of a pull request.
 	Request(ctx context.Context, number int) (Request, error)
-	// Touched are the files that merging a commit would change, whoever wrote it.
+	// Touched returns the files that merging a commit would change, including changes by other authors.
 	Touched(ctx context.Context, commit string) ([]string, error)
-	// Merge merges exactly head, or is a problem.Conflict.
+	// Merge merges exactly head, or returns problem.Conflict.
 	Merge(ctx context.Context, number int, head string) error
-	// Withdraw closes a request that was not merged, and says why in a comment.
+	// Withdraw closes a pull request that is not merged, with a comment.
 	Withdraw(ctx context.Context, number int, comment string) error
 }
 
-// A File is what a repository has under a path.
+// File is the content of a repository path.
 type File struct {
 	Text    []byte
-	Version string // of the file; empty: there is none
+	Version string // of the file; empty: the file does not exist
 	Commit  string // the head of the branch
 }
 
-// Files are those of a repository that may be objects', as they were at one commit.
+// Files lists the repository's files that may hold objects, at one commit.
 type Files struct {
 	Commit string
-	Blobs  map[string]string // path to what git calls the content
+	Blobs  map[string]string // path to git blob id
 }
 
-// A Proposal is one file that changes.
+// Proposal is the change of one file.
 type Proposal struct {
 	Branch, Path string
-	Was          string // the Version of the file on Branch, or, if that is not there, on the one that is applied
-	Text         []byte // nil: it goes
+	Was          string // the Version of the file on Branch, or on the applied branch if Branch does not exist
+	Text         []byte // nil: delete the file
 	Message      string
 	Name, Email  string // of the author
 	Title, Body  string
 	Risk         string // low, medium or high
 }
 
-// A Request is a pull or merge request.
+// Request is a pull or merge request.
 type Request struct {
 	Number int
 	URL    string
 	change.Request
 }
 
-// A Book says where objects are in the repository, and reads and edits its files. Its
-// errors are those of the package change.
+// Book finds, reads and edits objects in the repository's files. Its errors are those of package change.
 type Book interface {
 	File(r change.Ref) (string, error)
-	// Spec is what a file says of an object, and whether it says anything.
+	// Spec returns an object's spec in a file, and whether the file has the object.
 	Spec(file []byte, r change.Ref) (spec map[string]any, there bool, err error)
-	// Apply is the file after edits, one after the other.
+	// Apply returns the file after the edits, applied in order.
 	Apply(file []byte, r change.Ref, edits ...change.Edit) ([]byte, error)
-	// Note is why the API server cannot be asked what it would make of an object; empty:
-	// it can.
+	// Note returns why the API server cannot check an object of this repository, or "" if it can.
 	Note() string
 }
 
-// A Store keeps changes, for all replicas.
+// Store stores changes for all replicas.
 type Store interface {
-	// Get returns a change; a problem.NotFound if there is none.
+	// Get returns a change, or problem.NotFound.
 	Get(ctx context.Context, id string) (Kept, error)
-	// Create keeps a new one, or returns the one that is there.
+	// Create stores a new change, or returns the one that has its id already.
 	Create(ctx context.Context, c change.Change) (Kept, error)
-	// Save keeps it if nobody changed it since it was read; else a problem.Conflict.
+	// Save stores the change if it has not changed since it was read. Otherwise it returns problem.Conflict.
 	Save(ctx context.Context, k Kept) (Kept, error)
 }
 
-// Kept is a change, and when of its keeping it is.
+// Kept is a stored change with its version in the store.
 type Kept struct {
 	change.Change
-	At string // as the store has it: which of its versions
+	At string // the version in the store
 }
 
-// A Desk answers what people ask about changes. Without a Repository nothing can be
-// changed, and every operation but the lists says so.
+// Desk is the service for changes. Without a Repository every operation except the lists returns an error.
 type Desk struct {
 	Plane      *plane.Desk
 	Repository Repository
 	Store      Store
-	Book       Book                   // how objects are kept in the repository
-	Link       func(id string) string // of a change's page
-	// Try asks the API server whether it would take an object, in the name of the plane
-	// and without a change; a spec that is nil goes. A problem says why not.
+	Book       Book                   // how the repository stores objects
+	Link       func(id string) string // returns the URL of a change's page
+	// Try checks with a dry run, as the plane, whether the API server would accept the object. A nil spec deletes it. The error is a
+	// problem that says why not.
 	Try func(ctx context.Context, r change.Ref, spec map[string]any) error
-	// Breaks, optional, says which of the fleet's rules between objects would be broken.
+	// Breaks returns the fleet rules between objects that the change would break. It is optional.
 	Breaks func(ctx context.Context, r change.Ref, spec map[string]any) ([]Rule, error)
-	// May says whether who gave an approval still may, as the policy is now.
+	// May reports whether the current policy still lets the approver approve.
 	May func(ctx context.Context, a change.Approval, org string, v access.Verb) bool
 }
 
-// ready refuses where no repository is set.
+// ready returns an error if no repository is configured.
 func (d *Desk) ready() error {
 	if d.Repository == nil {
 		return problem.New(problem.Unavailable, "No repository is set for changes of the configuration.", "Set plane.gitops, or change the objects where you keep them.")
@@ -117,7 +112,7 @@ func (d *Desk) ready() error {
 	return nil
 }
 
-// approves is the verb that an approval of a change takes.
+// approves returns the verb that an approval of a change requires.
 func approves(platform bool) access.Verb {
 	if platform {
 		return access.EnrollmentApprove
@@ -125,7 +120,7 @@ func approves(platform bool) access.Verb {
 	return access.ConfigApprove
 }
 
-// A Change is a change as people see it.
+// Change is a change as the API shows it.
 type Change struct {
 	ID        string     `json:"id"`
 	OrgName   string     `json:"org" doc:"whose it is; empty: the platform's"`
@@ -160,34 +155,34 @@ type Change struct {
 	kept Kept
 }
 
-// A Risk is how much a change deserves a second look, and for what.
+// Risk is the estimated risk of a change, and the reasons for it.
 type Risk struct {
 	Level string   `json:"level" enum:"low,medium,high"`
 	Why   []string `json:"why"`
 }
 
-// A Check is what something that looks at pull requests says.
+// Check is the result of one CI check of a pull request.
 type Check struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
 	URL   string `json:"url"`
 }
 
-// An Approval is of exactly one commit.
+// Approval is an approval of exactly one commit.
 type Approval struct {
 	By   string    `json:"by"`
 	At   time.Time `json:"at"`
 	Head string    `json:"head"`
 }
 
-// Actions are what the caller may do with a change.
+// Actions are the actions that the caller may take on a change.
 type Actions struct {
 	Approve plane.Action `json:"approve"`
 	Merge   plane.Action `json:"merge"`
 	Close   plane.Action `json:"close"`
 }
 
-// Of is a change that is kept, as the Board has it.
+// Of returns a stored change in the form for the plane's store.
 func Of(k Kept, now time.Time) Change {
 	c := k.Change
 	o := Change{ID: c.ID, OrgName: c.Org, Kind: c.Ref.Kind, Name: c.Ref.Name, File: c.File, Number: c.Number, URL: c.URL, Branch: c.Branch, Base: c.Base, Head: c.Head,
@@ -205,7 +200,7 @@ func Of(k Kept, now time.Time) Change {
 // Key returns the id.
 func (o Change) Key() string { return o.ID }
 
-// Org returns whose it is.
+// Org returns the organisation that owns the object, or "" for the platform.
 func (o Change) Org() string { return o.OrgName }
 
 // Observed implements [plane.Object].
@@ -214,7 +209,7 @@ func (o Change) Observed() time.Time { return o.ObservedAt }
 // At implements [plane.Object].
 func (o Change) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
 
-// Settled implements [plane.Settled]: what was merged, or given up, is open no more.
+// Settled implements [plane.Settled]: a merged or closed change is finished.
 func (o Change) Settled() bool {
 	return o.State != string(change.Open) && o.State != string(change.Approved) && o.State != string(change.Merging)
 }
@@ -230,7 +225,7 @@ func (o Change) Trouble() (plane.Severity, string, string) {
 	return "", "", ""
 }
 
-// For implements [plane.Personal]: it says what the caller may do.
+// For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Change) For(v plane.Viewer) plane.Object {
 	var a Actions
 	verb := approves(o.Platform)
@@ -265,7 +260,7 @@ func (o Change) For(v plane.Viewer) plane.Object {
 	return o
 }
 
-// save keeps a change, with when it was first seen as far as it has come.
+// save stores a change. It sets MergedAt and AppliedAt when the change first reaches these states.
 func (d *Desk) save(ctx context.Context, k Kept) (Kept, error) {
 	now := d.Plane.Now().UTC().Truncate(time.Second)
 	if k.MergedAt == nil && (k.State == change.Merged || k.State == change.Applied) {

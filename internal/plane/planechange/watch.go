@@ -12,21 +12,20 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Watch looks after changes whose end has not come: what has become of them at the
-// forge, and whether the cluster has what was merged. One replica does.
+// Watch updates unfinished changes: their state at the forge, and whether the cluster has the merged version. It must run on one replica
+// only.
 type Watch struct {
 	Desk *Desk
-	// Live is the spec of an object in the cluster; nil: there is none. Known is false
-	// while nobody can say.
+	// Live returns the spec of an object in the cluster, or nil if there is none. known is false while the state is unknown.
 	Live  func(ctx context.Context, r change.Ref) (spec map[string]any, known bool)
-	Every time.Duration // between two looks
+	Every time.Duration // time between two checks
 	Log   *slog.Logger
 }
 
-// Source of what the repository says, on the Board.
+// gitops is the name of the source for the repository.
 const gitops = "gitops"
 
-// Run looks until ctx ends.
+// Run checks the changes every w.Every until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
 	if w.Desk.Repository == nil {
 		return
@@ -43,8 +42,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// look looks once at every change that is not over. Where the forge does not answer
-// nothing changes, and the source says so.
+// look checks each unfinished change once. If the forge does not respond, nothing changes and the source becomes Degraded.
 func (w *Watch) look(ctx context.Context) {
 	d := w.Desk
 	l := d.Plane.Board.List(plane.KindChange)
@@ -83,7 +81,7 @@ func (w *Watch) one(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		if k.Change = k.Seen(r.Request); k.State == change.Merging && r.Open { // the answer to a merge was lost, and it was not merged
+		if k.Change = k.Seen(r.Request); k.State == change.Merging && r.Open { // the response to the merge was lost
 			k.Change = k.Refused("")
 		}
 	}
@@ -98,7 +96,7 @@ func (w *Watch) one(ctx context.Context, id string) error {
 	if k.State == change.Merged {
 		want, there, err := d.Book.Spec(f.Text, k.Ref)
 		if err != nil {
-			return w.keep(ctx, was, k) // somebody has to mend the file: it is not applied as it is
+			return w.keep(ctx, was, k) // a person must repair the file; in this state it cannot be applied
 		}
 		live, known := w.Live(ctx, k.Ref)
 		if known && (there && live != nil && change.Held(want, live) || !there && live == nil) {
@@ -108,7 +106,7 @@ func (w *Watch) one(ctx context.Context, id string) error {
 	return w.keep(ctx, was, k)
 }
 
-// keep keeps a change that is not what it was.
+// keep stores a change if it differs from was.
 func (w *Watch) keep(ctx context.Context, was change.Change, k Kept) error {
 	if reflect.DeepEqual(was, k.Change) {
 		return nil
@@ -117,7 +115,7 @@ func (w *Watch) keep(ctx context.Context, was change.Change, k Kept) error {
 	k, err := d.save(ctx, k)
 	if err != nil {
 		if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.Conflict {
-			return nil // somebody decided about it meanwhile: at the next look
+			return nil // a person changed it meanwhile; the next check updates it
 		}
 		return err
 	}

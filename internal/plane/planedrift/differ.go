@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// maxValue bounds a value that is shown, in bytes.
+// maxValue is the maximum length of a shown value, in bytes.
 const maxValue = 200
 
-// A difference is one field that is not what it should be.
+// difference is one field that differs.
 type difference struct{ path, want, have string }
 
-// differences are those of what is at path, in the order of their paths. What only one
-// side has is shown as null at the other; lists are compared as a whole.
+// differences appends the differences of the value at path, in path order. A value missing on one side is shown as null. Lists are compared
+// as a whole.
 func differences(path string, want, have any, all []difference) []difference {
 	w, isMap := want.(map[string]any)
 	h, both := have.(map[string]any)

@@ -1,8 +1,7 @@
-// Package planedrift compares what the repository of the configuration says with what
-// the cluster has. It keeps the law that what is not known is no drift: while the
-// repository or the API server does not answer, what was found last stays, with its age.
+// Package planedrift compares the configuration repository with the cluster. Unknown state is not drift: while the repository or the API
+// server does not respond, the last findings stay, with their age.
 //
-// It finds and says; it mends nothing.
+// It only reports drift and never corrects it.
 package planedrift
 
 import (
@@ -24,63 +23,62 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Source is the name of what is compared, among the plane's sources.
+// Source is the name of the comparison among the plane's sources.
 const Source = "gitops:drift"
 
-// patience is how long something may be the trace of a change that is being applied.
+// patience is how long a difference may last before it is reported, because a change may be in the middle of being applied.
 const patience = 5 * time.Minute
 
-// most bounds how many fields of one object are told of.
+// most is the maximum number of reported fields per object.
 const most = 20
 
-// A Check compares the repository with the cluster. All fields are required. One replica
-// does it.
+// Check compares the repository with the cluster. All fields are required. It must run on one replica only.
 type Check struct {
 	Board *plane.Board
 	Now   func() time.Time
-	// Read reads a file as it is at the head of the branch that is applied.
+	// Read reads a file at the head of the applied branch.
 	Read func(ctx context.Context, path string) (planechange.File, error)
-	// Files lists the files that may be objects', as they are at that head. It is not asked
-	// where one file has all. A problem.TooLarge is that it cannot say.
+	// Files lists the files that may hold objects, at that head. It is not called if one file holds all objects. It returns
+	// problem.TooLarge if the list is incomplete.
 	Files func(ctx context.Context) (planechange.Files, error)
-	// Pattern says where objects are, as [change.File] has it.
+	// Pattern says where objects are, in the syntax of [change.File].
 	Pattern string
-	// Live lists the fleet's objects in the cluster, with their specs.
+	// Live lists the fleet's objects in the cluster with their specs.
 	Live func(ctx context.Context) (map[change.Ref]map[string]any, error)
-	// Would asks the API server in a dry run what a spec would make of an object.
+	// Would returns, from a dry run, the spec that the API server would store for an object.
 	Would func(ctx context.Context, r change.Ref, spec map[string]any) (map[string]any, error)
-	Every time.Duration // between two looks
-	// Again has what asks for a look before the next one; of several at once one is enough.
+	Every time.Duration // time between two comparisons
+	// Again triggers a comparison before the next interval. A buffer of one is enough.
 	Again chan struct{}
 	Log   *slog.Logger
 
-	since map[string]time.Time // when a finding was seen first, by id
-	last  texts                // of the last look that came to an end
-	// others are files that may have objects which the cluster has not, as they were listed last.
+	since map[string]time.Time // first time of each finding, by id
+	last  texts                // of the last complete comparison
+	// others holds the files, from the last list, that may have objects missing in the cluster.
 	others []string
 }
 
-// mostUnread bounds how many files are read in which the cluster has no object.
+// mostUnread is the maximum number of files read that hold no object of the cluster.
 const mostUnread = 500
 
-// notKnown is what a gap is about.
+// notKnown begins the message about files that could not be listed.
 const notKnown = "What is in git and was never applied is not known in whole"
 
-// texts are what files say of objects, as they were at one head of the branch.
+// texts holds the content of files at one head of the branch.
 type texts struct {
-	head  string            // a commit; empty: not known
-	blobs map[string]string // of the files that were listed, by path
+	head  string            // commit; empty: unknown
+	blobs map[string]string // blob ids of the listed files, by path
 	files map[string]text   // by path
 }
 
-// A text is what a file says.
+// text is the content of a file.
 type text struct {
-	blob  string // what git calls it; empty: not known
+	blob  string // git blob id; empty: unknown
 	specs map[change.Ref]map[string]any
-	err   error // why it cannot be read
+	err   error // why the file is unreadable
 }
 
-// Run looks until ctx ends.
+// Run compares every c.Every, and when triggered, until ctx ends.
 func (c *Check) Run(ctx context.Context) {
 	c.Board.Expect(Source, plane.KindDrift)
 	tick := time.NewTicker(c.Every)
@@ -95,10 +93,10 @@ func (c *Check) Run(ctx context.Context) {
 	}
 }
 
-// leastRest is how long nobody can have the repository looked at again.
+// leastRest is the minimum time between two comparisons.
 const leastRest = 10 * time.Second
 
-// rest waits for the next look. It is false when ctx has ended.
+// rest waits for the next comparison. It returns false when ctx has ended.
 func (c *Check) rest(ctx context.Context, tick <-chan time.Time) bool {
 	awake := time.NewTimer(leastRest)
 	defer awake.Stop()
@@ -117,16 +115,15 @@ func (c *Check) rest(ctx context.Context, tick <-chan time.Time) bool {
 	}
 }
 
-// LookAgain asks for a look: at once, or shortly after the last one.
+// LookAgain triggers a comparison: at once, or shortly after the last one.
 func (c *Check) LookAgain() {
 	select {
 	case c.Again <- struct{}{}:
-	default: // somebody has asked already
+	default: // already triggered
 	}
 }
 
-// Look compares once, and puts what differs onto the Board. After an error that is what
-// it was.
+// Look compares once and updates the plane's store. After an error the drift in the plane's store stays as it was.
 func (c *Check) Look(ctx context.Context) error {
 	found, gap, err := c.compare(ctx)
 	if ctx.Err() != nil {
@@ -159,14 +156,14 @@ func (c *Check) Look(ctx context.Context) error {
 	return nil
 }
 
-// compare finds what differs. What of it nobody can find is the gap, a sentence.
+// compare returns the differences. gap is a sentence about what it could not compare, or "".
 func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap string, err error) {
 	live, err := c.Live(ctx)
 	if err != nil {
 		return nil, "", err
 	}
 	now := texts{files: map[string]text{}}
-	at := map[string][]change.Ref{} // which objects of the cluster are to be in a file
+	at := map[string][]change.Ref{} // objects of the cluster, by the file that must hold them
 	for r := range live {
 		path, err := change.File(c.Pattern, r)
 		if err != nil {
@@ -182,7 +179,7 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap stri
 	for _, path := range slices.Sorted(maps.Keys(at)) {
 		specs, err := c.file(ctx, &now, path)
 		if err != nil && path != c.Pattern && unreadable(err) {
-			unread = append(unread, err) // the others are compared all the same
+			unread = append(unread, err) // continue with the other files
 			continue
 		}
 		if err != nil {
@@ -199,19 +196,19 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap stri
 	}
 	if len(unread) > 0 {
 		c.Log.Warn("files of the repository cannot be read", "files", len(unread), "first", unread[0])
-		// Which ones is told nobody here: the name of one may be another organisation's.
+		// The message must not name the files: a name may identify another organisation.
 		gap = strings.TrimSpace(gap + " Nothing is compared with " + problem.Plural(len(unread), "file") + " that cannot be read.")
 	}
 	c.last = now
 	return found, gap, nil
 }
 
-// unreadable says that a file is no good, and not that nobody answered.
+// unreadable reports whether the error is about the file itself, and not about a missing response.
 func unreadable(err error) bool {
 	return errors.Is(err, change.ErrFile) || errors.Is(err, change.ErrTwice) || problem.CodeOf(err) == problem.Conflict
 }
 
-// objects are those that are to be in a file, and those that it says something of.
+// objects returns refs and the further objects that the file defines.
 func (c *Check) objects(path string, refs []change.Ref, specs map[change.Ref]map[string]any) []change.Ref {
 	for r := range specs {
 		if its, err := change.File(c.Pattern, r); err == nil && its == path && !slices.Contains(refs, r) {
@@ -221,10 +218,9 @@ func (c *Check) objects(path string, refs []change.Ref, specs map[change.Ref]map
 	return refs
 }
 
-// list adds the files that may have objects which the cluster has not. Where they cannot
-// be told, those of the last time may still have them, and what is missed is the gap.
+// list adds the files that may hold objects missing in the cluster. If they cannot be listed, it uses the last list and returns the gap.
 func (c *Check) list(ctx context.Context, now *texts, at map[string][]change.Ref) (gap string, err error) {
-	if !strings.Contains(c.Pattern, "{") { // one file has all
+	if !strings.Contains(c.Pattern, "{") { // one file holds all objects
 		c.others = []string{c.Pattern}
 	} else if gap, err = c.listOthers(ctx, now, at); err != nil {
 		return "", err
@@ -237,7 +233,7 @@ func (c *Check) list(ctx context.Context, now *texts, at map[string][]change.Ref
 	return gap, nil
 }
 
-// listOthers lists the files in which the cluster has no object that it knows of.
+// listOthers lists the files that hold no object of the cluster.
 func (c *Check) listOthers(ctx context.Context, now *texts, at map[string][]change.Ref) (gap string, err error) {
 	all, err := c.Files(ctx)
 	switch {
@@ -261,8 +257,8 @@ func (c *Check) listOthers(ctx context.Context, now *texts, at map[string][]chan
 	return "", nil
 }
 
-// file is what a file says of objects. It is not read again as long as nobody has
-// committed anything since the last look or, where that is known, as long as it is the same.
+// file returns the specs in a file. A file that was read before is read again only after a new commit, and then only if its blob has
+// changed or is unknown.
 func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.Ref]map[string]any, error) {
 	t, known := c.last.files[path]
 	if !known || now.head == "" || now.head != c.last.head && (t.blob == "" || t.blob != now.blobs[path]) {
@@ -277,7 +273,7 @@ func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.R
 		if now.head == "" {
 			now.head = f.Commit
 		}
-		if f.Commit != now.head { // the branch has moved meanwhile: next time it is read again
+		if f.Commit != now.head { // the branch has moved: do not cache
 			return t.specs, t.err
 		}
 	}
@@ -286,7 +282,7 @@ func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.R
 	return t.specs, t.err
 }
 
-// object is what differs of one object; spec nil: it is not in the cluster.
+// object returns the differences of one object. A nil spec means that it is not in the cluster.
 func (c *Check) object(ctx context.Context, r change.Ref, path string, want map[string]any, there bool, spec map[string]any) ([]planefleet.Drift, error) {
 	switch {
 	case !there:
@@ -311,7 +307,7 @@ func (c *Check) object(ctx context.Context, r change.Ref, path string, want map[
 	return found, nil
 }
 
-// finding is a drift between the repository and the cluster.
+// finding returns a drift between the repository and the cluster.
 func finding(r change.Ref, field string, want, have *string, evidence, next string) planefleet.Drift {
 	sum := sha256.Sum256([]byte("git\x00" + r.String() + "\x00" + field))
 	d := planefleet.Drift{ID: hex.EncodeToString(sum[:8]), Workload: r.Kind + "/" + r.Name, Field: field, Kind: planefleet.DriftGit, Severity: "warning", Want: want, Have: have, Evidence: evidence, Next: next}

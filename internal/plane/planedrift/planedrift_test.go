@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A repository is what a look finds, and counts what it asks for.
+// repository is a fake repository that counts its calls.
 type repository struct {
 	commit string
 	files  map[string]string // path to content
@@ -52,7 +52,7 @@ func manifest(kind, name string) string {
 	return "apiVersion: tailplane.dev/v1alpha1\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec: {forge: github}\n"
 }
 
-// A world is a Check over a repository and what is live.
+// world is a Check with a repository and live objects.
 type world struct {
 	*Check
 	repository
@@ -69,7 +69,7 @@ func newWorld(pattern string) *world {
 	return w
 }
 
-// told looks for longer than a change takes to be applied, and returns what is said then.
+// told compares twice, further apart than patience, and returns what is then reported.
 func (w *world) told(t *testing.T) (found []string, source plane.Source) {
 	t.Helper()
 	for range 2 {
@@ -87,8 +87,7 @@ func (w *world) told(t *testing.T) (found []string, source plane.Source) {
 	return found, l.Sources[0]
 }
 
-// As long as nobody commits anything, a look reads no file, however many there are; and
-// after a commit those that it changed.
+// Without a new commit a comparison reads no file, however many there are. After a commit it reads the changed files.
 func TestFilesAreReadOnce(t *testing.T) {
 	w := newWorld("fleet/{name}.yaml")
 	for i := range 5 {
@@ -96,7 +95,7 @@ func TestFilesAreReadOnce(t *testing.T) {
 		w.live[change.Ref{Kind: "RunnerPool", Name: name}] = map[string]any{"forge": "github"}
 		w.files["fleet/"+name+".yaml"] = manifest("RunnerPool", name)
 	}
-	w.files["fleet/other.yaml"] = "a: {" // nobody can read it, and it is not read again either
+	w.files["fleet/other.yaml"] = "a: {" // an unreadable file is not read again either
 	for i, want := range []int{6, 0, 0} {
 		w.reads = nil
 		if err := w.Look(t.Context()); err != nil || len(w.reads) != want || w.lists != i+1 {
@@ -107,7 +106,7 @@ func TestFilesAreReadOnce(t *testing.T) {
 	if err := w.Look(t.Context()); err != nil || !slices.Equal(w.reads, []string{"fleet/p3.yaml"}) {
 		t.Errorf("after a commit %v are read: %v", w.reads, err)
 	}
-	// What is read is of a later commit than what was listed: it is read again.
+	// The file is of a later commit than the list, so it is read again.
 	list := w.names
 	w.Check.Files = func(ctx context.Context) (planechange.Files, error) {
 		all, err := list(ctx)
@@ -133,8 +132,8 @@ func TestFilesAreReadOnce(t *testing.T) {
 	}
 }
 
-// What is in git and was never applied is told, whose it is as with all else; what is no
-// object of the configuration, or not in its place, is none.
+// An object that is in git but was never applied is reported, with its organisation. Other content, and an object in the wrong file, is
+// not.
 func TestMissing(t *testing.T) {
 	pool, acme := manifest("RunnerPool", "a"), manifest("RunnerEnrollment", "acme")
 	for why, x := range map[string]struct {
@@ -183,7 +182,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// Where one file has all, and cannot be read, nothing is compared.
+// If the one file with all objects is unreadable, nothing is compared.
 func TestOneFileCannotBeRead(t *testing.T) {
 	w := newWorld("fleet.yaml")
 	w.files["fleet.yaml"] = manifest("RunnerPool", "a")
@@ -199,8 +198,8 @@ func TestOneFileCannotBeRead(t *testing.T) {
 	}
 }
 
-// Law 7: where nobody says which files there are, nothing is told anew, what was found
-// stays as far as it is so, and the source says what is missed.
+// Law 7: if the files cannot be listed, no new drift is reported. Known drift stays as long as it holds, and the source says what is
+// missing.
 func TestNothingIsListed(t *testing.T) {
 	w := newWorld("fleet/{name}.yaml")
 	w.live[change.Ref{Kind: "RunnerPool", Name: "live"}] = map[string]any{"forge": "github"}
@@ -209,7 +208,7 @@ func TestNothingIsListed(t *testing.T) {
 	if got, source := w.told(t); !slices.Equal(got, both) || source.Status != plane.OK {
 		t.Errorf("%q, %+v", got, source)
 	}
-	// The forge is away: all is as it was.
+	// The forge is down: nothing changes.
 	w.err = problem.New(problem.Unavailable, "away")
 	if err := w.Look(t.Context()); err == nil {
 		t.Error("the forge is away, and nothing is wrong")
@@ -217,14 +216,14 @@ func TestNothingIsListed(t *testing.T) {
 	if l := w.Board.List(plane.KindDrift); len(l.Objects) != 2 || l.Sources[0].Status != plane.Degraded {
 		t.Errorf("%+v", l)
 	}
-	// There are too many: of those that were known it is still seen what they say.
+	// There are too many files: the known ones are still compared.
 	w.err, w.commit = problem.New(problem.TooLarge, "too many files", "Use a folder."), "c2"
 	w.files["fleet/new.yaml"] = manifest("RunnerPool", "new")
 	delete(w.files, "fleet/b.yaml")
 	if got, source := w.told(t); !slices.Equal(got, both[:1]) || source.Status != plane.Degraded || !strings.HasSuffix(source.Message, ": too many files Use a folder.") {
 		t.Errorf("%q, %+v", got, source)
 	}
-	// They can be told, and are more than are read: none of the new ones is.
+	// The list is complete but too long: no new file is read.
 	w.err, w.commit, w.reads = nil, "c3", nil
 	for i := range mostUnread + 1 {
 		w.files[fmt.Sprintf("fleet/x%d.yaml", i)] = manifest("RunnerPool", fmt.Sprintf("x%d", i))
@@ -241,7 +240,7 @@ func TestNothingIsListed(t *testing.T) {
 	}
 }
 
-// A look is asked for at any time, is had soon, and many who ask get one.
+// A comparison can be triggered at any time and runs soon. Several triggers cause one run.
 func TestLookAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64

@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// An EditRequest changes what an organisation has.
+// EditRequest changes an organisation's enrollment.
 type EditRequest struct {
 	Org    string               `json:"-" path:"org"`
 	Patch  json.RawMessage      `json:"patch" doc:"a merge patch of its spec (RFC 7386)"`
@@ -21,7 +21,7 @@ type EditRequest struct {
 	Key    plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r EditRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
@@ -46,7 +46,7 @@ func (d *Desk) edit(ctx context.Context, p access.Permit, req EditRequest) (Answ
 	return d.written(p, e, Written, bool(req.DryRun)), nil
 }
 
-// A DecideRequest is about an enrollment as somebody looked at it.
+// DecideRequest is a decision about an enrollment that the caller has reviewed.
 type DecideRequest struct {
 	Org    string       `json:"-" path:"org"`
 	Seen   plane.Text   `json:"seen,omitempty" doc:"what was looked at, as a dry run says it: the commit of the open change, or the enrollment's digest"`
@@ -54,24 +54,24 @@ type DecideRequest struct {
 	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"show what it is about, and change nothing"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r DecideRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "seen": string(r.Seen), "reason": string(r.Reason)})
 }
 
-// approve approves the enrollment, or where git does, the open change of it.
+// approve approves the enrollment, or, where git approves, its open change.
 func (d *Desk) approve(ctx context.Context, p access.Permit, req DecideRequest) (Answer, error) {
 	return d.decide(ctx, p, req, Approved, Writer.Approve)
 }
 
-// decline says no to an enrollment that was only asked for, or where git approves, to the
-// open change of it. The reason is for who asked: it is in the record, and with the change.
+// decline declines an enrollment that is only requested, or, where git approves, its open change. The reason is for the requester: it is in
+// the audit log, and in the comment on the change.
 func (d *Desk) decline(ctx context.Context, p access.Permit, req DecideRequest) (Answer, error) {
 	return d.decide(ctx, p, req, Declined, Writer.Decline)
 }
 
-// decide does what was decided, by write where the plane approves. Nobody decides about
-// what they have not looked at.
+// decide applies a decision: through write where the plane approves, and through the open change otherwise. The caller must name the
+// version that it has reviewed.
 func (d *Desk) decide(ctx context.Context, p access.Permit, req DecideRequest, done string, write func(Writer, context.Context, access.Permit, string, bool) (planefleet.Enrollment, error)) (Answer, error) {
 	p, err := begin(p, req.Org, req.Reason)
 	switch {
@@ -116,7 +116,7 @@ func (d *Desk) decideChange(ctx context.Context, p access.Permit, req DecideRequ
 	return d.answer(Outcome{OrgName: req.Org, Done: done, Seen: e.Data.Head, Change: &e.Data}), nil
 }
 
-// An OffboardRequest ends an organisation's runners.
+// OffboardRequest ends an organisation's enrollment.
 type OffboardRequest struct {
 	Org     string               `json:"-" path:"org"`
 	Reason  plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
@@ -125,12 +125,12 @@ type OffboardRequest struct {
 	Key     plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r OffboardRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
 
-// offboard ends an enrollment, or asks for it. The fleet lets the last jobs end first.
+// offboard ends an enrollment, or records the request for it. The fleet lets the last jobs finish first.
 func (d *Desk) offboard(ctx context.Context, p access.Permit, req OffboardRequest) (Answer, error) {
 	p, err := begin(p, req.Org, req.Reason)
 	switch {
@@ -152,7 +152,7 @@ func (d *Desk) offboard(ctx context.Context, p access.Permit, req OffboardReques
 	return d.written(p, e, Written, bool(req.DryRun)), nil
 }
 
-// A RotateRequest has an organisation's credential replaced.
+// RotateRequest replaces an organisation's credential.
 type RotateRequest struct {
 	Org    string               `json:"-" path:"org"`
 	Reason plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
@@ -160,13 +160,13 @@ type RotateRequest struct {
 	Key    plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r RotateRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
 
-// rotate has a credential replaced, or asks for it: at GitLab by the fleet, and at
-// GitHub by who makes another key.
+// rotate triggers the replacement of a credential, or records the request for it. The fleet replaces GitLab credentials. For GitHub a
+// person must create a new key.
 func (d *Desk) rotate(ctx context.Context, p access.Permit, req RotateRequest) (Answer, error) {
 	p, err := begin(p, req.Org, req.Reason)
 	switch {
@@ -188,7 +188,7 @@ func (d *Desk) rotate(ctx context.Context, p access.Permit, req RotateRequest) (
 	return d.written(p, e, Written, bool(req.DryRun)), nil
 }
 
-// ask writes down what the caller may not do.
+// ask records a request for an action that the caller may not take.
 func (d *Desk) ask(ctx context.Context, p access.Permit, what planefleet.Wish, reason plane.Reason, dryRun bool) (Answer, error) {
 	e, err := d.Writer.Ask(ctx, p, what, string(reason), dryRun)
 	if err != nil {

@@ -12,11 +12,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// maxAnswer bounds an answer, in bytes: it has a diff.
+// maxAnswer is the maximum size of a response, in bytes. It includes a diff.
 const maxAnswer = 4 << 20
 
-// The operations: both ends are made from these, and so are the reference, the tool and
-// tka's commands.
+// The operations. The server, the client, the reference, the MCP tool and the commands of tka are all derived from them.
 var (
 	Request = door.Op[RequestRequest, Answer]{Pattern: "POST " + plane.Base + "/enrollments", Verb: access.EnrollmentRequest, MaxAnswer: maxAnswer,
 		Doc:     "Ask for runners of an organisation: by a pull request that is opened, or where the plane approves, by an enrollment that nobody has approved yet.",
@@ -34,7 +33,7 @@ var (
 	Offboard = door.Op[OffboardRequest, Answer]{Pattern: "POST " + plane.Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxAnswer: maxAnswer,
 		Doc:     "End an organisation's runners: by a pull request; or where the plane approves, at once, if the caller may do that, and else by asking for it.",
 		Example: OffboardRequest{Org: "acme", Reason: "they have moved away", Confirm: "OFFBOARD acme"}, Answers: answers(Proposed, Written, Asked), Refusals: ending}
-	// Delete is Offboard as the path has it.
+	// Delete is Offboard as a DELETE request.
 	Delete = door.Op[OffboardRequest, Answer]{Pattern: "DELETE " + plane.Base + "/enrollments/{org}", Verb: access.OffboardRequest, MaxAnswer: maxAnswer,
 		Doc: "The same as to offboard.", Example: Offboard.Example, Answers: Offboard.Answers, Refusals: ending}
 	Rotate = door.Op[RotateRequest, Answer]{Pattern: "POST " + plane.Base + "/enrollments/{org}/rotate", Verb: access.RotateRequest, MaxAnswer: maxAnswer,
@@ -47,7 +46,7 @@ var (
 	ending  = slices.Concat(writing, []problem.Code{problem.Confirmation})
 )
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, Request, d.request), plane.Behind(d.Plane, Edit, d.edit), plane.Behind(d.Plane, Approve, d.approve), plane.Behind(d.Plane, Decline, d.decline),
@@ -66,7 +65,7 @@ func Operations() []door.Declaration {
 
 const exampleDigest = "sha256:0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"
 
-// answers are examples, for the reference.
+// answers returns example responses for the reference.
 func answers(done ...string) (all []Answer) {
 	for _, is := range done {
 		o := Outcome{OrgName: "acme", Approval: "plane", Done: is, Seen: exampleDigest}

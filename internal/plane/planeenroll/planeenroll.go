@@ -1,7 +1,5 @@
-// Package planeenroll lets people ask for runners of an organisation, and approve,
-// rotate and end them. It keeps the law that nobody approves what they asked for: where
-// git approves, whatever is asked for is a change by pull request, and the plane writes
-// nothing itself.
+// Package planeenroll handles requests for runners of an organisation, and their approval, rotation and end. People must not approve what
+// they requested. Where git approves, every request becomes a pull request and the plane itself writes nothing.
 package planeenroll
 
 import (
@@ -18,47 +16,46 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Desk answers what people ask about enrollments.
+// Desk is the service for enrollments.
 type Desk struct {
 	Plane   *plane.Desk
 	Changes *planechange.Desk
-	Writer  Writer // where the plane approves; nil: git does
+	Writer  Writer // used where the plane approves; nil: git approves
 }
 
-// A Writer writes enrollments, each for a permit that is narrowed to the organisation.
-// With dryRun it asks the API server whether it would, and changes nothing. What it
-// returns is the enrollment as it is then, or would be. Its errors are problems.
+// Writer writes enrollments. Each permit must be narrowed to the organisation. With dryRun it sends a dry-run request to the API server and
+// changes nothing. It returns the enrollment after the change. Its errors are problems.
 type Writer interface {
-	// Read returns the enrollment as it is.
+	// Read returns the enrollment.
 	Read(ctx context.Context, p access.Permit) (planefleet.Enrollment, error)
-	// Create makes one that nobody has approved yet. One that was made by the same
-	// request is returned as it is: created says which of the two.
+	// Create creates an unapproved enrollment. If the same request has already created it, Create returns it unchanged and created is
+	// false.
 	Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (e planefleet.Enrollment, created bool, err error)
-	// Edit changes its spec by a merge patch.
+	// Edit changes the spec by a merge patch.
 	Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (planefleet.Enrollment, error)
-	// Approve approves exactly what has the digest.
+	// Approve approves the enrollment if it has the digest.
 	Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error)
-	// Decline takes away exactly what has the digest, if it was only asked for.
+	// Decline deletes the enrollment if it has the digest and is only requested.
 	Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error)
-	// Rotate has its credential replaced.
+	// Rotate triggers the replacement of the credential.
 	Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error)
-	// Offboard deletes it; the fleet takes its runners down.
+	// Offboard deletes the enrollment. The fleet then removes its runners.
 	Offboard(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error)
-	// Ask writes down that somebody asks for what is not theirs to do.
+	// Ask records a request for an action that the caller may not take.
 	Ask(ctx context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error)
 }
 
-// What has become of something that was asked for.
+// The results of a request.
 const (
-	Proposed = "proposed" // a pull request is open for it
-	Approved = "approved" // the open change, or the enrollment
-	Declined = "declined" // the open change is closed, or the enrollment that was asked for is gone
-	Written  = "written"  // the enrollment is as was asked for; the fleet does the rest
-	Asked    = "asked"    // it stands with the enrollment, for those who run the platform
-	Nothing  = "nothing"  // it was a dry run, or was done already
+	Proposed = "proposed" // a pull request is open
+	Approved = "approved" // the open change or the enrollment is approved
+	Declined = "declined" // the open change is closed, or the requested enrollment is deleted
+	Written  = "written"  // the enrollment is written; the fleet does the rest
+	Asked    = "asked"    // the request is recorded on the enrollment, for the platform team
+	Nothing  = "nothing"  // a dry run, or done already
 )
 
-// An Outcome is what has become of something that was asked for, or would.
+// Outcome is the result of a request, or of its dry run.
 type Outcome struct {
 	OrgName    string                 `json:"org"`
 	Approval   string                 `json:"approval" enum:"git,plane" doc:"what approves enrollments: a merged pull request, or the plane"`
@@ -70,7 +67,7 @@ type Outcome struct {
 	Enrollment *planefleet.Enrollment `json:"enrollment" doc:"as it is then; null: it is what the change says"`
 }
 
-// AuditObject names the organisation for the record, or the change.
+// AuditObject returns the change, or else the organisation, for the audit log.
 func (o Outcome) AuditObject() string {
 	if o.Change != nil {
 		return o.Change.ID
@@ -78,7 +75,7 @@ func (o Outcome) AuditObject() string {
 	return o.OrgName
 }
 
-// An Answer has an Outcome. It is 202 where somebody has to approve or to do it first.
+// Answer is a response with an Outcome. Its status is 202 if a person must still approve the change or make it.
 type Answer struct{ plane.Envelope[Outcome] }
 
 // WithAuditID implements [door.Identifiable].
@@ -98,7 +95,7 @@ func (a Answer) Shape(string) (door.Shape, error) {
 
 const kind = "RunnerEnrollment"
 
-// by is what approves.
+// by returns what approves enrollments: git or plane.
 func (d *Desk) by() string {
 	if d.Writer == nil {
 		return "git"
@@ -111,7 +108,7 @@ func (d *Desk) answer(o Outcome) Answer {
 	return Answer{plane.Answer(d.Plane, "EnrollmentOutcome", o, d.Plane.Board.Revision(), nil)}
 }
 
-// written is the outcome of something that the Writer did, or would do.
+// written returns the response for a change that the Writer has made, or would make.
 func (d *Desk) written(p access.Permit, e planefleet.Enrollment, done string, dryRun bool) Answer {
 	e = e.For(plane.ViewerOf(p)).(planefleet.Enrollment)
 	o := Outcome{OrgName: p.Org(), Done: done, Seen: e.Digest, Enrollment: &e}
@@ -121,7 +118,7 @@ func (d *Desk) written(p access.Permit, e planefleet.Enrollment, done string, dr
 	return d.answer(o)
 }
 
-// propose is what was asked for as a change by pull request.
+// propose makes the requested edit as a pull request.
 func (d *Desk) propose(ctx context.Context, p access.Permit, edit planechange.Edit, title string, reason plane.Reason, key plane.IdempotencyKey, dryRun bool) (Answer, error) {
 	edit.Kind, edit.Name = kind, plane.Text(p.Org())
 	if dryRun {
@@ -138,7 +135,7 @@ func (d *Desk) propose(ctx context.Context, p access.Permit, edit planechange.Ed
 	return d.answer(Outcome{OrgName: p.Org(), Done: Proposed, Seen: e.Data.Head, Change: &e.Data}), nil
 }
 
-// begin checks what every write has: a reason, and a permit for the organisation.
+// begin checks the reason and narrows the permit to the organisation.
 func begin(p access.Permit, org string, reason plane.Reason) (access.Permit, error) {
 	if err := reason.Check(); err != nil {
 		return p, err
@@ -146,10 +143,10 @@ func begin(p access.Permit, org string, reason plane.Reason) (access.Permit, err
 	return p.In(org)
 }
 
-// may says whether the caller may do more than ask.
+// may reports whether the caller may use the verb for the permit's organisation.
 func may(p access.Permit, v access.Verb) bool { return plane.ViewerOf(p).In(p.Org(), v) }
 
-// meant refuses what goes far and was not asked for twice.
+// meant returns a Confirmation error unless confirm is the phrase.
 func meant(org, confirm string) error {
 	phrase := "OFFBOARD " + org
 	if confirm == phrase {

@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A RequestRequest asks for runners of an organisation.
+// RequestRequest asks for runners of an organisation.
 type RequestRequest struct {
 	Org       plane.Text           `json:"org" doc:"its name here, everywhere: a DNS label of at most 40 characters"`
 	Forge     plane.Text           `json:"forge" doc:"where it is"`
@@ -33,7 +33,7 @@ type RequestRequest struct {
 	Key       plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
 }
 
-// A Use is one pool that an organisation is to use.
+// Use is one pool that an organisation will use.
 type Use struct {
 	Name         plane.Text   `json:"name"`
 	Type         plane.Text   `json:"type,omitempty" enum:"Shared,Dedicated,OrgPlusUser" doc:"Shared without it"`
@@ -41,7 +41,7 @@ type Use struct {
 	Repositories []plane.Text `json:"repositories,omitempty" doc:"with OrgPlusUser: whose jobs may use it, as owner/name"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r RequestRequest) AuditArgs() map[string]string {
 	var pools []string
 	for _, u := range r.Pools {
@@ -74,8 +74,7 @@ func (d *Desk) request(ctx context.Context, p access.Permit, req RequestRequest)
 	return d.written(p, e, Written, bool(req.DryRun)), nil
 }
 
-// spec is what was asked for as a RunnerEnrollment has it. Whether it can be is for the
-// API server to say.
+// spec returns the request as a RunnerEnrollment spec. The API server validates it.
 func (d *Desk) spec(r RequestRequest) (json.RawMessage, error) {
 	if _, err := change.Parse(kind, string(r.Org)); err != nil {
 		return nil, plane.Invalid("org", fmt.Sprintf("%.60q is no name.", string(r.Org)), "A DNS label of at most 40 characters is one.")
@@ -108,8 +107,8 @@ func (d *Desk) spec(r RequestRequest) (json.RawMessage, error) {
 	return json.Marshal(spec)
 }
 
-// forge is where the organisation is. Who has none enrolled there cannot see it, and
-// still says its name.
+// forge returns the organisation's forge. It does not check whether the caller may see the forge, because a caller with no organisation
+// there cannot.
 func (d *Desk) forge(name string) (planefleet.Forge, error) {
 	o, there := d.Plane.Board.Get(plane.KindForge, name)
 	f, _ := o.(planefleet.Forge)
@@ -122,7 +121,7 @@ func (d *Desk) forge(name string) (planefleet.Forge, error) {
 	return f, plane.Invalid("forge", fmt.Sprintf("There is no forge %.60q.", name), "Ask those who run the platform which there are.")
 }
 
-// object reads fields of a spec that somebody sent. That it was approved nobody says so.
+// object decodes spec fields from a caller. It rejects the approval field.
 func object(field string, text json.RawMessage) (map[string]any, error) {
 	out := map[string]any{}
 	if len(text) > 0 {

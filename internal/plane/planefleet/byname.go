@@ -12,11 +12,11 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The paths under which the existing dashboard and its tools ask about the runners of
-// one pool: by its id, or by a name that only one of those has that the caller may see.
+// seed is the path prefix that the existing dashboard and its tools use for the runners of one pool. They name the pool by its id, or by a
+// name that is unique among the pools that the caller may see.
 const seed = "/api/runners"
 
-// The operations under those paths. They do what those of the same words do.
+// The operations under that prefix. They do the same as the operations with the similar names.
 var (
 	GetNamed = door.Op[NameRequest, plane.Envelope[Pool]]{Pattern: "GET " + seed + "/{name}", Verb: access.FleetRead, Example: NameRequest{"gh-nix"},
 		Doc: "Show the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: GetPool.Answers, Refusals: slices.Concat(plane.Finding, []problem.Code{problem.Conflict})}
@@ -31,7 +31,7 @@ var (
 	drift      = plane.Also(ListDrift, "/api/gitops/drift")
 )
 
-// named are the operations, with the desk behind them.
+// named returns the routes of these operations, served by d.
 func (d *Desk) named() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, GetNamed, d.poolNamed), plane.Behind(d.Plane, PauseNamed, d.pauseNamed), plane.Behind(d.Plane, ResumeNamed, d.resumeNamed),
@@ -40,12 +40,12 @@ func (d *Desk) named() []door.Route {
 	}
 }
 
-// A NameRequest names a pool without saying whose.
+// NameRequest names a pool without its organisation.
 type NameRequest struct {
 	Name string `json:"-" path:"name"`
 }
 
-// A PauseNameRequest is a [PauseRequest] that names a pool without saying whose.
+// PauseNameRequest is a [PauseRequest] that names a pool without its organisation.
 type PauseNameRequest struct {
 	Name      string               `json:"-" path:"name"`
 	Reason    plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
@@ -55,29 +55,28 @@ type PauseNameRequest struct {
 	Key       plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r PauseNameRequest) AuditArgs() map[string]string {
 	args := PauseRequest{Reason: r.Reason, ExpiresIn: r.ExpiresIn, Drain: r.Drain, DryRun: r.DryRun}.AuditArgs()
 	args["scope"] = "pool " + r.Name
 	return args
 }
 
-// A ResumeNameRequest is a [ResumeRequest] that names a pool without saying whose.
+// ResumeNameRequest is a [ResumeRequest] that names a pool without its organisation.
 type ResumeNameRequest struct {
 	Name   string       `json:"-" path:"name"`
 	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
 	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r ResumeNameRequest) AuditArgs() map[string]string {
 	args := ResumeRequest{Reason: r.Reason, DryRun: r.DryRun}.AuditArgs()
 	args["scope"] = "pool " + r.Name
 	return args
 }
 
-// Named is the pool that the caller means by a name that no other one has that he may
-// see, or by its id.
+// Named finds a pool by its id, or by a name that is unique among the pools that the caller may see.
 func Named(d *plane.Desk, p access.Permit, name string) (PoolRequest, error) {
 	l := d.Board.List(plane.KindPool)
 	var found []PoolRequest
@@ -90,7 +89,7 @@ func Named(d *plane.Desk, p access.Permit, name string) (PoolRequest, error) {
 	switch {
 	case len(found) == 1:
 		return found[0], nil
-	case len(found) == 0: // it says whether that is because nobody knows
+	case len(found) == 0: // the error also says whether the pools are unknown
 		_, _, err := plane.One[Pool](d, plane.KindPool, p, name, "pool")
 		return PoolRequest{}, err
 	}
@@ -101,7 +100,7 @@ func Named(d *plane.Desk, p access.Permit, name string) (PoolRequest, error) {
 	return PoolRequest{}, problem.New(problem.Conflict, fmt.Sprintf("%s have this name.", problem.Plural(len(found), "pool")), "Ask for one by its id: "+strings.Join(ids, ", ")+more+".")
 }
 
-// maxNamed is how many pools of one name a refusal lists.
+// maxNamed is the maximum number of pools that the error for an ambiguous name lists.
 const maxNamed = 20
 
 func (d *Desk) poolNamed(ctx context.Context, p access.Permit, req NameRequest) (e plane.Envelope[Pool], err error) {

@@ -9,9 +9,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// PLANE-10, PL-05: under the paths of the existing dashboard a pool is found by its id,
-// and by its name where only one has it that the caller may see. Who sees two is told
-// both, and nothing is paused; who sees one learns nothing of the other.
+// PLANE-10, PL-05: under the paths of the existing dashboard a pool is found by its id, or by a name that is unique among the visible
+// pools. A caller that sees two receives both ids, and nothing is paused. A caller that sees one learns nothing of the other.
 func TestPLANE10_ByName(t *testing.T) {
 	o := newOffice().as(alice())
 	a := o.ask(t, "GET", "/api/runners/gh-nix", "")
@@ -38,7 +37,7 @@ func TestPLANE10_ByName(t *testing.T) {
 			t.Errorf("%s: %s", name, a.Text)
 		}
 	}
-	// The same hold, by all three ways, and its end.
+	// All three paths make the same hold, and lift it.
 	made := map[string]bool{}
 	for _, path := range []string{"/api/runners/gh-docker/pause", "/api/runners/github/acme/gh-docker/pause", "/api/v1/pools/github/acme/gh-docker/pause"} {
 		made[data[Created](t, o.ask(t, "POST", path, `{"reason":"test","expiresIn":"2h"}`, "Idempotency-Key", "k")).Hold.Name] = true

@@ -16,51 +16,48 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// What goes far is asked for twice. To stop is easy: who asks again with the phrase
-// that the refusal names, has it. To start again is deliberate: the refusal names a
-// page, where a person reads exactly what was asked for and types a phrase, and gets
-// a code for it.
+// Actions on more than one pool of one organisation need a confirmation. Pausing is easy: the caller repeats the request with the phrase in
+// the error. Resuming is deliberate: the error names a page, where a person reads the exact request, types a phrase, and gets a code.
 //
-//	pause: ask -> 428, phrase -> ask again with the phrase
-//	lift:  ask -> 428, page -> a person types the phrase -> code -> ask again with the code
+//	pause: request -> 428, phrase -> request with the phrase
+//	lift:  request -> 428, page -> a person types the phrase -> code -> request with the code
 //
-// Both are for the same caller, the same thing and the same arguments, for five
-// minutes, and once. They are kept in this process only: after a failover the next
-// one asks for another confirmation, and nothing is done without.
+// Both are valid for the same caller, object and arguments, for five minutes, and once. They are kept in memory only: after a failover the
+// new replica requires another confirmation.
 
 const (
 	confirmLife = 5 * time.Minute
-	maxWaiting  = 1000 // of all
+	maxWaiting  = 1000 // of all callers
 	maxOfOne    = 20   // of one caller
 )
 
-// A request is what is to be confirmed.
+// request is an action to be confirmed.
 type request struct {
 	who    string
 	verb   access.Verb
-	digest string // of its arguments
+	digest string // hash of its arguments
 
 	phrase, object string
 	args           map[string]string
 	targets        *int
 }
 
-// waiting is a request that is not confirmed yet, or not used.
+// waiting is a request that is not confirmed yet, or whose code is not used yet.
 type waiting struct {
 	request
 	id    string
 	until time.Time
-	code  [sha256.Size]byte // zero: a person has not confirmed it
+	code  [sha256.Size]byte // hash of the code; zero: no person has confirmed the request
 }
 
-// confirmations are those that wait.
+// confirmations holds the waiting requests.
 type confirmations struct {
 	mu  sync.Mutex
 	all map[string]*waiting // by id
 }
 
-// said lets a request pass that was asked for before, when phrase is the one that was
-// named then. It passes once.
+// said accepts a request, once, if the caller sent it before and phrase is the one from that error. Otherwise it returns a Confirmation
+// error.
 func (c *confirmations) said(r request, phrase string, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,8 +75,8 @@ func (c *confirmations) said(r request, phrase string, now time.Time) error {
 	return refused
 }
 
-// coded lets a request pass that a person has confirmed, when code is the one given
-// for it. It passes once; a code for anything else is void from then on.
+// coded accepts a request, once, if code is the one that a person received for it. A code used for another request becomes invalid. Without
+// a valid code it returns a Confirmation error.
 func (c *confirmations) coded(r request, code string, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,14 +94,14 @@ func (c *confirmations) coded(r request, code string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	w.request = r // a code that was given for it stays
+	w.request = r // a code that was issued for the request stays valid
 	path := "/confirm/" + w.id
 	refused := problem.New(problem.Confirmation, "A person confirms this first.", "Open "+path+" on the dashboard, as yourself, and ask once more with the code that it shows.")
 	refused.Confirm = &problem.Confirm{ID: w.id, Path: path, Targets: r.targets, Until: w.until}
 	return refused
 }
 
-// wait is the entry of a request, a new one if there was none. The lock is held.
+// wait returns the entry of a request and creates it if needed. Callers must hold mu.
 func (c *confirmations) wait(r request, now time.Time) (*waiting, error) {
 	mine := 0
 	maps.DeleteFunc(c.all, func(_ string, w *waiting) bool { return !now.Before(w.until) })
@@ -129,12 +126,12 @@ func (c *confirmations) wait(r request, now time.Time) (*waiting, error) {
 	return w, nil
 }
 
-// asked reports whether it was asked for before, so that the caller knows the phrase.
+// asked reports whether the caller sent the request before, and so has received the phrase.
 func (w *waiting) asked(r request) bool { return w.phrase != "" && w.phrase == r.phrase }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// of is the entry of a caller with that id.
+// of returns the caller's waiting request with the given id.
 func (c *confirmations) of(p access.Permit, id string, now time.Time) (*waiting, error) {
 	w := c.all[id]
 	if w == nil || w.who != who(p.Caller()) || !now.Before(w.until) || w.object == "" {
@@ -143,12 +140,12 @@ func (c *confirmations) of(p access.Permit, id string, now time.Time) (*waiting,
 	return w, nil
 }
 
-// A ConfirmationRequest names what is to be confirmed.
+// ConfirmationRequest names a waiting request.
 type ConfirmationRequest struct {
 	ID string `json:"-" path:"id"`
 }
 
-// Asked is what is to be confirmed.
+// Asked is a request that waits for confirmation.
 type Asked struct {
 	ID      string            `json:"id"`
 	Verb    access.Verb       `json:"verb"`
@@ -170,16 +167,16 @@ func (d *Desk) asked(_ context.Context, p access.Permit, req ConfirmationRequest
 	return plane.Answer(d.Plane, "Confirmation", asked, d.Plane.Board.Revision(), nil), nil
 }
 
-// A ConfirmRequest confirms.
+// ConfirmRequest confirms a waiting request.
 type ConfirmRequest struct {
 	ID     string     `json:"id"`
 	Phrase plane.Text `json:"phrase" doc:"as the confirmation has it"`
 }
 
-// AuditArgs tells the record what was confirmed.
+// AuditArgs returns the confirmation for the audit log.
 func (r ConfirmRequest) AuditArgs() map[string]string { return map[string]string{"confirmation": r.ID} }
 
-// A Code is what lets what was confirmed pass, once.
+// Code lets the confirmed request pass once.
 type Code struct {
 	Code  string    `json:"code"`
 	Until time.Time `json:"until"`

@@ -12,55 +12,52 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Desk answers what callers ask about runners. All fields are required.
+// Desk is the service for runners. All fields are required.
 type Desk struct {
 	Plane *plane.Desk
-	// Create makes a hold, in the name of the permit's caller. What is there already
-	// under its name is returned as it is: created says which of the two.
+	// Create makes a hold in the name of the permit's caller. If the name exists, it returns that hold unchanged and created is false.
 	Create func(ctx context.Context, p access.Permit, d Draft, dryRun bool) (h Hold, created bool, err error)
-	// Lift deletes exactly the hold that is meant.
+	// Lift deletes exactly this hold.
 	Lift func(ctx context.Context, p access.Permit, h Hold, dryRun bool) error
-	// Reschedule changes when exactly the hold that is meant ends by itself, if it has
-	// not changed since it was looked at; nil: it does not.
+	// Reschedule changes the expiry of exactly this hold, if it has not changed since h was read. A nil end removes the expiry.
 	Reschedule func(ctx context.Context, p access.Permit, h Hold, end *time.Time, dryRun bool) (Hold, error)
 
-	// Ignore keeps until when a drift is ignored, by whom and why; without an end it is
-	// ignored no more. A dry run keeps nothing, and says whether it would.
+	// Ignore stores until when a drift is ignored, by whom and why. A zero Until ends it. A dry run stores nothing and reports whether the
+	// write would succeed.
 	Ignore func(ctx context.Context, p access.Permit, o Drift, i Ignored, dryRun bool) error
-	// LookAgain has what can be asked look for drift anew, and says of each source
-	// whether that was asked.
+	// LookAgain triggers a new comparison at the sources that allow it. It returns for each source whether it was triggered.
 	LookAgain func() []Look
 
 	confirmations confirmations
 }
 
-// A ListRequest asks for one page of a list.
+// ListRequest asks for one page of a list.
 type ListRequest struct {
 	plane.ListRequest
 	Org   plane.Text `json:"-" query:"org" doc:"only of this organisation"`
 	Forge plane.Text `json:"-" query:"forge" doc:"only of this forge"`
 }
 
-// only says in words what is chosen.
+// only describes the selection in words.
 func (r ListRequest) only() string { return string(r.Org) + "/" + string(r.Forge) }
 
 func (r ListRequest) has(org, forge string) bool {
 	return (r.Org == "" || string(r.Org) == org) && (r.Forge == "" || string(r.Forge) == forge)
 }
 
-// A PoolRequest names the runners of an organisation in a pool.
+// PoolRequest names the runners of an organisation in a pool.
 type PoolRequest struct {
 	Forge string `json:"-" path:"forge"`
 	Org   string `json:"-" path:"org"`
 	Pool  string `json:"-" path:"pool"`
 }
 
-// An EnrollmentRequest names an organisation.
+// EnrollmentRequest names an organisation.
 type EnrollmentRequest struct {
 	Org string `json:"-" path:"org"`
 }
 
-// A HoldRequest names a hold.
+// HoldRequest names a hold.
 type HoldRequest struct {
 	Name string `json:"-" path:"name"`
 }
@@ -77,7 +74,7 @@ func (d *Desk) drifts(_ context.Context, p access.Permit, req ListRequest) (plan
 	return plane.PageOf(d.Plane, drifts(), p, req.ListRequest, req.only(), func(o Drift) bool { return req.has(o.OrgName, o.Forge) })
 }
 
-// holds lists those about an organisation's, or a forge's, that name it.
+// holds lists the holds. A filter by organisation or forge matches only holds whose scope names it.
 func (d *Desk) holds(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Hold], error) {
 	return plane.PageOf(d.Plane, holds(), p, req.ListRequest, req.only(), func(o Hold) bool { return req.has(o.Scope.Org, o.Scope.Forge) })
 }
@@ -97,18 +94,18 @@ func (d *Desk) hold(_ context.Context, p access.Permit, req HoldRequest) (plane.
 	return plane.Answer(d.Plane, "Hold", o, l.Revision, l.Sources), err
 }
 
-// A RunnersRequest asks for runners by forge. All of it may be left out.
+// RunnersRequest asks for runners by forge. All fields are optional.
 type RunnersRequest struct {
 	Org   plane.Text `json:"-" query:"org" doc:"only of this organisation"`
 	Forge plane.Text `json:"-" query:"forge" doc:"only of this forge"`
 }
 
-// Runners are the runners, grouped by forge.
+// Runners holds the runners, grouped by forge.
 type Runners struct {
 	Forges []ForgeRunners `json:"forges" doc:"null: it is not known which there are"`
 }
 
-// ForgeRunners are the runners for the jobs of one forge.
+// ForgeRunners holds the runners for the jobs of one forge.
 type ForgeRunners struct {
 	Forge   string   `json:"forge"`
 	Type    string   `json:"type" enum:"github,gitlab,unknown"`
@@ -172,8 +169,7 @@ func (d *Desk) runners(_ context.Context, p access.Permit, req RunnersRequest) (
 	return plane.Answer(d.Plane, "Runners", out, revision, sources), nil
 }
 
-// matching are the runners on the Board that a scope is about; false: it is not known
-// which there are.
+// matching returns the runners in the store that a scope covers, and false if the runners are not known.
 func (d *Desk) matching(s Scope) (some []Pool, known bool) {
 	l := d.Plane.Board.List(plane.KindPool)
 	for _, o := range l.Objects {
@@ -184,8 +180,8 @@ func (d *Desk) matching(s Scope) (some []Pool, known bool) {
 	return some, l.Known
 }
 
-// exists refuses a scope that names what is not there. Where that is not known it is
-// let pass: to stop is never to fail for want of an answer.
+// exists returns NotFound for a scope that names something unknown. If the lists themselves are not known it accepts the scope, because a
+// pause must not fail for lack of data.
 func (d *Desk) exists(s Scope) error {
 	if s.All {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// PLANE-09, PL-05: to who is of one organisation another one's things are not there:
-// by id, in lists, totals, searches and cursors, and in what is shown of shared ones.
+// PLANE-09, PL-05: a caller with a role in one organisation does not see objects of another: by id, in lists, totals, searches and cursors,
+// and in shared objects.
 func TestPL05_Organisations(t *testing.T) {
 	for _, who := range []access.Caller{amy(), mel(), person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)} {
 		o := newOffice().as(who)
@@ -38,7 +38,7 @@ func TestPL05_Organisations(t *testing.T) {
 		if r := data[Runners](t, a); len(r.Forges) != 1 || len(r.Forges[0].Runners) != 2 || r.Forges[0].Counts.Busy == nil || *r.Forges[0].Counts.Busy != 4 || strings.Contains(a.Text, "globex") {
 			t.Errorf("%s", a.Text)
 		}
-		// What several have a part in says no number of all.
+		// An object of several organisations shows no total.
 		if h := data[Hold](t, o.ask(t, "GET", "/api/v1/holds/shared", "")); h.Targets != nil || h.Applied != nil || len(h.Failed) != 0 || h.RequestedBy == "" || h.Actions.Lift.Allowed {
 			t.Errorf("%+v", h)
 		}
@@ -63,8 +63,7 @@ func TestPL05_Organisations(t *testing.T) {
 	}
 }
 
-// FLEET-02: runners by forge; a number of which a part is not known, is not known; and
-// what no source has told is null.
+// FLEET-02: runners by forge. A sum with an unknown part is unknown, and what no source has reported is null.
 func TestFLEET02_Runners(t *testing.T) {
 	o := newOffice().as(alice())
 	r := data[Runners](t, o.ask(t, "GET", "/api/runners", ""))
@@ -84,7 +83,7 @@ func TestFLEET02_Runners(t *testing.T) {
 	if a := o.ask(t, "GET", "/api/v1/pools/github/acme/gh-nix", ""); a.code() != problem.Unavailable {
 		t.Errorf("%s", a.Text)
 	}
-	// To stop is never to fail for want of an answer.
+	// A pause must not fail for lack of data.
 	if a := o.ask(t, "POST", "/api/v1/holds", `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x"}`); !data[Created](t, a).Created {
 		t.Errorf("%s", a.Text)
 	}
@@ -92,8 +91,8 @@ func TestFLEET02_Runners(t *testing.T) {
 
 const narrow = `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"a flaky image"}`
 
-// PLANE-10, FL-06: a hold is made once, in the caller's name, whoever asks again; with
-// a key it is found by it, and something else by the same key is a conflict.
+// PLANE-10, FL-06: a repeated request makes one hold, in the caller's name. With a key the hold is found by the key, and another request
+// with the same key is a conflict.
 func TestCreate(t *testing.T) {
 	o := newOffice().as(mel())
 	first := data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow))
@@ -129,7 +128,7 @@ func TestCreate(t *testing.T) {
 	if a := o.ask(t, "POST", "/api/v1/holds", strings.Replace(narrow, "flaky", "bad", 1), "Idempotency-Key", "k1"); a.code() != problem.Conflict {
 		t.Errorf("the same key: %s", a.Text)
 	}
-	// A hold that has expired keeps its name, and the next has another.
+	// An expired hold keeps its name, and the next one has another.
 	o.mu.Lock()
 	h := o.stored[first.Hold.Name]
 	h.State = Expired
@@ -162,8 +161,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// MC-02, PL-06: what goes further than one pool is asked for twice, by the same caller
-// and with the same arguments, and passes once.
+// MC-02, PL-06: an action on more than one pool needs a second request, by the same caller and with the same arguments. It passes once.
 func TestMC02_PauseWide(t *testing.T) {
 	const all = `{"scope":{"all":true},"reason":"node upgrade"}`
 	const said = `{"scope":{"all":true},"reason":"node upgrade","confirm":"PAUSE ALL"}`
@@ -189,7 +187,7 @@ func TestMC02_PauseWide(t *testing.T) {
 	if a := ask(o.as(pat()), said); a.code() != problem.Confirmation {
 		t.Errorf("somebody else: %s", a.Text)
 	}
-	// Of two at once one passes.
+	// Of several concurrent requests at least one passes, and they make one hold.
 	o.as(alice())
 	var mu sync.Mutex
 	var passed, refused int
@@ -208,14 +206,14 @@ func TestMC02_PauseWide(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if passed < 1 || len(o.names()) != have+1 { // whoever asks again after a refusal has asked
+	if passed < 1 || len(o.names()) != have+1 { // a refused request counts as a first one, so several may pass
 		t.Errorf("%d passed, %d refused, %v", passed, refused, o.names())
 	}
 	o.seen()
 	if again := data[Created](t, o.ask(t, "POST", "/api/v1/holds", all, key...)); again.Created {
 		t.Errorf("what is there takes no confirmation: %+v", again)
 	}
-	// Five minutes, and no longer.
+	// The confirmation is valid for five minutes.
 	o = newOffice().as(alice())
 	ask(o, all)
 	o.later(confirmLife)
@@ -225,7 +223,7 @@ func TestMC02_PauseWide(t *testing.T) {
 	if a := ask(o, said); !data[Created](t, a).Created {
 		t.Errorf("asked anew: %s", a.Text)
 	}
-	// A failover forgets, and does nothing without.
+	// A failover clears the confirmations, and nothing is done without one.
 	o = newOffice().as(alice())
 	ask(o, all)
 	o.desk.confirmations.all = nil
@@ -234,9 +232,8 @@ func TestMC02_PauseWide(t *testing.T) {
 	}
 }
 
-// MC-02, PL-06: to lift what goes far takes a code that a person got for exactly that,
-// and it is good for the same caller and once. Who paused everything may lift that,
-// and nobody else but a platform-admin.
+// MC-02, PL-06: lifting a wide hold needs a code that a person received for exactly that. The code is valid for the same caller and once.
+// Only the caller that paused everything, or a platform-admin, may lift that.
 func TestMC02_LiftWide(t *testing.T) {
 	setting := func(by access.Caller) (*office, string) {
 		o := newOffice().as(by)
@@ -305,7 +302,7 @@ func TestMC02_LiftWide(t *testing.T) {
 		if a := lift(o, name, "done", code); a.code() != problem.Confirmation {
 			t.Errorf("the code once more: %s", a.Text)
 		}
-		// A code for something else is void from then on.
+		// A code used for another request becomes invalid.
 		id = lift(o, name, "done", "").Error.Confirm.ID
 		code = data[Code](t, confirm("LIFT ALL")).Code
 		if a := lift(o, name, "something else", code); a.code() != problem.Confirmation {
@@ -315,7 +312,7 @@ func TestMC02_LiftWide(t *testing.T) {
 			t.Errorf("a code that is void: %s", a.Text)
 		}
 	}
-	// One of one pool takes none, and is lifted by the organisation's own people.
+	// A hold of one pool needs no code, and the organisation's own people lift it.
 	o = newOffice().as(amy())
 	name = data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow)).Hold.Name
 	o.seen()
@@ -337,7 +334,7 @@ func TestMC02_LiftWide(t *testing.T) {
 	}
 }
 
-// Nothing that waits for a confirmation fills the process.
+// The number of waiting confirmations is bounded.
 func TestWaitingIsBounded(t *testing.T) {
 	o := newOffice().as(alice())
 	var last answer
@@ -352,7 +349,7 @@ func TestWaitingIsBounded(t *testing.T) {
 	}
 }
 
-// Columns, states and examples hold together.
+// Columns, states and examples are consistent.
 func TestTables(t *testing.T) {
 	o := newOffice().as(alice())
 	for path, columns := range map[string][]string{"pools": keys(pools().Columns), "enrollments": keys(enrollments().Columns), "holds": keys(holds().Columns), "forges": keys(forges().Columns)} {
@@ -371,8 +368,8 @@ func keys[V any](m map[string]V) (all []string) {
 	return all
 }
 
-// When a hold ends changes for who may lift it, and for nobody else; to let runners of
-// more than a pool go on earlier is confirmed by a person.
+// Only a caller that may lift a hold may change its expiry. An earlier expiry of a hold of more than one pool needs a person's
+// confirmation.
 func TestReschedule(t *testing.T) {
 	o := newOffice().as(mel())
 	made := data[Created](t, o.ask(t, "POST", "/api/v1/pools/github/acme/gh-docker/pause", `{"reason":"flaky"}`)).Hold
@@ -406,7 +403,7 @@ func TestReschedule(t *testing.T) {
 	}
 	o.seen()
 
-	// Of an organisation, a pool or everything: later at once, earlier with a code.
+	// A hold of an organisation, a pool or everything: a later expiry at once, an earlier one with a code.
 	o.as(alice())
 	o.ask(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"upgrade","expiresIn":"2h"}`)
 	all := data[Created](t, o.ask(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"upgrade","expiresIn":"2h","confirm":"PAUSE ALL"}`)).Hold
@@ -440,8 +437,8 @@ func TestReschedule(t *testing.T) {
 	}
 }
 
-// PLANE-09: whoever administers an organisation reads in the record what was done about
-// it, by whomever; what is about others, about several, or about sign-ins, is not theirs.
+// PLANE-09: administrators of an organisation read all audit entries about it, by any actor. They do not read entries about others, about
+// several organisations, or about sign-ins.
 func TestRecordOfAnOrganisation(t *testing.T) {
 	o := newOffice().as(alice())
 	for _, path := range []string{"/api/v1/pools/github/acme/gh-nix/pause", "/api/v1/pools/github/globex/gh-nix/pause"} {

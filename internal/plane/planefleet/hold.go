@@ -17,34 +17,34 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Mode is how a hold stops runners.
+// Mode is how a hold stops runners.
 type Mode string
 
-// The modes, the mildest first.
+// The modes, mildest first.
 const (
-	Pause Mode = "Pause" // no new job; running ones finish
-	Drain Mode = "Drain" // and what ran them goes then
-	Stop  Mode = "Stop"  // and those that have not finished after ten minutes are cancelled
+	Pause Mode = "Pause" // no new job; running jobs finish
+	Drain Mode = "Drain" // like Pause, then the runners' workload is removed
+	Stop  Mode = "Stop"  // like Drain, but jobs that still run after ten minutes are cancelled
 )
 
-// How long a hold may be set for. Longer than that is forgotten.
+// The limits of a hold's duration. A longer hold would be forgotten.
 const (
 	leastHold = time.Minute
 	mostHold  = 90 * 24 * time.Hour
 )
 
-// A Draft is a hold that is to be made, with its name. The same caller who asks the
-// same again has the same name, and so finds what is there.
+// Draft is a hold to be made, with its name. The name is derived from the caller and the request, so a repeated request finds the existing
+// hold.
 type Draft struct {
 	Name      string
 	Scope     Scope
 	Mode      Mode
 	Reason    string
 	ExpiresAt *time.Time
-	Digest    string // of what was asked for
+	Digest    string // hash of the request
 }
 
-// A CreateRequest asks for a hold.
+// CreateRequest asks for a hold.
 type CreateRequest struct {
 	Scope     Scope                `json:"scope" doc:"exactly one of all, forge, and org with or without pool"`
 	Mode      Mode                 `json:"mode,omitempty" enum:"Pause,Drain,Stop" doc:"Pause without it"`
@@ -55,7 +55,7 @@ type CreateRequest struct {
 	Key       plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"the hold's name comes from it and the caller, so that a write that is sent again, to another replica too, is done once; without it from the caller, the scope and the mode"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r CreateRequest) AuditArgs() map[string]string {
 	args := map[string]string{"scope": r.Scope.String(), "mode": string(cmp.Or(r.Mode, Pause)), "reason": string(r.Reason), "org": r.Scope.Org}
 	if r.ExpiresIn != 0 {
@@ -64,7 +64,7 @@ func (r CreateRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(args)
 }
 
-// Created is what has become of a hold that was asked for.
+// Created is the result of a request for a hold.
 type Created struct {
 	Hold    Hold `json:"hold"`
 	Created bool `json:"created" doc:"false: the caller had it already, or nothing was changed"`
@@ -72,10 +72,10 @@ type Created struct {
 	Targets *int `json:"targets" doc:"how many workloads it is about; null: not known"`
 }
 
-// AuditObject names the hold for the record.
+// AuditObject returns the hold for the audit log.
 func (c Created) AuditObject() string { return c.Hold.Name }
 
-// create makes a hold, or finds it.
+// create makes a hold, or returns the existing one.
 func (d *Desk) create(ctx context.Context, p access.Permit, req CreateRequest) (e plane.Envelope[Created], err error) {
 	now := d.Plane.Now()
 	req.Mode = cmp.Or(req.Mode, Pause)
@@ -138,17 +138,16 @@ func (r CreateRequest) check() error {
 	return r.Reason.Check()
 }
 
-// digest is of all that was asked for.
+// digest returns the hash of the request.
 func (r CreateRequest) digest() string {
 	return digest(r.Scope.String(), string(r.Mode), string(r.Reason), r.ExpiresIn.String())
 }
 
-// maxNames is how many holds of one scope, mode and caller may have expired lately.
+// maxNames is the maximum number of recently expired holds of one scope, mode and caller.
 const maxNames = 32
 
-// draft is the hold that is asked for, or the one that is there: its name comes from
-// who asks and for what, so that it is found again by any replica. A hold that holds
-// nothing any more keeps its name for a while, and the next one has another.
+// draft returns the hold to be made, or the existing hold. The name is derived from the caller and the request, so every replica finds it.
+// A hold that is over keeps its name for a while, and a new one gets another name.
 func (d *Desk) draft(c access.Caller, r CreateRequest, now time.Time) (Draft, *Hold, error) {
 	draft := Draft{Scope: r.Scope, Mode: r.Mode, Reason: string(r.Reason), ExpiresAt: ending(r.ExpiresIn, now), Digest: r.digest()}
 	of := []string{who(c), "scope", r.Scope.String(), string(r.Mode)}
@@ -174,22 +173,22 @@ func (d *Desk) draft(c access.Caller, r CreateRequest, now time.Time) (Draft, *H
 	return draft, nil, problem.New(problem.Conflict, "Too many such holds of yours have expired lately.", "Send an Idempotency-Key, which gives it another name.")
 }
 
-// name is a hold's: at most 40 characters, and that of nobody else's.
+// name returns a hold's name: at most 40 characters, and unique to the scope and the hashed parts.
 func name(s Scope, of []string) string {
 	slug := s.slug()
 	return strings.TrimRight(slug[:min(len(slug), 27)], "-") + "-" + digest(of...)[:12]
 }
 
 func digest(parts ...string) string {
-	text, _ := json.Marshal(parts) // strings: nothing in them cannot be written
+	text, _ := json.Marshal(parts) // strings can always be encoded
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// who tells callers apart, on whichever device.
+// who identifies a caller, independent of the device.
 func who(c access.Caller) string { return string(c.Via) + " " + c.Identity() + " " + c.Tailnet }
 
-// A PauseRequest pauses the runners of one organisation in one pool.
+// PauseRequest pauses the runners of one organisation in one pool.
 type PauseRequest struct {
 	Forge     string               `json:"-" path:"forge"`
 	Org       string               `json:"-" path:"org"`
@@ -201,7 +200,7 @@ type PauseRequest struct {
 	Key       plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r PauseRequest) AuditArgs() map[string]string { return r.hold().AuditArgs() }
 
 func (r PauseRequest) hold() CreateRequest {

@@ -10,13 +10,13 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Ignored is that somebody does not want to be told of a drift for a while.
+// Ignored says who ignores a drift, why, and until when.
 type Ignored struct {
 	By, Reason string
-	Until      time.Time // zero: it is ignored no more
+	Until      time.Time // zero: not ignored
 }
 
-// An IgnoreRequest asks not to be told of a drift for a while.
+// IgnoreRequest asks to ignore a drift for a while.
 type IgnoreRequest struct {
 	ID        string        `json:"-" path:"id"`
 	Reason    plane.Reason  `json:"reason" doc:"why, 1 to 500 characters"`
@@ -24,33 +24,33 @@ type IgnoreRequest struct {
 	DryRun    plane.Flag    `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r IgnoreRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"drift": r.ID, "reason": string(r.Reason), "expiresIn": r.ExpiresIn.String()})
 }
 
-// An UnignoreRequest asks to be told of a drift again.
+// UnignoreRequest ends the ignoring of a drift.
 type UnignoreRequest struct {
 	ID     string       `json:"-" path:"id"`
 	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
 	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r UnignoreRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"drift": r.ID, "reason": string(r.Reason)})
 }
 
-// Ignoring is a drift as it is told from now on.
+// Ignoring is the drift after the request.
 type Ignoring struct {
 	Drift  Drift `json:"drift"`
 	DryRun bool  `json:"dryRun" doc:"nothing was changed"`
 }
 
-// AuditObject names the drift for the record.
+// AuditObject returns the drift for the audit log.
 func (i Ignoring) AuditObject() string { return i.Drift.ID }
 
-// AuditOrg names the organisation for the record.
+// AuditOrg returns the organisation for the audit log.
 func (i Ignoring) AuditOrg() string { return i.Drift.OrgName }
 
 func (d *Desk) ignore(ctx context.Context, p access.Permit, req IgnoreRequest) (e plane.Envelope[Ignoring], err error) {
@@ -67,8 +67,7 @@ func (d *Desk) unignore(ctx context.Context, p access.Permit, req UnignoreReques
 	return d.ignoring(ctx, p, req.ID, Ignored{By: p.Caller().Identity(), Reason: string(req.Reason)}, bool(req.DryRun))
 }
 
-// ignoring changes until when a drift is ignored, for who may propose changes for whose
-// it is.
+// ignoring changes until when a drift is ignored. The permit must allow its verb for the drift's organisation.
 func (d *Desk) ignoring(ctx context.Context, p access.Permit, id string, i Ignored, dryRun bool) (e plane.Envelope[Ignoring], err error) {
 	if err := plane.Reason(i.Reason).Check(); err != nil {
 		return e, err
@@ -93,7 +92,7 @@ func (d *Desk) ignoring(ctx context.Context, p access.Permit, id string, i Ignor
 	return plane.Answer(d.Plane, "DriftIgnored", Ignoring{o.Ignoring(i).For(v).(Drift), dryRun}, l.Revision, l.Sources), nil
 }
 
-// Ignoring is the drift as it is with i.
+// Ignoring returns the drift with i set.
 func (o Drift) Ignoring(i Ignored) Drift {
 	o.IgnoredUntil, o.IgnoredBy, o.IgnoredReason = nil, "", ""
 	if !i.Until.IsZero() {
@@ -102,17 +101,17 @@ func (o Drift) Ignoring(i Ignored) Drift {
 	return o
 }
 
-// A RefreshRequest asks for a new look.
+// RefreshRequest asks for a new comparison.
 type RefreshRequest struct{}
 
-// A Look is whether a source was asked to look for drift anew.
+// Look says whether a source was triggered to compare again.
 type Look struct {
 	Source  string `json:"source"`
 	Asked   bool   `json:"asked" doc:"false: it was not; message says when it looks by itself"`
 	Message string `json:"message" doc:"a sentence"`
 }
 
-// Refreshed is what looks for drift anew.
+// Refreshed lists the sources that compare again.
 type Refreshed struct {
 	Looks []Look `json:"looks" doc:"by observedAt of a source in meta of the list one sees when it has looked"`
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Drift is ignored by who may propose changes of it, with a reason and an end, and for
-// nobody else's organisation (PL-05). It is listed as ignored, and recorded.
+// A caller that may propose changes for an organisation may ignore its drift, with a reason and an expiry, and no other drift (PL-05). The
+// drift is listed as ignored and the action is audited.
 func TestIgnoreDrift(t *testing.T) {
 	o := newOffice()
 	const path, body = "/api/v1/drift/d1/ignore", `{"reason":"a trial","expiresIn":"72h"}`
@@ -50,7 +50,8 @@ func TestIgnoreDrift(t *testing.T) {
 	if d := done.Drift; d.IgnoredUntil == nil || !d.IgnoredUntil.Equal(noon.Add(72*time.Hour)) || d.IgnoredBy != "mel@acme.dev" || d.IgnoredReason != "a trial" || !d.Actions.Unignore.Allowed {
 		t.Errorf("%+v", d)
 	}
-	if d := data[plane.Overview](t, o.as(mel()).ask(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 0 { // what a hold explains is none either
+	// Drift that a hold explains does not count either.
+	if d := data[plane.Overview](t, o.as(mel()).ask(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 0 {
 		t.Errorf("the overview counts %+v", d)
 	}
 	if got := list("ignored"); len(got) != 1 || got[0].ID != "d1" || len(list("warning")) != 0 {
@@ -65,7 +66,7 @@ func TestIgnoreDrift(t *testing.T) {
 	}
 }
 
-// An overlay says what is ignored of what any source puts there, earlier or later.
+// An overlay applies to objects of all sources, present and future.
 func TestOverlayOfDrift(t *testing.T) {
 	o := newOffice()
 	is := true

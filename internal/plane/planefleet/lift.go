@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A LiftRequest lifts a hold.
+// LiftRequest lifts a hold.
 type LiftRequest struct {
 	Name    string       `json:"-" path:"name"`
 	Reason  plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
@@ -20,27 +20,27 @@ type LiftRequest struct {
 	DryRun  plane.Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r LiftRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"hold": r.Name, "reason": string(r.Reason)})
 }
 
-// Lifted is what has become of holds that were to be lifted.
+// Lifted is the result of lifting holds.
 type Lifted struct {
 	Lifted    []string `json:"lifted" doc:"names of those that are deleted; that jobs are taken again, pools say"`
 	Remaining []string `json:"remaining" doc:"names of others that hold some of the same runners still"`
 	DryRun    bool     `json:"dryRun" doc:"nothing was changed"`
 
-	org string // that all of them are of
+	org string // the organisation of all these holds
 }
 
-// AuditObject names the holds for the record.
+// AuditObject returns the holds for the audit log.
 func (l Lifted) AuditObject() string { return strings.Join(l.Lifted, ",") }
 
-// AuditOrg names the organisation for the record.
+// AuditOrg returns the organisation for the audit log.
 func (l Lifted) AuditOrg() string { return l.org }
 
-// lift lifts one hold. That somebody may pause does not say that he may lift.
+// lift lifts one hold. The right to pause does not include the right to lift.
 func (d *Desk) lift(ctx context.Context, p access.Permit, req LiftRequest) (e plane.Envelope[Lifted], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
@@ -64,7 +64,7 @@ func (d *Desk) lift(ctx context.Context, p access.Permit, req LiftRequest) (e pl
 	return d.lifted(p, []Hold{h}, bool(req.DryRun)), nil
 }
 
-// mayLift is the permit for one hold.
+// mayLift narrows the permit to one hold, or returns why the caller may not lift it.
 func (d *Desk) mayLift(p access.Permit, h Hold) (access.Permit, error) {
 	narrow, err := h.Scope.permitted(p)
 	switch why := h.liftable(plane.ViewerOf(p)); {
@@ -81,7 +81,7 @@ func (d *Desk) mayLift(p access.Permit, h Hold) (access.Permit, error) {
 	return narrow, nil
 }
 
-// lifted says what has become of holds, and what holds the same runners still.
+// lifted returns the result for the lifted holds, with the other holds that still cover the same runners.
 func (d *Desk) lifted(p access.Permit, holds []Hold, dryRun bool) plane.Envelope[Lifted] {
 	out := Lifted{Lifted: []string{}, Remaining: []string{}, DryRun: dryRun, org: holds[0].Scope.Org}
 	var some []Pool
@@ -99,7 +99,7 @@ func (d *Desk) lifted(p access.Permit, holds []Hold, dryRun bool) plane.Envelope
 	return plane.Answer(d.Plane, "HoldLifted", out, l.Revision, l.Sources)
 }
 
-// A ResumeRequest lifts what holds exactly one organisation's runners in one pool.
+// ResumeRequest lifts the holds of exactly one organisation's runners in one pool.
 type ResumeRequest struct {
 	Forge  string       `json:"-" path:"forge"`
 	Org    string       `json:"-" path:"org"`
@@ -108,12 +108,12 @@ type ResumeRequest struct {
 	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r ResumeRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"scope": Scope{Org: r.Org, Pool: r.Pool}.String(), "reason": string(r.Reason)})
 }
 
-// resume lifts the holds of exactly a pool. Those that hold more are lifted by name.
+// resume lifts the holds of exactly one pool. Callers must lift wider holds by name.
 func (d *Desk) resume(ctx context.Context, p access.Permit, req ResumeRequest) (e plane.Envelope[Lifted], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err

@@ -7,23 +7,23 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// The objects as they stand on the wire. What is not known is null.
+// The objects as the API returns them. Unknown values are null.
 
-// The states of a pool of one organisation, the worst first.
+// The states of a pool of one organisation, worst first.
 const (
-	Failing      = "Error"    // it needs a person
-	Unknown      = "Unknown"  // nobody has said
-	Degraded     = "Degraded" // it works, and something is wrong
-	Pausing      = "Pausing"  // a hold is there; that it takes no new job is not confirmed
-	Draining     = "Draining" // it takes none, and the last ones run
-	Resuming     = "Resuming" // no hold is there any more; that it takes jobs is not confirmed
+	Failing      = "Error"    // needs a person
+	Unknown      = "Unknown"  // no data yet
+	Degraded     = "Degraded" // works, but has a problem
+	Pausing      = "Pausing"  // a hold exists; not confirmed yet that no new job starts
+	Draining     = "Draining" // no new job starts; the last jobs still run
+	Resuming     = "Resuming" // no hold exists any longer; not confirmed yet that jobs start
 	Provisioning = "Provisioning"
-	Drained      = "Drained" // confirmed: it takes none, and none is left
-	Paused       = "Paused"  // confirmed: it takes none
+	Drained      = "Drained" // confirmed: no new job starts and none is left
+	Paused       = "Paused"  // confirmed: no new job starts
 	Active       = "Active"
 )
 
-// A Pool is the runners of one organisation in one pool.
+// Pool is the runners of one organisation in one pool.
 type Pool struct {
 	ID        string   `json:"id" doc:"forge/org/pool"`
 	Name      string   `json:"name"`
@@ -38,7 +38,7 @@ type Pool struct {
 	StateReason string   `json:"stateReason" doc:"why, a sentence; empty while it is active"`
 	Holds       []string `json:"holds" doc:"names of those in force"`
 	Counts      Counts   `json:"counts"`
-	// EffectiveMax and Allocated are as the fleet has written them last.
+	// EffectiveMax and Allocated are the values that the fleet wrote last.
 	EffectiveMax *int       `json:"effectiveMax" doc:"how many there may be now; 0 under a hold"`
 	Allocated    *int       `json:"allocated" doc:"how many there may be without holds"`
 	Assigned     *int       `json:"assigned" doc:"jobs that GitHub gave it, those that run with them; null: its listener does not say"`
@@ -52,10 +52,10 @@ type Pool struct {
 
 	ObservedAt time.Time `json:"observedAt"`
 
-	Settings []Setting `json:"-"` // in force, with where each comes from; nil: the pool is not known
+	Settings []Setting `json:"-"` // effective settings with their origins; nil: the pool is not known
 }
 
-// A Setting is what is in force, and where it comes from.
+// Setting is an effective setting and its origin.
 type Setting struct {
 	Name  string   `json:"name" doc:"such as scaling.max"`
 	Value string   `json:"value"`
@@ -63,20 +63,20 @@ type Setting struct {
 	Over  []Origin `json:"over" doc:"what others say, which it overrules, the nearest first"`
 }
 
-// An Origin is what somebody says of a setting.
+// Origin is a value of a setting from one object.
 type Origin struct {
 	Value string `json:"value"`
 	From  string `json:"from"`
 }
 
-// Scaling is how many runners there may be.
+// Scaling is the limits on the number of runners.
 type Scaling struct {
 	Min    int `json:"min" doc:"that wait for jobs"`
 	Max    int `json:"max" doc:"of this organisation"`
 	Budget int `json:"budget" doc:"of all organisations together"`
 }
 
-// Counts are how many runners there are.
+// Counts are the numbers of runners. A nil count is unknown.
 type Counts struct {
 	Idle    *int `json:"idle"`
 	Busy    *int `json:"busy"`
@@ -84,7 +84,7 @@ type Counts struct {
 	Failed  *int `json:"failed"`
 }
 
-// add is the sum: not known, if one of the two is not.
+// add returns the sum. A sum with an unknown part is unknown.
 func (c Counts) add(o Counts) Counts {
 	sum := func(a, b *int) *int {
 		if a == nil || b == nil {
@@ -95,20 +95,20 @@ func (c Counts) add(o Counts) Counts {
 	return Counts{sum(c.Idle, o.Idle), sum(c.Busy, o.Busy), sum(c.Pending, o.Pending), sum(c.Failed, o.Failed)}
 }
 
-// A Controller is the workload that runs the jobs.
+// Controller is the workload that runs the jobs.
 type Controller struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
-// PoolActions are what a caller may do with a pool.
+// PoolActions are the actions that the caller may take on a pool.
 type PoolActions struct {
 	Pause  plane.Action `json:"pause"`
 	Resume plane.Action `json:"resume"`
 }
 
-// An Enrollment is an organisation that has runners.
+// Enrollment is an organisation that has runners.
 type Enrollment struct {
 	ID         string            `json:"id" doc:"the org's name"`
 	Name       string            `json:"name"`
@@ -136,23 +136,23 @@ type Enrollment struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// An EnrollmentApproval is of exactly what has the digest.
+// EnrollmentApproval approves exactly the content with the digest.
 type EnrollmentApproval struct {
 	By     string    `json:"by"`
 	At     time.Time `json:"at"`
 	Digest string    `json:"digest" doc:"if it is not the enrollment's, the approval is void"`
 }
 
-// A Wish is what somebody may ask for whom it may not be done for.
+// Wish is an action that a caller may request but not make.
 type Wish string
 
-// The wishes.
+// The actions to request.
 const (
-	WishRotate   Wish = "rotate"   // another credential
-	WishOffboard Wish = "offboard" // an end
+	WishRotate   Wish = "rotate"   // a new credential
+	WishOffboard Wish = "offboard" // the end of the enrollment
 )
 
-// EnrollmentAsked is what somebody asks for.
+// EnrollmentAsked is a request for an action on an enrollment.
 type EnrollmentAsked struct {
 	What   Wish      `json:"what" enum:"rotate,offboard"`
 	By     string    `json:"by"`
@@ -160,7 +160,7 @@ type EnrollmentAsked struct {
 	Reason string    `json:"reason"`
 }
 
-// EnrollmentActions are what a caller may do with an enrollment, or ask for.
+// EnrollmentActions are the actions that the caller may take on an enrollment, or request.
 type EnrollmentActions struct {
 	Edit     plane.Action `json:"edit"`
 	Approve  plane.Action `json:"approve"`
@@ -169,7 +169,7 @@ type EnrollmentActions struct {
 	Offboard plane.Action `json:"offboard"`
 }
 
-// An EnrolledPool is a pool that an organisation uses.
+// EnrolledPool is a pool that an organisation uses.
 type EnrolledPool struct {
 	Name         string   `json:"name"`
 	Type         string   `json:"type"`
@@ -177,7 +177,7 @@ type EnrolledPool struct {
 	Repositories []string `json:"repositories"`
 }
 
-// An Adoption is a scale set that somebody else keeps, as the fleet has seen it last.
+// Adoption is an external scale set as the fleet saw it last.
 type Adoption struct {
 	Pool       string     `json:"pool" doc:"that adopts it; nobody can be enrolled in it"`
 	Namespace  string     `json:"namespace"`
@@ -190,8 +190,7 @@ type Adoption struct {
 	SeenAt     *time.Time `json:"seenAt" doc:"when GitHub was first seen to have a runner of it; null: never"`
 }
 
-// Takers are the scale sets of somebody else's that take its jobs, as people read them:
-// which pool adopts what, and whether that is held.
+// Takers describes the external scale sets that take the organisation's jobs: the pool, the scale set, and whether it is held.
 func (o Enrollment) Takers() string {
 	var all []string
 	for _, a := range o.Adopted {
@@ -204,14 +203,14 @@ func (o Enrollment) Takers() string {
 	return strings.Join(all, ",")
 }
 
-// A Quota is what an organisation's namespace may use.
+// Quota is the resource quota of an organisation's namespace.
 type Quota struct {
 	CPU    string `json:"cpu"`
 	Memory string `json:"memory"`
 	Pods   int    `json:"pods"`
 }
 
-// A Credential is what the fleet shows to the forge, without its value.
+// Credential describes the credential that the fleet presents to the forge, without its secret value.
 type Credential struct {
 	Kind           string     `json:"kind"`
 	Fingerprint    string     `json:"fingerprint"`
@@ -221,20 +220,20 @@ type Credential struct {
 	ExpiresAt      *time.Time `json:"expiresAt"`
 }
 
-// A Rotation is when a credential is to be replaced.
+// Rotation says when a credential must be replaced.
 type Rotation struct {
 	Every string     `json:"every" doc:"how old it may become; empty: any age"`
 	At    *time.Time `json:"at" doc:"when somebody wanted another one; null: nobody has"`
 }
 
-// An Offboard is how far an enrollment's end has come.
+// Offboard is the progress of ending an enrollment.
 type Offboard struct {
 	Step    string    `json:"step"`
 	Since   time.Time `json:"since"`
 	Message string    `json:"message"`
 }
 
-// A Forge is where jobs come from.
+// Forge is the place that jobs come from.
 type Forge struct {
 	ID         string            `json:"id"`
 	Name       string            `json:"name"`
@@ -250,8 +249,7 @@ type Forge struct {
 	EnrolledThere []string `json:"-"` // organisations
 }
 
-// A RateLimit is how often a forge may still be asked, for the organisation for which
-// that is least.
+// RateLimit is the forge's remaining API rate limit, for the organisation with the least left.
 type RateLimit struct {
 	Remaining int64      `json:"remaining"`
 	ResetAt   *time.Time `json:"resetAt"`
@@ -259,19 +257,18 @@ type RateLimit struct {
 
 // The kinds of drift.
 const (
-	DriftGit    = "git"    // the repository of the configuration and the cluster do not agree
-	DriftForge  = "forge"  // the cluster and the forge do not agree
-	DriftActual = "actual" // there is not what should be
+	DriftGit    = "git"    // the configuration repository and the cluster differ
+	DriftForge  = "forge"  // the cluster and the forge differ
+	DriftActual = "actual" // the desired and the actual state differ
 )
 
-// The states of a drift that nobody need see to; the others are its severities.
+// The states of a drift that needs no action. The other states are its severities.
 const (
-	Explained = "explained" // it is by a hold
-	Ignore    = "ignored"   // somebody does not want to be told of it for a while
+	Explained = "explained" // a hold is the reason for it
+	Ignore    = "ignored"   // a person ignores it for a while
 )
 
-// A Drift is one thing that is not as it should be: about an organisation's runners, or
-// about what the repository of the configuration says.
+// Drift is one difference between desired and actual state, of an organisation's runners or of an object in the configuration repository.
 type Drift struct {
 	ID          string    `json:"id" doc:"the same for as long as it stands"`
 	OrgName     string    `json:"org"`
@@ -299,7 +296,7 @@ type Drift struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// DriftActions are what a caller may do with a drift.
+// DriftActions are the actions that the caller may take on a drift.
 type DriftActions struct {
 	Ignore   plane.Action `json:"ignore"`
 	Unignore plane.Action `json:"unignore"`
@@ -307,14 +304,14 @@ type DriftActions struct {
 
 // The states of a hold.
 const (
-	Applying = "Applying" // that no new job is taken is not confirmed everywhere
-	Applied  = "Applied"  // it is
-	// Drained is that no job is left, too.
+	Applying = "Applying" // not confirmed everywhere that no new job starts
+	Applied  = "Applied"  // confirmed everywhere
+	// Drained, declared above, is also a state of a hold: no job is left either.
 	Lifting = "Lifting"
 	Expired = "Expired"
 )
 
-// A Hold is a pause of runners.
+// Hold is a pause of runners.
 type Hold struct {
 	ID            string        `json:"id" doc:"its name"`
 	Name          string        `json:"name"`
@@ -337,18 +334,18 @@ type Hold struct {
 
 	ObservedAt time.Time `json:"observedAt"`
 
-	Held   []string `json:"-"` // organisations that have a part in it
-	Digest string   `json:"-"` // of the request that it was made by; "": it was made otherwise
+	Held   []string `json:"-"` // organisations whose runners it covers
+	Digest string   `json:"-"` // hash of the request that made it; "" if no request to the plane did
 }
 
-// A HoldFailure is one workload that could not be held.
+// HoldFailure is one workload that could not be held.
 type HoldFailure struct {
 	Pool   string `json:"pool"`
 	Org    string `json:"org"`
 	Reason string `json:"reason"`
 }
 
-// HoldActions are what a caller may do with a hold.
+// HoldActions are the actions that the caller may take on a hold.
 type HoldActions struct {
 	Lift plane.Action `json:"lift"`
 }

@@ -22,8 +22,7 @@ import (
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// An office is a desk behind a real door, over a Board that a test fills, with holds
-// that are kept where the API server would keep them.
+// office is a service behind a real server, with a store that the test fills. It stores the holds in place of the API server.
 type office struct {
 	desk  *Desk
 	board *plane.Board
@@ -123,7 +122,7 @@ func (o *office) reschedule(_ context.Context, p access.Permit, h Hold, end *tim
 	return is, nil
 }
 
-// ignore shows on the Board what was asked for.
+// ignore sets the request on the object in the store.
 func (o *office) ignore(_ context.Context, p access.Permit, d Drift, i Ignored, dryRun bool) error {
 	if err := p.Require(access.ConfigPropose, o.desk.Plane.Now()); err != nil {
 		return err
@@ -134,7 +133,7 @@ func (o *office) ignore(_ context.Context, p access.Permit, d Drift, i Ignored, 
 	return nil
 }
 
-// newest reads the record, the newest entry first.
+// newest reads the audit log, newest entry first.
 func (o *office) newest(_ context.Context, yield func(plane.Recorded) bool) (damaged int, err error) {
 	o.mu.Lock()
 	all := slices.Clone(o.entries)
@@ -147,7 +146,7 @@ func (o *office) newest(_ context.Context, yield func(plane.Recorded) bool) (dam
 	return 0, nil
 }
 
-// seen puts the holds that are stored onto the Board, as the watch does.
+// seen copies the stored holds to the plane's store, as the watch does.
 func (o *office) seen() {
 	o.mu.Lock()
 	var all []plane.Object
@@ -177,8 +176,7 @@ func runners(forge, org, pool string, change func(*Pool)) Pool {
 	return p
 }
 
-// fill puts two organisations on the Board, which share a pool, one of them at a
-// forge that the other does not use.
+// fill puts two organisations in the plane's store. They share a pool, and one of them uses a forge that the other does not use.
 func (o *office) fill() {
 	hidden := func(p *Pool) { p.Counts.Busy, p.StateReason, p.State = nil, "globex secret", Degraded }
 	for k, all := range map[plane.Kind][]plane.Object{
@@ -232,7 +230,7 @@ func amy() access.Caller   { return person("amy@acme.dev") }
 func mel() access.Caller   { return person("mel@acme.dev") }
 func pat() access.Caller   { return person("pat@platform.dev") }
 
-// An answer as others read it.
+// answer is a response as a client decodes it.
 type answer struct {
 	Status int    `json:"-"`
 	Text   string `json:"-"`

@@ -10,17 +10,16 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// maxList bounds a list of runners, in bytes.
+// maxList is the maximum size of a list of runners, in bytes.
 const maxList = 16 << 20
 
-// The operations: both ends are made from these, and so are the reference, the tools
-// and tka's commands.
+// The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
 var (
 	ListPools = door.Op[ListRequest, plane.Envelope[[]Pool]]{Pattern: "GET " + plane.Base + "/pools", Verb: access.FleetRead, MaxAnswer: maxList,
 		Doc: "List the runners of each organisation in each pool.", Answers: []plane.Envelope[[]Pool]{plane.ExamplePage("PoolList", examplePool())}, Refusals: plane.Reading}
 	GetPool = door.Op[PoolRequest, plane.Envelope[Pool]]{Pattern: "GET " + plane.Base + "/pools/{forge}/{org}/{pool}", Verb: access.FleetRead,
 		Doc: "Show the runners of one organisation in one pool.", Example: examplePoolRequest, Answers: []plane.Envelope[Pool]{plane.Example("Pool", examplePool())}, Refusals: plane.Finding}
-	// ListRunners is under the path that the existing dashboard and its tools use.
+	// ListRunners has the path that the existing dashboard and its tools use.
 	ListRunners = door.Op[RunnersRequest, plane.Envelope[Runners]]{Pattern: "GET /api/runners", Verb: access.FleetRead, MaxAnswer: maxList,
 		Doc: "Show the runners, grouped by forge.", Answers: []plane.Envelope[Runners]{plane.Example("Runners", Runners{[]ForgeRunners{{Forge: "github", Type: "github", Source: "ok",
 			Counts: Counts{new(1), new(2), new(0), new(0)}, Orgs: []string{"acme"}, Runners: []Pool{examplePool()}}}})}, Refusals: plane.Reading}
@@ -79,7 +78,7 @@ var (
 		Refusals: slices.Concat(plane.Limited, []problem.Code{problem.NotFound, problem.Validation, problem.MediaType, problem.TooLarge})}
 )
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return append(d.named(),
 		plane.Behind(d.Plane, ListPools, d.pools), plane.Behind(d.Plane, GetPool, d.pool), plane.Behind(d.Plane, ListRunners, d.runners),
@@ -110,7 +109,7 @@ func examplePool() Pool {
 		Actions: &PoolActions{Pause: plane.Action{Allowed: true}, Resume: plane.Action{Why: "Nothing holds it."}}, ObservedAt: plane.ExampleTime}
 }
 
-// ExampleEnrollment is an organisation, for the reference.
+// ExampleEnrollment returns an organisation, for the reference.
 func ExampleEnrollment() Enrollment {
 	return Enrollment{ID: "acme", Name: "acme", Forge: "github", ConfigURL: "https://github.com/acme", Isolation: "None", Phase: "Active",
 		Pools: []EnrolledPool{{Name: "gh-nix", Type: "Shared", Repositories: []string{}}}, Adopted: []Adoption{}, Owners: []string{"amy@acme.dev"}, Members: []string{}, Conditions: []plane.Condition{}, RequestedBy: []string{}, ObservedAt: plane.ExampleTime}

@@ -1,8 +1,6 @@
-// Package planefleet is what operators see of the CI runners and ask for: the runners
-// of each organisation, where their jobs come from, and holds, which pause them. It
-// keeps law 2: whoever goes far is asked twice, and nobody pauses or lifts for an
-// organisation that is not theirs.
+// Package planefleet shows the CI runners of each organisation and their forges, and manages holds, which pause runners. It keeps law 2:
+// actions on many runners need a confirmation, and callers pause and lift only for organisations that their role covers.
 //
-// It is a part of the plane's desk. What a hold does is decided in the fleet; that it
-// has been confirmed is said only when the fleet says so.
+// It is a part of the plane's API. The fleet controllers apply the holds, and the plane reports a hold as confirmed only when the fleet has
+// confirmed it.
 package planefleet

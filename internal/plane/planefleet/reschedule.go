@@ -11,8 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A RescheduleRequest changes when a hold ends by itself. Nothing else of a hold ever
-// changes.
+// RescheduleRequest changes the expiry of a hold. No other field of a hold ever changes.
 type RescheduleRequest struct {
 	Name      string        `json:"-" path:"name"`
 	ExpiresIn door.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, from now on, 1m to 2160h; without it, it does not"`
@@ -22,7 +21,7 @@ type RescheduleRequest struct {
 	Match     plane.Text    `json:"-" header:"If-Match" doc:"the hold's version as the caller knows it: of another one nothing is changed"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r RescheduleRequest) AuditArgs() map[string]string {
 	args := map[string]string{"hold": r.Name, "reason": string(r.Reason), "expiresIn": "never"}
 	if r.ExpiresIn != 0 {
@@ -31,21 +30,20 @@ func (r RescheduleRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(args)
 }
 
-// Rescheduled is a hold with the end that it has now.
+// Rescheduled is a hold with its new expiry.
 type Rescheduled struct {
 	Hold   Hold `json:"hold"`
 	DryRun bool `json:"dryRun" doc:"nothing was changed"`
 }
 
-// AuditObject names the hold for the record.
+// AuditObject returns the hold for the audit log.
 func (r Rescheduled) AuditObject() string { return r.Hold.Name }
 
-// AuditOrg names the organisation for the record.
+// AuditOrg returns the organisation for the audit log.
 func (r Rescheduled) AuditOrg() string { return r.Hold.Scope.Org }
 
-// reschedule changes when a hold ends by itself. Who may lift it may do that. To end it
-// earlier lets runners take jobs earlier: so of more than a pool of an organisation a
-// person confirms it, as a lift.
+// reschedule changes the expiry of a hold. A caller that may lift the hold may do this. An earlier end lets runners take jobs earlier. For
+// a hold of more than one pool of one organisation a person must confirm that, as for a lift.
 func (d *Desk) reschedule(ctx context.Context, p access.Permit, req RescheduleRequest) (e plane.Envelope[Rescheduled], err error) {
 	if err := checkEnd(req.ExpiresIn); err != nil {
 		return e, err
@@ -82,7 +80,7 @@ func (d *Desk) reschedule(ctx context.Context, p access.Permit, req RescheduleRe
 	return plane.Answer(d.Plane, "HoldRescheduled", Rescheduled{is.For(plane.ViewerOf(p)).(Hold), bool(req.DryRun)}, l.Revision, l.Sources), nil
 }
 
-// checkEnd refuses a time that is no hold's.
+// checkEnd returns an error for a duration outside leastHold to mostHold. Zero means no expiry.
 func checkEnd(in door.Duration) error {
 	if d := time.Duration(in); d != 0 && (d < leastHold || d > mostHold) {
 		return plane.Invalid("expiresIn", in.String()+" is not 1m to 2160h.", "Leave it out for a hold that does not end by itself.")
@@ -90,7 +88,7 @@ func checkEnd(in door.Duration) error {
 	return nil
 }
 
-// ending is when a hold ends by itself; nil: it does not.
+// ending returns when a hold expires, or nil if it does not.
 func ending(in door.Duration, now time.Time) *time.Time {
 	if in == 0 {
 		return nil
@@ -98,5 +96,5 @@ func ending(in door.Duration, now time.Time) *time.Time {
 	return new(now.Add(time.Duration(in)).UTC().Truncate(time.Second))
 }
 
-// sooner reports whether end is before what was; nil is never.
+// sooner reports whether end is before was. nil means never.
 func sooner(end, was *time.Time) bool { return end != nil && (was == nil || end.Before(*was)) }

@@ -19,9 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write the role matrix into testdata")
 
-// ID-12, PLANE-04: every operation for every kind of caller, and holds of every scope.
-// Each refusal is declared, each visit leaves one entry, and who is refused is told
-// nothing of another organisation.
+// ID-12, PLANE-04: every operation for every kind of caller, and holds of every scope. Each error is declared and each request has one
+// audit entry. A refused caller learns nothing of another organisation.
 func TestRoles(t *testing.T) {
 	with := func(c access.Caller, f func(*access.Caller)) access.Caller { f(&c); return c }
 	tagged := func(rule string) access.Caller {

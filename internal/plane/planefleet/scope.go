@@ -9,8 +9,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// A Scope is what a hold holds: everything, a forge, an organisation, a pool, or a
-// pool of an organisation.
+// Scope is what a hold covers: everything, a forge, an organisation, a pool, or a pool of an organisation.
 type Scope struct {
 	All   bool   `json:"all,omitempty" doc:"every runner of the fleet"`
 	Forge string `json:"forge,omitempty" doc:"all of a forge"`
@@ -20,7 +19,7 @@ type Scope struct {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
-// check refuses what is no scope. No sign stands for several names (MC-05).
+// check returns an error for an invalid scope. Wildcards are not allowed (MC-05).
 func (s Scope) check() error {
 	n := 0
 	for _, given := range []bool{s.All, s.Forge != "", s.Org != "" || s.Pool != ""} {
@@ -39,10 +38,10 @@ func (s Scope) check() error {
 	return nil
 }
 
-// wide is whether it is more than one pool of one organisation.
+// wide reports whether the scope covers more than one pool of one organisation.
 func (s Scope) wide() bool { return s.Org == "" || s.Pool == "" }
 
-// Holds is whether it is about runners.
+// Holds reports whether the scope covers p.
 func (s Scope) Holds(p Pool) bool {
 	switch {
 	case s.All:
@@ -53,8 +52,7 @@ func (s Scope) Holds(p Pool) bool {
 	return (s.Org == "" || s.Org == p.OrgName) && (s.Pool == "" || s.Pool == p.Name)
 }
 
-// permitted narrows a permit to the scope: to an organisation's own people, and to
-// whose role is for all where it is about several.
+// permitted narrows a permit to the scope. A scope of several organisations needs a role for all of them.
 func (s Scope) permitted(p access.Permit) (access.Permit, error) {
 	if s.Org != "" {
 		return p.In(s.Org)
@@ -62,7 +60,7 @@ func (s Scope) permitted(p access.Permit) (access.Permit, error) {
 	return p.InAll()
 }
 
-// String is what is held, as people say it.
+// String describes the scope for people.
 func (s Scope) String() string {
 	switch {
 	case s.All:
@@ -77,7 +75,7 @@ func (s Scope) String() string {
 	return "pool " + s.Pool + " of " + s.Org
 }
 
-// phrase is what is to be typed for what goes far.
+// phrase returns the phrase that the caller must type to confirm an action on the scope.
 func (s Scope) phrase(verb string) string {
 	if s.All {
 		return verb + " ALL"
@@ -86,7 +84,7 @@ func (s Scope) phrase(verb string) string {
 	return verb + " " + strings.ToUpper(noun) + " " + name
 }
 
-// slug begins the name of a hold.
+// slug returns the beginning of the hold's name.
 func (s Scope) slug() string {
 	switch {
 	case s.All:

@@ -11,12 +11,12 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// What the Board asks of objects, and what of them is for whom.
+// The methods that the plane's store needs of the objects, and what each caller may see of them.
 
 // Key returns "forge/org/pool".
 func (o Pool) Key() string { return o.ID }
 
-// Org returns whose runners they are.
+// Org returns the organisation of the runners.
 func (o Pool) Org() string { return o.OrgName }
 
 // Observed implements [plane.Object].
@@ -39,10 +39,10 @@ func (o Pool) Trouble() (plane.Severity, string, string) {
 	return "", "", ""
 }
 
-// scope is what a hold of exactly these runners holds.
+// scope returns the scope of a hold of exactly these runners.
 func (o Pool) scope() Scope { return Scope{Org: o.OrgName, Pool: o.Name} }
 
-// For implements [plane.Personal]: it says what the caller may do.
+// For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Pool) For(v plane.Viewer) plane.Object {
 	var a PoolActions
 	switch {
@@ -65,10 +65,10 @@ func (o Pool) For(v plane.Viewer) plane.Object {
 	return o
 }
 
-// Key returns the id of the finding.
+// Key returns the id of the drift.
 func (o Drift) Key() string { return o.ID }
 
-// Org returns whose runners it is about.
+// Org returns the organisation of the runners.
 func (o Drift) Org() string { return o.OrgName }
 
 // Observed implements [plane.Object].
@@ -77,7 +77,7 @@ func (o Drift) Observed() time.Time { return o.ObservedAt }
 // At implements [plane.Object].
 func (o Drift) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
 
-// Stands implements [plane.Standing]: how bad it is, or why nobody need see to it.
+// Stands implements [plane.Standing]: the severity, or the reason why no action is needed.
 func (o Drift) Stands() string {
 	switch {
 	case o.ExplainedBy != "":
@@ -88,7 +88,7 @@ func (o Drift) Stands() string {
 	return o.Severity
 }
 
-// For implements [plane.Personal]: it says what the caller may do.
+// For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Drift) For(v plane.Viewer) plane.Object {
 	var a DriftActions
 	switch {
@@ -109,16 +109,16 @@ func (o Drift) For(v plane.Viewer) plane.Object {
 	return o
 }
 
-// Settled implements [plane.Settled]: a hold explains it, or somebody ignores it.
+// Settled implements [plane.Settled]: a hold explains the drift, or a person ignores it.
 func (o Drift) Settled() bool { return o.ExplainedBy != "" || o.IgnoredUntil != nil }
 
-// Trouble implements [plane.Standing]: the runners say themselves that they are degraded.
+// Trouble implements [plane.Standing]. It reports nothing, because the pool itself reports that it is degraded.
 func (o Drift) Trouble() (plane.Severity, string, string) { return "", "", "" }
 
-// Key returns the org's name.
+// Key returns the organisation's name.
 func (o Enrollment) Key() string { return o.ID }
 
-// Org returns the org's name.
+// Org returns the organisation's name.
 func (o Enrollment) Org() string { return o.Name }
 
 // Observed implements [plane.Object].
@@ -156,7 +156,7 @@ func (o Enrollment) Trouble() (plane.Severity, string, string) {
 	return "", "", ""
 }
 
-// For implements [plane.Personal]: it says what the caller may do.
+// For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Enrollment) For(v plane.Viewer) plane.Object {
 	ends := "It is ending already."
 	if o.Phase != "Draining" && o.Phase != "Offboarded" && o.Offboard == nil {
@@ -187,7 +187,7 @@ func (o Enrollment) For(v plane.Viewer) plane.Object {
 	return o
 }
 
-// condition is the status of one of its conditions; "" if nobody has said.
+// condition returns the status of one condition, or "" if it is missing.
 func (o Enrollment) condition(kind string) string {
 	for _, c := range o.Conditions {
 		if c.Type == kind {
@@ -200,7 +200,7 @@ func (o Enrollment) condition(kind string) string {
 // Key returns the name.
 func (o Forge) Key() string { return o.ID }
 
-// Org returns "": a forge is of all that are enrolled there.
+// Org returns "": a forge belongs to all organisations that are enrolled there.
 func (o Forge) Org() string { return "" }
 
 // Orgs implements [plane.Shared].
@@ -231,8 +231,8 @@ func (o Forge) Trouble() (plane.Severity, string, string) {
 	return plane.Error, "Unreachable", "The forge does not answer: nothing at it can be confirmed."
 }
 
-// For implements [plane.Personal]: how often it may be asked, and what its conditions
-// say, is about all organisations.
+// For implements [plane.Personal]. It hides the rate limit and the condition messages, which are about all organisations, from callers of
+// one.
 func (o Forge) For(v plane.Viewer) plane.Object {
 	if !v.Everywhere(access.FleetRead) {
 		o.RateLimit = nil
@@ -247,10 +247,10 @@ func (o Forge) For(v plane.Viewer) plane.Object {
 // Key returns the name.
 func (o Hold) Key() string { return o.ID }
 
-// Org returns whose runners it holds, "" for those of several.
+// Org returns the organisation of the runners, or "" if the hold covers several.
 func (o Hold) Org() string { return o.Scope.Org }
 
-// Orgs implements [plane.Shared]: whoever's runners it holds.
+// Orgs implements [plane.Shared]: the organisations whose runners the hold covers.
 func (o Hold) Orgs() []string { return o.Held }
 
 // Observed implements [plane.Object].
@@ -262,7 +262,7 @@ func (o Hold) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
 // Stands implements [plane.Standing].
 func (o Hold) Stands() string { return o.State }
 
-// Trouble implements [plane.Standing]: that a hold is there, is something to know.
+// Trouble implements [plane.Standing]. A wide hold is itself a warning.
 func (o Hold) Trouble() (plane.Severity, string, string) {
 	switch {
 	case len(o.Failed) > 0:
@@ -273,7 +273,7 @@ func (o Hold) Trouble() (plane.Severity, string, string) {
 	return "", "", ""
 }
 
-// over says why it holds nothing any more; "": it does.
+// over returns why the hold no longer has an effect, or "" if it has.
 func (o Hold) over() string {
 	switch o.State {
 	case Lifting:
@@ -284,7 +284,7 @@ func (o Hold) over() string {
 	return ""
 }
 
-// For implements [plane.Personal]: the numbers of a hold are about all that it holds.
+// For implements [plane.Personal]. It hides the counts, which are about all that the hold covers, from callers that may not see all of it.
 func (o Hold) For(v plane.Viewer) plane.Object {
 	if !v.In(o.Scope.Org, access.FleetRead) {
 		o.Targets, o.Applied, o.Drained, o.RemainingJobs = nil, nil, nil, nil
@@ -305,7 +305,7 @@ func (o Hold) For(v plane.Viewer) plane.Object {
 	return o
 }
 
-// liftable says why the caller may not lift it; "": he may.
+// liftable returns why the caller may not lift the hold, or "" if the caller may.
 func (o Hold) liftable(v plane.Viewer) string {
 	c := v.Caller()
 	switch {

@@ -4,7 +4,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// The lists: their columns, by which they are searched and sorted, and their states.
+// The tables of the lists: the columns for search and sort, and the states.
 
 func pools() plane.Table[Pool] {
 	return plane.Table[Pool]{Kind: plane.KindPool, Name: "PoolList", Columns: map[string]func(Pool) string{

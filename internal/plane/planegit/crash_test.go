@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// mortal is a repository at whose merge the process ends, before the forge has heard of
-// it or after.
+// mortal is a repository at whose Merge the process ends, before or after the forge receives the request.
 type mortal struct {
 	planechange.Repository
 	after bool
@@ -29,14 +28,12 @@ func (m mortal) Merge(ctx context.Context, number int, head string) error {
 			return err
 		}
 	}
-	runtime.Goexit() // nothing that comes after it is done
+	runtime.Goexit() // no later code runs
 	return nil
 }
 
-// PLANE-18: the replica that merges is killed in the middle of it. The one that takes
-// over says what is true: merged, if the forge has done it, and else open again. The
-// approval is used up either way, so nothing is merged twice, and nothing by an approval
-// that was already taken.
+// PLANE-18: the replica is killed in the middle of a merge. Its successor determines the true state: merged, if the forge did it, and
+// otherwise open again. The approval is used up either way. So nothing is merged twice, and no approval is used twice.
 func TestPLANE18_Merge(t *testing.T) {
 	for _, at := range []string{"github", "gitlab"} {
 		for _, after := range []bool{false, true} {
@@ -75,7 +72,7 @@ func TestPLANE18_Merge(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
-				go func() { defer close(done); f.watch.Run(ctx) }() // as the next one does
+				go func() { defer close(done); f.watch.Run(ctx) }() // as the next replica does
 				defer func() { cancel(); <-done }()
 				if after {
 					f.state(c.ID, "merged")

@@ -29,7 +29,7 @@ import (
 
 const pool = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerPool\nmetadata: {name: %s}\nspec: {forge: github, runsOn: [nix], scaling: {min: %d, max: 5, budget: 20}}\n"
 
-// drifting compares the repository of a flow with what is live of that flow.
+// drifting compares the repository of a flow with the flow's live objects.
 type drifting struct {
 	*flow
 	*planedrift.Check
@@ -50,7 +50,7 @@ func newDrifting(t *testing.T, at, pattern string) *drifting {
 			return repository.ReadFile(ctx, "", path)
 		},
 		Files: func(ctx context.Context) (planechange.Files, error) { return repository.Files(ctx, pattern) },
-		Live: func(ctx context.Context) (map[change.Ref]map[string]any, error) { // those of this test
+		Live: func(ctx context.Context) (map[change.Ref]map[string]any, error) { // the objects of this test only
 			all, err := kept.All(ctx)
 			for r := range all {
 				if !strings.HasPrefix(r.Name, f.ns) {
@@ -67,7 +67,7 @@ func newDrifting(t *testing.T, at, pattern string) *drifting {
 	return d
 }
 
-// look looks after a while, and returns what is told.
+// look compares after wait, and returns what is reported.
 func (d *drifting) look(wait time.Duration) (found []string) {
 	d.Helper()
 	d.flow.mu.Lock()
@@ -90,9 +90,8 @@ func (d *drifting) same(got []string, want ...string) {
 	}
 }
 
-// In a repository with a file for each object, what was never applied is told, and no
-// longer when it is: at both forges. While nobody commits anything the forge is asked
-// for the branch's head, and for nothing else.
+// In a repository with one file per object, an object that was never applied is reported until it is applied, at both forges. Without a new
+// commit the forge is queried only for the branch's head.
 func TestGitDriftOfFiles(t *testing.T) {
 	for _, at := range []string{"github", "gitlab"} {
 		t.Run(at, func(t *testing.T) {
@@ -118,8 +117,7 @@ func TestGitDriftOfFiles(t *testing.T) {
 	}
 }
 
-// The files that may be objects' are listed once for each commit; and those that cannot
-// all be told are not told at all.
+// The files are listed once per commit. If the list is incomplete, it is an error.
 func TestFiles(t *testing.T) {
 	for _, at := range []string{"github", "gitlab"} {
 		t.Run(at, func(t *testing.T) {
@@ -164,9 +162,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Drift between git and what is live: what the repository
-// says, and what is live on a real API server, differ in a field, in an object that only
-// one of them has, and in one that would be refused. What nobody knows is no drift.
+// Drift between git and a real API server: in a field, in an object that only one side has, and in one that the API server would refuse.
+// Unknown state is not drift.
 func TestGitDrift(t *testing.T) {
 	d := newDrifting(t, "github", file)
 	f, check, board, look, same := d.flow, d.Check, d.Board, d.look, d.same
@@ -181,7 +178,7 @@ func TestGitDrift(t *testing.T) {
 	f.apply("RunnerPool", names[1])
 	same(look(time.Minute))
 
-	// Somebody changes what is live, and makes what nobody wrote.
+	// A live object is changed, and one is made that is not in git.
 	live := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": names[0]}}}
 	f.must(f.admin.Patch(t.Context(), live, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"scaling":{"max":8}}}`))))
 	extra := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": names[2]},
@@ -190,7 +187,7 @@ func TestGitDrift(t *testing.T) {
 	same(look(time.Minute))
 	same(look(6*time.Minute), "-a spec.scaling.max", "-c Unwritten")
 
-	// The forge is away: what was found stays, and its source says so.
+	// The forge is down: the drift stays, and its source says so.
 	f.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
 	if err := check.Look(t.Context()); err == nil {
 		t.Error("the forge is away, and nothing is wrong")
@@ -200,7 +197,7 @@ func TestGitDrift(t *testing.T) {
 	}
 	f.github.Fault(nil)
 
-	// What would be refused is told; what is mended is gone.
+	// An object that would be refused is reported. Corrected drift is gone.
 	f.must(f.admin.Delete(t.Context(), extra))
 	write(9)
 	same(look(time.Minute))

@@ -52,12 +52,12 @@ func (f *flow) forged() {
 	}
 }
 
-// named is an enrollment by its name.
+// named returns an enrollment object with the name.
 func (f *flow) named(org string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerEnrollment", "metadata": map[string]any{"name": org}}}
 }
 
-// live is an enrollment of the cluster; nil: there is none.
+// live returns an enrollment of the cluster, or nil.
 func (f *flow) live(org string) *unstructured.Unstructured {
 	f.Helper()
 	o := f.named(org)
@@ -69,8 +69,8 @@ func (f *flow) live(org string) *unstructured.Unstructured {
 	return o
 }
 
-// PLANE-11, FLEET-15: where git approves, an organisation is asked for, changed, rotated
-// and ended by pull requests, which make and delete its file; the plane writes nothing.
+// PLANE-11, FLEET-15: where git approves, pull requests enroll, change, rotate and end an organisation. They create and delete its file,
+// and the plane writes nothing.
 func TestFLEET15_Enroll(t *testing.T) {
 	for _, at := range []string{"github", "gitlab"} {
 		t.Run(at, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": "0123456"}, nil); code != problem.Conflict {
 				t.Errorf("of another commit: %s", code)
 			}
-			// It is declined, which its pull request says with the reason, and asked for again.
+			// The request is declined, with the reason on the pull request, and made again.
 			no := map[string]any{"reason": "they have runners @home /merge", "seen": first.Head}
 			for who, want := range map[string]problem.Code{"gus@globex.dev": problem.Forbidden, "olga@platform.dev": problem.Forbidden} {
 				if code := f.ask(who, "POST", "/enrollments/globex/decline", no, nil); code != want {
@@ -163,7 +163,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 				t.Fatalf("%v, %q", there, text)
 			}
 
-			// Its credential, by a patch of the same file; who runs the platform approves it, and not who asked.
+			// The rotation changes the same file. A platform administrator approves it, but not the requester.
 			do("pat@platform.dev", "POST", "/enrollments/globex/rotate", map[string]any{"reason": "a laptop was lost"}, "proposed")
 			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": o.Seen}, nil); code != problem.SelfApproval {
 				t.Errorf("one's own: %s", code)
@@ -177,7 +177,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 				t.Errorf("%q", text)
 			}
 
-			// Its end deletes the file. What was given up is asked for again.
+			// The end deletes the file. A change that was given up can be requested again.
 			end := do("gus@globex.dev", "POST", "/enrollments/globex/offboard", map[string]any{"reason": "they move"}, "proposed").Change
 			if code := f.ask("gus@globex.dev", "POST", "/changes/"+end.ID+"/close", map[string]any{"reason": "they stay"}, nil); code != "" {
 				t.Fatal(code)
@@ -192,7 +192,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 			if text, there := onMain(); there {
 				t.Errorf("%q", text)
 			}
-			// Each visit left its entry, with who asked for what.
+			// Each request has an audit entry with its actor and its target.
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if !slices.ContainsFunc(f.entries, func(e audit.Entry) bool {
@@ -206,8 +206,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 	}
 }
 
-// PL-06: where the plane approves, what was asked for is written, by the same API, and
-// what goes far is asked for twice.
+// PL-06: where the plane approves, the same API writes the enrollment, and an action with wide effect needs a second request.
 func TestPL06_EnrollByPlane(t *testing.T) {
 	f := newFlow(t, "github")
 	f.forged()
@@ -277,7 +276,7 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 	}
 }
 
-// comments are what a pull or merge request was told.
+// comments returns the comments on a pull or merge request.
 func (f *flow) comments(number int) []string {
 	if f.github != nil {
 		return f.github.Pulls(f.repository)[number-1].Comments
@@ -285,7 +284,7 @@ func (f *flow) comments(number int) []string {
 	return f.gitlab.MergeRequests("platform/fleet")[number-1].Notes
 }
 
-// byPlane has the plane approve.
+// byPlane lets the plane approve.
 func (f *flow) byPlane() {
 	c, err := installed()
 	f.must(err)
@@ -293,9 +292,8 @@ func (f *flow) byPlane() {
 	f.must(err)
 }
 
-// ID-12, PLANE-04: every operation for every kind of caller, where git approves and where
-// the plane does. Each refusal is declared, each visit leaves one entry, and nothing is
-// changed.
+// ID-12, PLANE-04: every operation for every kind of caller, where git approves and where the plane does. Each error is declared, each
+// request has one audit entry, and nothing changes.
 func TestRoles(t *testing.T) {
 	f := newFlow(t, "github")
 	f.forged()
@@ -370,7 +368,7 @@ func TestRoles(t *testing.T) {
 				}
 				fmt.Fprintf(&got, "%-6s %-24s %-45s %s\n", mode, p.name, op.Pattern, what)
 				f.mu.Lock()
-				if len(f.entries) != 1 || f.entries[0].Verb != "" && f.entries[0].Verb != op.Verb { // "": refused before it was decided
+				if len(f.entries) != 1 || f.entries[0].Verb != "" && f.entries[0].Verb != op.Verb { // "": refused before the decision
 					t.Errorf("%s %s: %+v", p.name, op.Pattern, f.entries)
 				}
 				f.mu.Unlock()

@@ -71,19 +71,19 @@ spec:
 `
 )
 
-// A format is one way of keeping the same objects, and what tests look for in it.
+// format is one way to store the same objects, with the text that tests expect.
 type format struct {
 	name, file, text string
 	book             planechange.Book
-	raised           [2]string // lines that go and come with another max
-	kept             string    // of the comment in them
-	node             [2]string // isolation, and another
+	raised           [2]string // lines removed and added for another max
+	kept             string    // the comment in them
+	node             [2]string // isolation, before and after
 }
 
 var manifests = format{name: "yaml", file: file, text: text, book: change.Manifests{Pattern: file},
 	raised: [2]string{"-    max: 5    # what the nodes carry", "+    max: 8 # what the nodes carry"}, kept: "max: 8 # what the nodes carry", node: [2]string{"isolation: None", "isolation: Node"}}
 
-// formats are all of them.
+// formats returns all formats.
 func formats() []format {
 	const file = "tofu/stacks/arc-runners/terraform.tfvars"
 	book, err := stack.New(stack.Stack{Path: file, Keys: map[string]map[string]string{
@@ -142,11 +142,10 @@ var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
 
 func TestMain(m *testing.M) {
 	ctrllog.SetLogger(logr.Discard())
-	os.Exit(m.Run()) // with which the shared cluster ends
+	os.Exit(m.Run()) // the shared cluster ends with it
 }
 
-// A flow is the plane's desk for changes, behind a real door, over a real API server and
-// a forge.
+// flow is the plane's service for changes, behind a real server, with a real API server and a forge.
 type flow struct {
 	*testing.T
 	format
@@ -165,11 +164,11 @@ type flow struct {
 	now     time.Time
 	caller  access.Login
 	as      *access.Caller // instead of caller
-	refused error          // by who says who is calling
+	refused error          // of the identification
 	pat     bool           // has a role
 	entries []audit.Entry
-	said    strings.Builder // every answer
-	secrets []string        // of the plane's, at the forge
+	said    strings.Builder // every response
+	secrets []string        // of the plane, at the forge
 }
 
 func (f *flow) policy() access.PlanePolicy {
@@ -273,7 +272,7 @@ func (f *flow) must(err error) {
 	}
 }
 
-// ask is a request of somebody's; the answer's data is read into out.
+// ask sends a request as a person and decodes the data of the response into out.
 func (f *flow) ask(who, method, path string, body, out any) problem.Code {
 	f.Helper()
 	f.mu.Lock()
@@ -312,7 +311,7 @@ func wanted(kind, name, patch string) map[string]any {
 	return map[string]any{"kind": kind, "name": name, "patch": json.RawMessage(patch), "reason": "the queue is long"}
 }
 
-// onMain is the file as it would be applied.
+// onMain returns the file on the applied branch.
 func (f *flow) onMain() string {
 	if f.github != nil {
 		return f.github.Commit(f.repository, "main").Files[f.file]
@@ -321,10 +320,10 @@ func (f *flow) onMain() string {
 	return s
 }
 
-// push adds a commit of somebody's to a branch, as people do at the forge.
+// push adds a person's commit to a branch, as at the forge.
 func (f *flow) push(branch, login, content string) { f.commit(branch, login, f.file, content) }
 
-// pushTo is [flow.push] of another file.
+// pushTo is [flow.push] for another file.
 func (f *flow) pushTo(branch, file, content string) {
 	f.commit(branch, "mallory@acme.dev", file, content)
 }
@@ -337,7 +336,7 @@ func (f *flow) commit(branch, login, file, content string) {
 	f.gitlab.Push("platform/fleet", branch, login, "mine", map[string]*string{file: &content})
 }
 
-// apply does what whoever applies the repository does.
+// apply applies the repository, as the deployment tool does.
 func (f *flow) apply(kind, name string) {
 	f.Helper()
 	spec, there, err := f.book.Spec([]byte(f.onMain()), change.Ref{Kind: kind, Name: name})
@@ -364,7 +363,7 @@ func (f *flow) state(id, want string) planechange.Change {
 	return c
 }
 
-// everywhere runs a test at both forges, and in each format.
+// everywhere runs a test at both forges and in each format.
 func everywhere(t *testing.T, do func(*testing.T, *flow)) {
 	for _, at := range []string{"github", "gitlab"} {
 		for _, x := range formats() {
@@ -373,8 +372,7 @@ func everywhere(t *testing.T, do func(*testing.T, *flow)) {
 	}
 }
 
-// PLANE-11, FLEET-15: from a preview to what is live, at both forges; the diff is that of
-// the real file.
+// PLANE-11, FLEET-15: from a preview to the live object, at both forges. The diff is that of the real file.
 func TestPLANE11_Flow(t *testing.T) {
 	everywhere(t, func(t *testing.T, f *flow) {
 		var seen planechange.Preview
@@ -407,7 +405,7 @@ func TestPLANE11_Flow(t *testing.T) {
 		if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/approve", decide, &c); code != "" || c.State != "approved" {
 			t.Fatal(code, c.State)
 		}
-		// Of many at once one merges.
+		// Of several concurrent merges one succeeds.
 		f.mu.Lock()
 		f.caller = "pat@platform.dev"
 		f.mu.Unlock()
@@ -455,8 +453,8 @@ func TestPLANE11_Flow(t *testing.T) {
 	})
 }
 
-// PL-06: by the proposer, by a co-author, by who lost the role, of another commit, a
-// second time: none of it is an approval.
+// PL-06: an approval does not count if the proposer, a co-author or a person who lost the role gives it. It does not count for another
+// commit, or a second time.
 func TestPL06_Flow(t *testing.T) {
 	everywhere(t, func(t *testing.T, f *flow) {
 		var c planechange.Change
@@ -487,7 +485,7 @@ func TestPL06_Flow(t *testing.T) {
 		if f.onMain() != f.text {
 			t.Fatal("it is on main")
 		}
-		// A quota takes more than another administrator of the organisation.
+		// A quota needs more than another administrator of the organisation.
 		var quota planechange.Change
 		if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), nil); code != problem.Conflict {
 			t.Errorf("what somebody pushed to was written over: %s", code)
@@ -517,7 +515,7 @@ func TestPL06_Flow(t *testing.T) {
 		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
 			t.Errorf("an approval of last week: %s", code)
 		}
-		// A second edit goes on from the first, and voids what was approved.
+		// A second edit continues the first and voids the approval.
 		if code := approve("pat@platform.dev", c.Head); code != "" {
 			t.Fatal(code)
 		}
@@ -541,10 +539,9 @@ func TestPL06_Flow(t *testing.T) {
 	})
 }
 
-// PL-06: who may push to the repository does not get by, under a change that is an
-// organisation's own, what only those who run the platform approve: neither by a commit
-// that comes afterwards, nor by one that was on the branch, whose name can be guessed,
-// before the change was made. And what is merged is never more than the diff says.
+// PL-06: a person who may push to the repository cannot use a change of an organisation to bypass the approval of the platform. It does not
+// help to add a later commit, or to create the branch, whose name can be guessed, before the change. A merge never contains more than the
+// diff shows.
 func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 	const evil = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerEnrollment\nmetadata: {name: globex}\nspec: {owners: [amy@acme.dev]}\n"
 	mine := func(owner string) map[string]any {
@@ -611,7 +608,7 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 	})
 }
 
-// PL-05: whether a file of another organisation's is well or not is told nobody, either.
+// PL-05: a caller does not learn whether another organisation's file is valid.
 func TestPL05_BrokenFileOfAnother(t *testing.T) {
 	everywhere(t, func(t *testing.T, f *flow) {
 		f.commit("main", "platform", f.file, "kind: [")
@@ -623,8 +620,7 @@ func TestPL05_BrokenFileOfAnother(t *testing.T) {
 	})
 }
 
-// PL-05: what somebody proposed for an organisation is not told them any more when they
-// have no role there, by asking for the same again.
+// PL-05: a person who has lost the role in an organisation does not see an earlier proposal by sending it again.
 func TestPL05_AskedAgainWithoutTheRole(t *testing.T) {
 	f := newFlow(t, "github")
 	body := map[string]any{"kind": "RunnerEnrollment", "name": "globex", "reason": "our builds wait", "spec": json.RawMessage(`{"forge":"github","configURL":"https://github.com/globex","credentials":{"secretName":"globex-app"},"pools":[{"name":"gh-nix","type":"Shared"}]}`)}
@@ -634,15 +630,14 @@ func TestPL05_AskedAgainWithoutTheRole(t *testing.T) {
 		}
 	}
 	f.mu.Lock()
-	f.pat = false // and what else the settings give
+	f.pat = false // and the role from the settings
 	f.mu.Unlock()
 	if code := f.ask("ivy@initech.dev", "POST", "/changes", body, nil); code != problem.NotFound {
 		t.Errorf("once more: %q", code)
 	}
 }
 
-// FL-01, PL-05: which rules a change would break is told of one's own organisation, and of
-// all to who runs the platform.
+// FL-01, PL-05: a caller sees broken rules of its own organisation. A platform administrator sees all.
 func TestFL01_Rules(t *testing.T) {
 	f := newFlow(t, "github")
 	f.desk.Breaks = func(context.Context, change.Ref, map[string]any) ([]planechange.Rule, error) {
@@ -657,7 +652,7 @@ func TestFL01_Rules(t *testing.T) {
 	}
 }
 
-// PL-09: what the API server would not take, what is not there, a file that has moved.
+// PL-09: an object that the API server would refuse, a missing object, and a moved file.
 func TestPL09_Flow(t *testing.T) {
 	f := newFlow(t, "github")
 	var seen planechange.Preview
@@ -694,7 +689,7 @@ func TestPL09_Flow(t *testing.T) {
 	if n := len(f.github.Pulls(f.repository)); n != 0 {
 		t.Errorf("%d pull requests", n)
 	}
-	// A file that would not fit is left alone; a long diff is cut where it is kept.
+	// A file that is too large stays unchanged. A long diff is cut when it is stored.
 	f.push("main", "eve", text+"# "+strings.Repeat("x", 520<<10)+"\n")
 	if code := ask(`{"scaling":{"max":9}}`); code != problem.Conflict {
 		t.Errorf("a huge file: %s", code)
@@ -703,16 +698,15 @@ func TestPL09_Flow(t *testing.T) {
 	if code := f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "remove": true}, &seen); code != "" || len(seen.Diff) > 257<<10 || !strings.Contains(seen.Diff, "the diff is longer") {
 		t.Errorf("a long diff: %s, %d bytes", code, len(seen.Diff))
 	}
-	// The forge is away: nothing is made, and the caller knows.
+	// The forge is down: nothing is made, and the caller receives an error.
 	f.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
 	if code := ask(`{"scaling":{"max":9}}`); code != problem.Unavailable {
 		t.Errorf("without the forge: %s", code)
 	}
 }
 
-// FLEET-15: a base that has moved is a conflict in every format, and nothing is proposed. A
-// field that no key stands for is not shown, and not written either; the API server is not
-// asked about what a Tofu stack makes.
+// FLEET-15: a moved base is a conflict in every format, and nothing is proposed. A field without a key is neither shown nor written. The
+// API server is not queried about the result of a Tofu stack.
 func TestFLEET15_MovedBase(t *testing.T) {
 	for _, x := range formats() {
 		t.Run(x.name, func(t *testing.T) {
@@ -749,7 +743,7 @@ func TestFLEET15_MovedBase(t *testing.T) {
 	}
 }
 
-// The preview's diff is one that git can apply to the file, and it changes no other.
+// git can apply the preview's diff to the file, and the diff changes no other file.
 func TestFLEET15_PreviewApplies(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -788,9 +782,8 @@ func (f *flow) gitApplies(git string) {
 	}
 }
 
-// PLANE-04, PLANE-09, ID-12: every operation for every kind of caller, on a change of the
-// platform's and on one of acme's. Nothing is decided by any of it: what is asked to be
-// approved or merged is not the head.
+// PLANE-04, PLANE-09, ID-12: every operation for every kind of caller, on a change of the platform and on one of acme. No request decides
+// anything, because the head to approve or merge is wrong.
 func TestPLANE04_Changes(t *testing.T) {
 	f := newFlow(t, "github")
 	var shared, acme planechange.Change
@@ -800,7 +793,7 @@ func TestPLANE04_Changes(t *testing.T) {
 	if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev"]}`), &acme); code != "" {
 		t.Fatal(code)
 	}
-	f.state(acme.ID, "open") // the plane has heard of both
+	f.state(acme.ID, "open") // the plane knows both now
 	patch := func(kind, name string) map[string]any {
 		return map[string]any{"kind": kind, "name": name, "patch": json.RawMessage(`{"forge":"gitlab"}`)}
 	}

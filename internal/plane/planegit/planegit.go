@@ -1,6 +1,5 @@
-// Package planegit is the repository of the fleet's configuration, at GitHub or GitLab,
-// as the operator plane sees it. It keeps law 7: what a forge did not answer is never
-// taken for an answer.
+// Package planegit gives the operator plane access to the configuration repository at GitHub or GitLab. It keeps law 7: a missing response
+// of a forge never counts as an answer.
 package planegit
 
 import (
@@ -18,21 +17,19 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Config is where the repository is.
+// Config locates the repository.
 type Config struct {
 	Forge       string // github or gitlab
 	URL, APIURL string
-	CABundle    []byte            // PEM, beside the system's
+	CABundle    []byte            // PEM, in addition to the system's
 	Repository  string            // owner/name, or GitLab's path of the project
-	Branch      string            // that is applied
+	Branch      string            // the applied branch
 	Credential  map[string][]byte `json:"-"` // the Secret's data
-	// Logins are the other names that people have in commits, by their login on the
-	// tailnet. Forges and tailnets tell neither apart by case.
+	// Logins maps tailnet logins to the other names that people have in commits. Case is ignored, as at forges and tailnets.
 	Logins map[string][]string
 }
 
-// Open returns the repository. It asks nothing yet; an error says what of the
-// configuration cannot be.
+// Open returns the repository. It sends no request yet. An error names the invalid setting.
 func Open(c Config) (*Repository, error) {
 	place := strings.TrimSuffix(c.URL, "/") + "/" + c.Repository
 	var f client
@@ -51,7 +48,7 @@ func Open(c Config) (*Repository, error) {
 	return &Repository{forge: f, branch: c.Branch, logins: c.Logins}, nil
 }
 
-// client is what GitHub and GitLab do alike.
+// client holds the methods that GitHub and GitLab share.
 type client interface {
 	ReadFile(ctx context.Context, branch, path string) (forge.File, error)
 	Propose(ctx context.Context, p forge.Proposal) (forge.Request, error)
@@ -63,15 +60,15 @@ type client interface {
 	Withdraw(ctx context.Context, number int, comment string) error
 }
 
-// A Repository is where the configuration is kept. Its errors are problems.
+// Repository is the configuration repository. Its errors are problems.
 type Repository struct {
 	forge  client
-	branch string // that is applied
+	branch string // the applied branch
 	logins map[string][]string
-	listed atomic.Pointer[listing] // last
+	listed atomic.Pointer[listing] // the last list
 }
 
-// A listing is what was listed of a pattern.
+// listing is the list of files for a pattern.
 type listing struct {
 	pattern string
 	files   planechange.Files
@@ -107,9 +104,8 @@ func (r *Repository) Touched(ctx context.Context, commit string) ([]string, erro
 	return files, told(err)
 }
 
-// Files are the files of the branch that is applied that may be objects', by a pattern as
-// [change.File] has it. They are listed anew when somebody has committed something.
-// More than the forge tells of, or than are worth a look, are a problem.TooLarge.
+// Files returns the files of the applied branch that match a pattern of [change.File]. It lists them again only after a new commit. It
+// returns problem.TooLarge if the forge's list is incomplete or too long.
 func (r *Repository) Files(ctx context.Context, pattern string) (planechange.Files, error) {
 	head, err := r.forge.Head(ctx, r.branch)
 	if err != nil {
@@ -154,7 +150,7 @@ func (r *Repository) requestOf(is forge.Request) planechange.Request {
 	return out
 }
 
-// known are the names that a forge has for who wrote something, and the logins of those who have them.
+// known returns the authors, and the tailnet logins whose names are among them.
 func (r *Repository) known(authors []string) []string {
 	all := slices.Clone(authors)
 	for login, names := range r.logins {
@@ -167,7 +163,7 @@ func (r *Repository) known(authors []string) []string {
 	return all
 }
 
-// told is a forge's error as callers of the plane are told it.
+// told converts a forge's error to a problem for callers of the plane.
 func told(err error) error {
 	if err == nil {
 		return nil

@@ -16,9 +16,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// FLEET-12: what the plane has for the forge is in no answer, diff, title, commit, record
-// and object, also when the forge repeats it in an error; and a credential that somebody
-// would propose does not get as far as the forge.
+// FLEET-12: the plane's forge credential is in no response, diff, title, commit, audit entry or object, even when the forge repeats it in
+// an error. A proposed credential never reaches the forge.
 func TestFLEET12_Changes(t *testing.T) {
 	for _, at := range []string{"github", "gitlab"} {
 		t.Run(at, func(t *testing.T) {
@@ -68,15 +67,14 @@ func TestFLEET12_Changes(t *testing.T) {
 					t.Errorf("%.8s… is in %s", s, said)
 				}
 			}
-			if said := f.said.String() + f.made(); strings.Contains(said, "c4n4ry") { // the record masks it as it is written
+			if said := f.said.String() + f.made(); strings.Contains(said, "c4n4ry") { // the audit log masks it when it writes
 				t.Errorf("what was refused is in %s", said)
 			}
 		})
 	}
 }
 
-// PL-09: the bot that writes changes is nobody who reviews them: what it says at the
-// forge approves nothing, and the plane never has it say so.
+// PL-09: the bot that writes changes is not a reviewer. Its approval at the forge does not count, and the plane never makes it approve.
 func TestPL09_TheBotApprovesNothing(t *testing.T) {
 	for _, at := range []string{"github", "gitlab"} {
 		t.Run(at, func(t *testing.T) {
@@ -109,7 +107,7 @@ func TestPL09_TheBotApprovesNothing(t *testing.T) {
 	}
 }
 
-// calls are what the forge was asked.
+// calls returns the requests to the forge.
 func (f *flow) calls() []forgetest.Call {
 	if f.github != nil {
 		return f.github.Calls()
@@ -117,7 +115,7 @@ func (f *flow) calls() []forgetest.Call {
 	return f.gitlab.Calls()
 }
 
-// requests is how many changes the forge has.
+// requests returns the number of changes at the forge.
 func (f *flow) requests() int {
 	if f.github != nil {
 		return len(f.github.Pulls(f.repository))
@@ -125,7 +123,7 @@ func (f *flow) requests() int {
 	return len(f.gitlab.MergeRequests("platform/fleet"))
 }
 
-// made is everything that the plane has written, at the forge and in the cluster.
+// made returns everything that the plane has written, at the forge and in the cluster.
 func (f *flow) made() string {
 	f.Helper()
 	var kept corev1.ConfigMapList
@@ -143,8 +141,7 @@ func (f *flow) made() string {
 	return out
 }
 
-// echoes has the forge fail from now on, and repeat what it was sent to say who asks;
-// it returns what that was.
+// echoes makes the forge fail from now on and repeat the credentials of each request. It returns a function that returns those.
 func (f *flow) echoes() func() []string {
 	var seen []string
 	fault := func(r *http.Request) *forgetest.Fault {

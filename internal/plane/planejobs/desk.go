@@ -12,43 +12,41 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
-// A Desk answers what callers ask about single runners. All fields but those marked are
-// required.
+// Desk is the service for single runners. All fields are required except where noted.
 type Desk struct {
 	Plane *plane.Desk
-	// Events are what happened in a namespace lately, or, "", to what has none. They are
-	// not the caller's only, and may be some seconds old.
+	// Events returns the recent events of a namespace. The events may be some seconds old, and they are not limited to those of the caller.
 	Events func(ctx context.Context, namespace string) ([]Event, error)
-	// Log, optional, opens the log of a runner of the permit's organisation, until ctx
-	// ends; nil: none is shown.
+	// Log opens the log of a runner of the permit's organisation. The stream ends with ctx. It is optional; nil means that no logs are
+	// shown.
 	Log func(ctx context.Context, p access.Permit, o Opening) (io.ReadCloser, error)
 }
 
-// A ListRequest asks for one page of what a pool of an organisation has.
+// ListRequest asks for one page of a pool's runners of an organisation.
 type ListRequest struct {
 	plane.ListRequest
 	planefleet.PoolRequest
 }
 
-// A RunnerRequest names a runner.
+// RunnerRequest names a runner.
 type RunnerRequest struct {
 	Namespace string `json:"-" path:"namespace"`
 	Name      string `json:"-" path:"name"`
 }
 
-// pool are the runners of an organisation in a pool, as the caller sees them.
+// pool returns a pool of an organisation as the caller sees it.
 func (d *Desk) pool(p access.Permit, req planefleet.PoolRequest) (planefleet.Pool, plane.Listing, error) {
 	return plane.One[planefleet.Pool](d.Plane, plane.KindPool, p, id(req), "pool")
 }
 
 func id(req planefleet.PoolRequest) string { return req.Forge + "/" + req.Org + "/" + req.Pool }
 
-// list is one page of a pool's runners.
+// list returns one page of a pool's runners.
 func (d *Desk) list(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Runner], error) {
 	return d.page(p, req, "", func(Runner) bool { return true })
 }
 
-// jobs is one page of those that run a job, or ran one and are still there.
+// jobs returns one page of the runners that have a job, running or finished.
 func (d *Desk) jobs(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Runner], error) {
 	return d.page(p, req, " jobs", func(o Runner) bool { return o.Job != nil })
 }
@@ -61,7 +59,7 @@ func (d *Desk) page(p access.Permit, req ListRequest, only string, admits func(R
 	return plane.PageOf(d.Plane, runners(), p, req.ListRequest, of+only, func(o Runner) bool { return o.Pool == of && admits(o) })
 }
 
-// all is one page of all runners, whichever pool they are in.
+// all returns one page of all runners, of every pool.
 func (d *Desk) all(_ context.Context, p access.Permit, req planefleet.ListRequest) (plane.Envelope[[]Runner], error) {
 	return plane.PageOf(d.Plane, runners(), p, req.ListRequest, string(req.Org)+"/"+string(req.Forge), func(o Runner) bool {
 		forge, _, _ := strings.Cut(o.Pool, "/")
@@ -78,7 +76,7 @@ func (d *Desk) one(p access.Permit, req RunnerRequest) (Runner, plane.Listing, e
 	return plane.One[Runner](d.Plane, plane.KindRunner, p, req.Namespace+"/"+req.Name, "runner")
 }
 
-// A Config is how a pool of an organisation is set up.
+// Config holds the effective settings of a pool of an organisation.
 type Config struct {
 	ID       string               `json:"id" doc:"of the pool: forge/org/pool"`
 	Settings []planefleet.Setting `json:"settings" doc:"null: it is not known what the pool says"`
@@ -89,7 +87,7 @@ func (d *Desk) config(_ context.Context, p access.Permit, req planefleet.PoolReq
 	return plane.Answer(d.Plane, "PoolConfig", Config{o.ID, o.Settings}, l.Revision, l.Sources), err
 }
 
-// A NameRequest names a pool without saying whose.
+// NameRequest names a pool without its organisation.
 type NameRequest struct {
 	Name plane.Text `json:"-" query:"name" doc:"of a pool, or its id: forge/org/pool"`
 }
@@ -105,15 +103,14 @@ func (d *Desk) configNamed(ctx context.Context, p access.Permit, req NameRequest
 	return d.config(ctx, p, of)
 }
 
-// A Diagnosis is what keeps a pool's runners from working.
+// Diagnosis lists the problems of a pool's runners.
 type Diagnosis struct {
 	ID       string    `json:"id" doc:"of the pool: forge/org/pool"`
 	State    string    `json:"state" doc:"of the pool"`
 	Findings []Finding `json:"findings" doc:"the worst first; empty: nothing speaks against its working"`
 }
 
-// diagnosis looks at all that is known of a pool. What is not known is a finding, and
-// no reason to say nothing.
+// diagnosis examines all known facts of a pool. Unknown facts are findings too, and do not stop the diagnosis.
 func (d *Desk) diagnosis(ctx context.Context, p access.Permit, req planefleet.PoolRequest) (e plane.Envelope[Diagnosis], err error) {
 	o, l, err := d.pool(p, req)
 	if err != nil {
@@ -140,7 +137,7 @@ func (d *Desk) diagnosis(ctx context.Context, p access.Permit, req planefleet.Po
 	return plane.Answer(d.Plane, "PoolDiagnosis", Diagnosis{o.ID, o.State, Diagnose(f)}, l.Revision, f.Sources), nil
 }
 
-// unique are sources without repetition, in order.
+// unique returns the sources without duplicates, in order.
 func unique(all []plane.Source) (out []plane.Source) {
 	for _, s := range all {
 		if !slices.ContainsFunc(out, func(o plane.Source) bool { return o.Name == s.Name }) {
@@ -150,5 +147,5 @@ func unique(all []plane.Source) (out []plane.Source) {
 	return out
 }
 
-// now is the time, as answers have it.
+// now returns the current time in UTC.
 func (d *Desk) now() time.Time { return d.Plane.Now().UTC() }

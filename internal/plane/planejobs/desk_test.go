@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "write the role matrix into testdata")
 
 var asName = strings.NewReplacer("{forge}", "github", "{org}", "acme", "{pool}", "nix", "{namespace}", "runners", "{name}", "acme-nix-7xk2p-runner-q9w4z")
 
-// ID-12, PLANE-04: every operation for every kind of caller. Each refusal is declared,
-// each visit leaves one entry, and nobody is told of another organisation (PL-05).
+// ID-12, PLANE-04: every operation for every kind of caller. Each error is declared, each request has one audit entry, and no caller learns
+// of another organisation (PL-05).
 func TestRoles(t *testing.T) {
 	var got strings.Builder
 	for _, p := range personas {
@@ -64,8 +64,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// PLANE-09, PL-05: a runner of another organisation is not there, by any name; and of
-// pools that share a namespace each has only its own.
+// PLANE-09, PL-05: a runner of another organisation is absent under every name. Pools that share a namespace each have only their own
+// runners.
 func TestPL05_Runners(t *testing.T) {
 	o := newOffice()
 	for _, p := range personas[:1] {
@@ -92,13 +92,14 @@ func TestPL05_Runners(t *testing.T) {
 			t.Errorf("the configuration of %q: %s", name, a.Text)
 		}
 	}
-	if a := data[Runner](t, o.ask(t, "/api/v1/runners/runners/acme-nix-7xk2p-runner-q9w4z")).Actions; a.Log.Allowed || a.Log.Why == "" { // a viewer's
+	// The actions of a viewer.
+	if a := data[Runner](t, o.ask(t, "/api/v1/runners/runners/acme-nix-7xk2p-runner-q9w4z")).Actions; a.Log.Allowed || a.Log.Why == "" {
 		t.Errorf("%+v", a)
 	}
 }
 
-// Law 7: what happened is told for exactly this pool, the newest first; when it cannot
-// be read there is null, and the source says why. What nobody has said is null, too.
+// Law 7: the events are those of exactly this pool, newest first. If they cannot be read, they are null and the source says why. Unreported
+// values are null too.
 func TestUnknown(t *testing.T) {
 	o := newOffice()
 	var reasons []string
@@ -135,8 +136,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// What is made of a workload is told by its name, also when its runner is gone; of
-// workloads whose names begin alike it is the right one.
+// The name of an object gives its workload, even after its runner is gone. If the names of several workloads match, the right one is found.
 func TestWhose(t *testing.T) {
 	workloads := []string{"acme-gh", "acme-gh-nix", "acme-gl"}
 	for object, want := range map[string]string{
@@ -149,8 +149,7 @@ func TestWhose(t *testing.T) {
 	}
 }
 
-// A diagnosis says the worst first, each with what says so and what to do; of what is
-// well it says nothing.
+// A diagnosis lists the worst problem first, each with its evidence and the next step. It says nothing about what works.
 func TestDiagnose(t *testing.T) {
 	well := func(change func(*Facts)) Facts {
 		f := Facts{Pool: planefleet.Pool{ID: "github/acme/nix", State: planefleet.Active, EffectiveMax: new(3), Counts: planefleet.Counts{Busy: new(1)}}, RunnersKnown: true, Events: []Event{},
@@ -163,7 +162,7 @@ func TestDiagnose(t *testing.T) {
 	for _, c := range []struct {
 		why  string
 		f    Facts
-		want []string // severity and a part of the cause
+		want []string // severity, and a part of the cause
 	}{
 		{"all is well", well(nil), nil},
 		{"what is not known is no error", Facts{Pool: planefleet.Pool{State: planefleet.Active}, RunnersKnown: true}, nil},

@@ -10,18 +10,18 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
-// Facts are all that is known of a pool of an organisation.
+// Facts holds all that is known of a pool of an organisation.
 type Facts struct {
 	Pool         planefleet.Pool
-	Enrollment   *planefleet.Enrollment // nil: not known
-	Forge        *planefleet.Forge      // nil: not known
+	Enrollment   *planefleet.Enrollment // nil: unknown
+	Forge        *planefleet.Forge      // nil: unknown
 	Runners      []Runner
 	RunnersKnown bool
-	Events       []Event // the newest first; nil: not known
+	Events       []Event // newest first; nil: unknown
 	Sources      []plane.Source
 }
 
-// A Finding is something that keeps runners from working, or may.
+// Finding is a problem, or possible problem, of the runners.
 type Finding struct {
 	Severity plane.Severity `json:"severity" enum:"error,warning"`
 	Cause    string         `json:"cause" doc:"a sentence"`
@@ -29,9 +29,8 @@ type Finding struct {
 	Next     string         `json:"next" doc:"what to do now, a sentence"`
 }
 
-// Diagnose says what keeps runners from working, the worst first and, of what is as
-// bad, what comes first on a job's way: the organisation, the forge, holds, the
-// controller, the runners. It decides from facts alone.
+// Diagnose returns the problems of the runners, worst first. Problems of the same severity are in the order in which a job meets them: the
+// organisation, the forge, holds, capacity, runners. It uses only the facts.
 func Diagnose(f Facts) []Finding {
 	out := []Finding{}
 	say := func(severity plane.Severity, cause, evidence, next string) {
@@ -50,7 +49,7 @@ func Diagnose(f Facts) []Finding {
 
 type says func(severity plane.Severity, cause, evidence, next string)
 
-// enrolled is about the organisation.
+// enrolled checks the organisation.
 func (f Facts) enrolled(say says) {
 	if f.Enrollment == nil {
 		return
@@ -64,7 +63,7 @@ func (f Facts) enrolled(say says) {
 	}
 }
 
-// reached is about the forge.
+// reached checks the forge.
 func (f Facts) reached(say says) {
 	if f.Forge == nil {
 		return
@@ -74,14 +73,14 @@ func (f Facts) reached(say says) {
 	}
 }
 
-// held is about holds.
+// held checks the holds.
 func (f Facts) held(say says) {
 	if len(f.Pool.Holds) > 0 {
 		say(plane.Warning, "It is held: it takes no new job.", f.Pool.StateReason, "Ask who set the hold, or resume it: "+strings.Join(f.Pool.Holds, ", ")+".")
 	}
 }
 
-// capacity is about how many runners there may be.
+// capacity checks the maximum number of runners.
 func (f Facts) capacity(say says) {
 	p := f.Pool
 	if len(p.Holds) > 0 || p.EffectiveMax == nil {
@@ -95,7 +94,7 @@ func (f Facts) capacity(say says) {
 	}
 }
 
-// broken is about runners that do not run.
+// broken checks for runners that do not run.
 func (f Facts) broken(say says) {
 	if p := f.Pool; len(p.Holds) == 0 && (p.State == planefleet.Failing || p.State == planefleet.Degraded) {
 		severity, _, _ := p.Trouble()
@@ -109,7 +108,7 @@ func (f Facts) broken(say says) {
 		}
 		t := trouble{r.State, r.why()}
 		if t.state == Pending && t.why == "" {
-			continue // it has only just begun
+			continue // has just started
 		}
 		if counts[t]++; of[t] == "" {
 			of[t], order = r.ID, append(order, t)
@@ -131,7 +130,7 @@ func (f Facts) broken(say says) {
 	}
 }
 
-// why is what a runner, its pod or one of its containers says is wrong.
+// why returns the problem that a runner, its pod or one of its containers reports.
 func (o Runner) why() string {
 	said := func(reason, message string) string { return strings.Trim(reason+": "+message, ": ") }
 	if s := said(o.Reason, o.Message); s != "" {
@@ -148,10 +147,10 @@ func (o Runner) why() string {
 	return said(o.Pod.Reason, o.Pod.Message)
 }
 
-// maxTold is how many warnings of the cluster are findings.
+// maxTold is the maximum number of cluster warnings reported as findings.
 const maxTold = 5
 
-// told is about what the cluster warns of.
+// told adds warning events of the cluster.
 func (f Facts) told(say says) {
 	seen := map[string]bool{}
 	for _, e := range f.Events {
@@ -163,7 +162,7 @@ func (f Facts) told(say says) {
 	}
 }
 
-// unknown is about what nobody could look at.
+// unknown adds what could not be checked.
 func (f Facts) unknown(say says) {
 	for _, s := range f.Sources {
 		if s.Status == plane.Down {

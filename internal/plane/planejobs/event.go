@@ -13,10 +13,10 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
-// EventsSource is where events come from, on the Board's list of sources.
+// EventsSource is the name of the source of events.
 const EventsSource = "kubernetes:events"
 
-// An Event is something that happened, as the cluster tells it.
+// Event is a Kubernetes event.
 type Event struct {
 	Type    string    `json:"type" enum:"Normal,Warning"`
 	Reason  string    `json:"reason" doc:"a word"`
@@ -29,10 +29,10 @@ type Event struct {
 	Last    time.Time `json:"last"`
 }
 
-// maxEvents is how many events one answer has.
+// maxEvents is the maximum number of events in one response.
 const maxEvents = 200
 
-// events are what happened to a pool of an organisation, the newest first.
+// events returns the events of a pool of an organisation, newest first.
 func (d *Desk) events(ctx context.Context, p access.Permit, req planefleet.PoolRequest) (e plane.Envelope[[]Event], err error) {
 	o, l, err := d.pool(p, req)
 	if err != nil {
@@ -42,22 +42,22 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req planefleet.PoolR
 	return plane.Answer(d.Plane, "EventList", all, l.Revision, append(slices.Clone(l.Sources), source)), nil
 }
 
-// happened is what happened to a pool of an organisation, the newest first; nil: it is
-// not known, and the source says why.
+// happened returns the events of a pool of an organisation, newest first. It returns nil if they are unknown; the source then has the
+// reason.
 func (d *Desk) happened(ctx context.Context, o planefleet.Pool) ([]Event, plane.Source) {
 	source := plane.Source{Name: EventsSource, Status: plane.OK, ObservedAt: d.now(), Since: d.now()}
 	fail := func(err error) ([]Event, plane.Source) {
 		source.Status, source.Message, source.ObservedAt = plane.Down, "Events cannot be read: "+err.Error()+".", time.Time{}
 		return nil, source
 	}
-	// What has no namespace is written down in default.
+	// Events of cluster-scoped objects are in the namespace default.
 	mine, err := d.Events(ctx, "default")
 	if err != nil {
 		return fail(err)
 	}
 	out := []Event{}
 	for _, e := range mine {
-		if e.Kind == "RunnerEnrollment" && e.Name == o.OrgName { // those of pools, holds and forges are about all organisations
+		if e.Kind == "RunnerEnrollment" && e.Name == o.OrgName { // events of pools, holds and forges concern all organisations
 			out = append(out, e)
 		}
 	}
@@ -77,8 +77,7 @@ func (d *Desk) happened(ctx context.Context, o planefleet.Pool) ([]Event, plane.
 	return out[:min(len(out), maxEvents)], source
 }
 
-// workloads are the names of all workloads in a namespace, whoever's they are: by them
-// it is told whose a pod is that is there no more.
+// workloads returns the names of all workloads in a namespace, of every organisation. They show which workload a deleted pod belonged to.
 func (d *Desk) workloads(namespace string) (names []string) {
 	for _, o := range d.Plane.Board.List(plane.KindPool).Objects {
 		if p, ok := o.(planefleet.Pool); ok && p.Controller.Namespace == namespace && p.Controller.Name != "" {
@@ -88,12 +87,12 @@ func (d *Desk) workloads(namespace string) (names []string) {
 	return names
 }
 
-// made is what controllers put behind the name of a workload to name what they make of
-// it: sets of runners, runners and their pods; replica sets and theirs.
+// made matches the suffixes that controllers add to a workload's name: for runner sets, runners and their pods, and for replica sets and
+// their pods.
 var made = regexp.MustCompile(`^(-[a-z0-9]{1,10}(-(runner-)?[a-z0-9]{5})?|-[a-z0-9]+-listener)?$`)
 
-// whose is the workload that an object is of, by its name; "": of none. Of several it
-// is the one with the longest name: what is made of acme-gh-nix is not acme-gh's.
+// whose returns the workload of an object by the object's name, or "". If several match, the longest wins: an object of acme-gh-nix is not
+// one of acme-gh.
 func whose(object string, workloads []string) (of string) {
 	for _, w := range workloads {
 		if rest, begins := strings.CutPrefix(object, w); begins && len(w) > len(of) && (rest == "" || rest[0] == '-') {

@@ -18,19 +18,18 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// How many lines of a log are read, from its end: without a word, where the answer is
-// one piece, and at most.
+// The number of log lines that are read from the end: the default for a stream, the default for one response, and the maximum.
 const (
 	defaultTail  = 500
 	defaultPiece = 100
 	maxTail      = 5000
-	maxLineSize  = 4 << 10 // of a line in one piece, in bytes
+	maxLineSize  = 4 << 10 // of one line in a response, in bytes
 )
 
-// renewEvery is half of what the door gives a stream.
+// renewEvery is half the time that the server allows a stream between renewals.
 const renewEvery = 5 * time.Second
 
-// Lines is how many lines of a log are asked for; 0: nothing was said.
+// Lines is a number of log lines; 0 means not set.
 type Lines int
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -51,7 +50,7 @@ func (n *Lines) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// A LogRequest asks for what a runner has written.
+// LogRequest asks for the log of a runner as a stream.
 type LogRequest struct {
 	RunnerRequest
 	Container plane.Text `json:"-" query:"container" doc:"one of the pod's; the one that runs the job without it"`
@@ -59,24 +58,24 @@ type LogRequest struct {
 	Follow    plane.Flag `json:"-" query:"follow" doc:"go on with what is written from now on, until the container ends"`
 }
 
-// A LinesRequest asks for the end of what a runner has written, in one piece.
+// LinesRequest asks for the end of a runner's log in one response.
 type LinesRequest struct {
 	RunnerRequest
 	Container plane.Text  `json:"-" query:"container" doc:"one of the pod's; the one that runs the job without it"`
 	Tail      plane.Count `json:"-" query:"tail" doc:"how many lines at most, from the end, 1 to 500; 100 without it"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r LogRequest) AuditArgs() map[string]string {
 	return map[string]string{"runner": r.Namespace + "/" + r.Name, "container": string(r.Container)}
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the arguments of the request for the audit log.
 func (r LinesRequest) AuditArgs() map[string]string {
 	return LogRequest{RunnerRequest: r.RunnerRequest, Container: r.Container}.AuditArgs()
 }
 
-// A Log is the end of what a runner has written.
+// Log is the end of a runner's log.
 type Log struct {
 	Runner    string   `json:"runner"`
 	Container string   `json:"container" doc:"empty: the only one"`
@@ -86,10 +85,10 @@ type Log struct {
 	org string
 }
 
-// AuditOrg names the organisation for the record.
+// AuditOrg returns the organisation for the audit log.
 func (l Log) AuditOrg() string { return l.org }
 
-// An Opening is which log is to be read.
+// Opening selects the log to read.
 type Opening struct {
 	Runner    Runner
 	Container string // "": the only one
@@ -97,18 +96,18 @@ type Opening struct {
 	Follow    bool
 }
 
-// LogStream is what a log looks like: its bytes, as they were written.
+// LogStream is an example of a log, for the generated reference: the bytes as they were written.
 type LogStream struct{}
 
-// Shape implements [door.Shaped], for the reference: no visit is answered with it.
+// Shape implements [door.Shaped]. Only the reference uses it; no request receives it as its response.
 func (LogStream) Shape(string) (door.Shape, error) {
 	return door.Shape{Status: http.StatusOK, ContentType: "text/plain; charset=utf-8", Body: "Listening for Jobs\nRunning job: build\n"}, nil
 }
 
-// Forms says what the log is, for the document.
+// Forms returns the media type of the log, for the generated reference.
 func (LogStream) Forms() map[string]any { return map[string]any{"text/plain": ""} }
 
-// open opens a log for a caller who may read those of its organisation.
+// open opens a log if the caller may read the logs of the runner's organisation.
 func (d *Desk) open(ctx context.Context, p access.Permit, req LogRequest) (io.ReadCloser, Opening, error) {
 	o := Opening{Tail: int(req.Tail), Follow: bool(req.Follow), Container: string(req.Container)}
 	if o.Tail == 0 {
@@ -134,13 +133,12 @@ func (d *Desk) open(ctx context.Context, p access.Permit, req LogRequest) (io.Re
 	return text, o, err
 }
 
-// jobContainers are what the container that runs a job is called, at GitHub and at
-// GitLab.
+// jobContainers holds the names of the container that runs a job, at GitHub and at GitLab.
 var jobContainers = []string{"runner", "build"}
 
-// container is the one that is meant.
+// container returns the selected container.
 func (o Opening) container() (string, error) {
-	if o.Runner.Pod == nil || len(o.Runner.Pod.Containers) == 0 { // the API server knows it better
+	if o.Runner.Pod == nil || len(o.Runner.Pod.Containers) == 0 { // let the API server select
 		return o.Container, nil
 	}
 	var names []string
@@ -158,10 +156,10 @@ func (o Opening) container() (string, error) {
 			return name, nil
 		}
 	}
-	return names[len(names)-1], nil // those that run before the others stand first
+	return names[len(names)-1], nil // init containers are first
 }
 
-// log serves a log until it ends, its client leaves, or the permit does.
+// log serves a log until it ends, the client disconnects, or the permit expires.
 func (d *Desk) log(ctx context.Context, p access.Permit, req LogRequest, s *door.Stream) error {
 	text, o, err := d.open(ctx, p, req)
 	if err != nil {
@@ -175,7 +173,7 @@ func (d *Desk) log(ctx context.Context, p access.Permit, req LogRequest, s *door
 		defer close(parts)
 		carry(ctx, text, parts)
 	}()
-	defer func() { cancel(); _ = text.Close(); <-ended }() // nothing was written to it
+	defer func() { cancel(); _ = text.Close(); <-ended }() // a close error after reading is harmless
 	s.About(o.Runner.OrgName)
 	if err := s.Begin("text/plain; charset=utf-8", http.Header{"X-Accel-Buffering": {"no"}}); err != nil {
 		return err
@@ -189,7 +187,7 @@ func (d *Desk) log(ctx context.Context, p access.Permit, req LogRequest, s *door
 				return nil
 			}
 			if _, err := s.Write(part); err != nil {
-				return nil // the client is gone, or does not read: no failure of ours
+				return nil // the client has disconnected or does not read: not an error of the plane
 			}
 		case <-renew.C:
 			p, err := s.Renew()
@@ -205,9 +203,9 @@ func (d *Desk) log(ctx context.Context, p access.Permit, req LogRequest, s *door
 	}
 }
 
-// carry reads text in parts until it ends or ctx does.
+// carry reads text in parts until it or ctx ends.
 func carry(ctx context.Context, text io.Reader, to chan<- []byte) {
-	buffers := [2][]byte{make([]byte, 32<<10), make([]byte, 32<<10)} // one is being sent while the other is read into
+	buffers := [2][]byte{make([]byte, 32<<10), make([]byte, 32<<10)} // one is sent while the other is filled
 	for i := 0; ; i = 1 - i {
 		n, err := text.Read(buffers[i])
 		if n > 0 {
@@ -223,7 +221,7 @@ func carry(ctx context.Context, text io.Reader, to chan<- []byte) {
 	}
 }
 
-// lines is the end of a log in one piece.
+// lines returns the end of a log in one response.
 func (d *Desk) lines(ctx context.Context, p access.Permit, req LinesRequest) (e plane.Envelope[Log], err error) {
 	tail := Lines(req.Tail)
 	if tail == 0 {

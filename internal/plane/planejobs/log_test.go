@@ -19,7 +19,7 @@ import (
 
 const aLog = "/api/v1/runners/runners/acme-nix-7xk2p-runner-q9w4z/log"
 
-// logs lets an office have logs, of which text is what is written.
+// logs gives the environment logs with the text.
 func (o *office) logs(text func() io.ReadCloser) *[]Opening {
 	opened := new([]Opening)
 	o.desk.Log = func(_ context.Context, p access.Permit, of Opening) (io.ReadCloser, error) {
@@ -36,8 +36,8 @@ func lines(text string) func() io.ReadCloser {
 	return func() io.ReadCloser { return io.NopCloser(strings.NewReader(text)) }
 }
 
-// What is asked for is bounded, of a container that is there, and told as it was
-// written; without the setting there is no log, and nobody is told that there is one.
+// A log request is limited, names an existing container, and returns the text as it was written. Without the setting there are no logs, and
+// callers cannot tell whether one exists.
 func TestLog(t *testing.T) {
 	o := newOffice()
 	if a := o.ask(t, aLog); a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Text, "plane.logs.enabled") {
@@ -88,8 +88,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// PLANE-07, PL-03: who follows a log, and may not any more, is cut off within the time
-// that the door gives, and what was opened for him is closed. So is what nobody reads.
+// PLANE-07, PL-03: a follower that loses its role is disconnected within the server's time limit, and its log is closed. So is a log that
+// the client does not read.
 func TestPL03_LogEnds(t *testing.T) {
 	o := newOffice()
 	from, to := io.Pipe()
@@ -107,7 +107,7 @@ func TestPL03_LogEnds(t *testing.T) {
 	if s, err := in.ReadString('\n'); s != "first\n" {
 		t.Fatalf("%q %v", s, err)
 	}
-	o.as(person("alice@example.com", `{"role":"viewer","orgs":["*"]}`)) // from the next look on
+	o.as(person("alice@example.com", `{"role":"viewer","orgs":["*"]}`)) // from the next renewal on
 	if rest, err := io.ReadAll(in); len(rest) > 0 || err != nil {
 		t.Errorf("%q %v", rest, err)
 	}
@@ -123,7 +123,7 @@ func TestPL03_LogEnds(t *testing.T) {
 	}
 }
 
-// closing says that it was closed.
+// closing reports when it is closed.
 type closing struct {
 	*io.PipeReader
 	closed chan struct{}
@@ -134,7 +134,7 @@ func (c closing) Close() error {
 	return c.PipeReader.Close()
 }
 
-// PL-05: the log of another organisation's runner is not there, with whichever role.
+// PL-05: the log of another organisation's runner is absent for every role.
 func TestPL05_Logs(t *testing.T) {
 	o := newOffice()
 	opened := o.logs(lines("secret"))

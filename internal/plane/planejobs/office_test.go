@@ -22,7 +22,7 @@ import (
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// An office is a desk behind a real door, over a Board that a test fills.
+// office is a service behind a real server, with a store that the test fills.
 type office struct {
 	desk  *Desk
 	board *plane.Board
@@ -47,7 +47,7 @@ func person(login string, rules ...string) access.Caller {
 	return c
 }
 
-// personas are who there is.
+// personas are the callers of the tests.
 var personas = []struct {
 	name   string
 	caller access.Caller
@@ -115,7 +115,7 @@ func (o *office) as(c access.Caller) {
 	o.caller = c
 }
 
-// An answer as others read it.
+// answer is a response as a client decodes it.
 type answer struct {
 	Status int    `json:"-"`
 	Text   string `json:"-"`

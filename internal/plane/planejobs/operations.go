@@ -11,19 +11,18 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// maxList bounds a list of runners, in bytes.
+// maxList is the maximum size of a list of runners, in bytes.
 const maxList = 16 << 20
 
 const ofPool = "GET " + plane.Base + "/pools/{forge}/{org}/{pool}"
 
-// The operations: both ends are made from these, and so are the reference, the tools
-// and tka's commands.
+// The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
 var (
 	ListRunners = door.Op[ListRequest, plane.Envelope[[]Runner]]{Pattern: ofPool + "/runners", Verb: access.FleetRead, MaxAnswer: maxList,
 		Doc: "List the runners of one organisation in one pool.", Example: exampleList, Answers: []plane.Envelope[[]Runner]{plane.ExamplePage("RunnerList", exampleRunner())}, Refusals: plane.Seeking}
 	ListJobs = door.Op[ListRequest, plane.Envelope[[]Runner]]{Pattern: ofPool + "/jobs", Verb: access.FleetRead, MaxAnswer: maxList,
 		Doc: "List the jobs of one organisation in one pool: the runners that have one.", Example: exampleList, Answers: []plane.Envelope[[]Runner]{plane.ExamplePage("RunnerList", exampleRunner())}, Refusals: plane.Seeking}
-	// Under the paths that the existing dashboard and its tools use:
+	// The next two have the paths that the existing dashboard and its tools use.
 	ListPods = door.Op[planefleet.ListRequest, plane.Envelope[[]Runner]]{Pattern: "GET /api/k8s/pods", Verb: access.FleetRead, MaxAnswer: maxList,
 		Doc: "List all runners that the caller may see.", Answers: ListRunners.Answers, Refusals: plane.Reading}
 	GetNamedConfig = door.Op[NameRequest, plane.Envelope[Config]]{Pattern: "GET /api/gitops/config", Verb: access.FleetRead, Example: NameRequest{"gh-nix"},
@@ -49,10 +48,10 @@ var (
 		Answers: []plane.Envelope[Log]{plane.Example("Log", Log{Runner: "tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z", Container: "runner", Lines: []string{"Listening for Jobs", "Running job: build"}})}, Refusals: reading}
 )
 
-// reading are the refusals of who reads a log.
+// reading are the errors of requests for a log.
 var reading = slices.Concat(plane.Seeking, []problem.Code{problem.Conflict})
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, ListRunners, d.list), plane.Behind(d.Plane, ListJobs, d.jobs), plane.Behind(d.Plane, ListEvents, d.events),

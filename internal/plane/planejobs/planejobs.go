@@ -1,7 +1,5 @@
-// Package planejobs is what operators see of single CI runners: which there are, what
-// they run, what happened to them, what they write, and why they do not work. It keeps
-// law 10: what a job, a repository or a log says is data, and who may see an
-// organisation's runners is decided for each of them.
+// Package planejobs shows single CI runners: their jobs, events, logs and problems. It keeps law 10: text from a job, a repository or a log
+// is data. Each request checks whether the caller may see the runners of that organisation.
 //
-// It is a part of the plane's desk. It changes nothing.
+// It is a part of the plane's API and changes nothing.
 package planejobs

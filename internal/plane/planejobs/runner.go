@@ -7,22 +7,21 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// The objects as they stand on the wire. What is not known is null. What runs jobs is
-// not ours: names of jobs, repositories and reasons are other people's text.
+// The objects as the API returns them. Unknown values are null. Names of jobs and repositories, and reasons, are untrusted text.
 
-// The states of a runner, the worst first.
+// The states of a runner, worst first.
 const (
-	Failed   = "Failed"   // it runs no job, and will not
-	Outdated = "Outdated" // the forge takes it for too old
+	Failed   = "Failed"   // runs no job and never will
+	Outdated = "Outdated" // too old for the forge
 	Pending  = "Pending"  // its pod does not run yet
-	Starting = "Starting" // its pod runs; the forge has not heard of it
+	Starting = "Starting" // its pod runs, but it has not registered at the forge
 	Ending   = "Ending"
-	Busy     = "Busy" // it runs a job
-	Idle     = "Idle" // it waits for one
+	Busy     = "Busy" // runs a job
+	Idle     = "Idle" // waits for a job
 	Finished = "Finished"
 )
 
-// A Runner is one runner of one organisation in one pool.
+// Runner is one runner of one organisation in one pool.
 type Runner struct {
 	ID        string `json:"id" doc:"namespace/name"`
 	Namespace string `json:"namespace"`
@@ -34,7 +33,7 @@ type Runner struct {
 	State   string `json:"state" enum:"Failed,Outdated,Pending,Starting,Ending,Busy,Idle,Finished"`
 	Reason  string `json:"reason" doc:"a word, from whoever runs it"`
 	Message string `json:"message" doc:"a sentence, from whoever runs it"`
-	// Failures is how often its pod failed.
+	// Failures is how often the pod failed.
 	Failures    *int       `json:"failures" doc:"how often its pod failed; null: nobody counts"`
 	LastFailure *time.Time `json:"lastFailure"`
 	ForgeID     *int64     `json:"forgeId" doc:"the forge's number of it; null: it has none yet"`
@@ -48,7 +47,7 @@ type Runner struct {
 	ObservedAt time.Time `json:"observedAt"`
 }
 
-// A Job is what a runner runs.
+// Job is the job of a runner.
 type Job struct {
 	ID         string     `json:"id" doc:"the forge's"`
 	Name       string     `json:"name"`
@@ -59,7 +58,7 @@ type Job struct {
 	Started    *time.Time `json:"started"`
 }
 
-// A Pod is what a runner runs in.
+// Pod is the pod of a runner.
 type Pod struct {
 	Phase      string      `json:"phase"`
 	Node       string      `json:"node" doc:"empty: it has none yet"`
@@ -69,7 +68,7 @@ type Pod struct {
 	Containers []Container `json:"containers"`
 }
 
-// A Container is one of a pod.
+// Container is a container of a pod.
 type Container struct {
 	Name     string     `json:"name"`
 	Image    string     `json:"image"`
@@ -83,7 +82,7 @@ type Container struct {
 	Started  *time.Time `json:"started"`
 }
 
-// RunnerActions are what a caller may do with a runner.
+// RunnerActions are the actions that the caller may take on a runner.
 type RunnerActions struct {
 	Log plane.Action `json:"log"`
 }
@@ -91,7 +90,7 @@ type RunnerActions struct {
 // Key returns "namespace/name".
 func (o Runner) Key() string { return o.ID }
 
-// Org returns whose it is.
+// Org returns the organisation of the runner.
 func (o Runner) Org() string { return o.OrgName }
 
 // Observed implements [plane.Object].
@@ -112,7 +111,7 @@ func (o Runner) Trouble() (plane.Severity, string, string) {
 	return "", "", ""
 }
 
-// For implements [plane.Personal]: it says what the caller may do.
+// For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Runner) For(v plane.Viewer) plane.Object {
 	a := RunnerActions{Log: plane.Action{Allowed: true}}
 	switch {
@@ -125,7 +124,7 @@ func (o Runner) For(v plane.Viewer) plane.Object {
 	return o
 }
 
-// kindRunner is what a runner of GitHub's is in the cluster.
+// kindRunner is the kind of a GitHub runner in the cluster.
 const kindRunner = "EphemeralRunner"
 
 func runners() plane.Table[Runner] {

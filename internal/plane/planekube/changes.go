@@ -23,22 +23,20 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// changeLabel marks the ConfigMaps in which changes are kept, and changeKey is the
-// key of the change in one.
+// changeLabel marks the ConfigMaps that store changes. changeKey is the data key of the change.
 const (
 	changeLabel = "tailplane.dev/change"
 	changeKey   = "change.json"
 )
 
-// Changes keeps changes of the configuration, each in a ConfigMap of the plane's
-// namespace. It needs get, create and update on configmaps there, and, for dry runs
-// only, patch and delete on the fleet's kinds.
+// Changes stores changes of the configuration, each in a ConfigMap of the plane's namespace. It needs get, create and update on configmaps
+// there. For dry runs only, it needs patch and delete on the fleet's kinds.
 type Changes struct {
 	client    client.Client
 	namespace string
 }
 
-// NewChanges returns what keeps changes. It asks nothing yet.
+// NewChanges returns a store of changes. It sends no request yet.
 func NewChanges(config *rest.Config, namespace string) (*Changes, error) {
 	if config == nil || namespace == "" {
 		return nil, errors.New("keeping changes takes a client configuration and a namespace")
@@ -96,15 +94,14 @@ func (s *Changes) Save(ctx context.Context, k planechange.Kept) (planechange.Kep
 	return kept(m)
 }
 
-// Try asks the API server whether it would take an object of the fleet's, or its end.
+// Try checks with a dry run whether the API server would accept an object of the fleet, or its deletion if spec is nil.
 func (s *Changes) Try(ctx context.Context, r change.Ref, spec map[string]any) error {
 	_, err := s.Would(ctx, r, spec)
 	return err
 }
 
-// Would asks the API server in a dry run what a spec would make of an object of the
-// fleet's; nil: its end, of which nothing is left. A problem.Validation says that it would
-// not take it.
+// Would returns, from a dry run, the spec that the API server would store for an object of the fleet. A nil spec means deletion, which
+// returns nil. A problem.Validation says that the API server would not accept it.
 func (s *Changes) Would(ctx context.Context, r change.Ref, spec map[string]any) (map[string]any, error) {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind, "metadata": map[string]any{"name": r.Name}}}
 	var err error
@@ -129,14 +126,12 @@ func (s *Changes) Would(ctx context.Context, r change.Ref, spec map[string]any) 
 	return nil, problem.New(problem.Unavailable, "The API server has not said whether it would take the object.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("dry run of %s: %w", r, err))
 }
 
-// undeclared reports whether an apply was refused for a field that the kind does not
-// have, which API servers up to 1.37 call an internal error.
+// undeclared reports whether an apply failed because the kind does not have a field. API servers up to 1.37 call this an internal error.
 func undeclared(err error) bool {
 	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "field not declared in schema")
 }
 
-// All lists the fleet's objects in the cluster, with their specs. What ends is not among
-// them.
+// All lists the fleet's objects in the cluster with their specs, except those that are being deleted.
 func (s *Changes) All(ctx context.Context) (map[change.Ref]map[string]any, error) {
 	all := map[change.Ref]map[string]any{}
 	for _, kind := range change.Kinds() {
@@ -153,8 +148,7 @@ func (s *Changes) All(ctx context.Context) (map[change.Ref]map[string]any, error
 	return all, nil
 }
 
-// Live is the spec of an object in the cluster; nil: there is none. Known is false
-// where the API server does not say.
+// Live returns the spec of an object in the cluster, or nil if there is none. known is false if the API server did not answer.
 func (s *Changes) Live(ctx context.Context, r change.Ref) (spec map[string]any, known bool) {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind}}
 	switch err := s.client.Get(ctx, client.ObjectKey{Name: r.Name}, o); {
@@ -177,7 +171,7 @@ func kept(m *corev1.ConfigMap) (planechange.Kept, error) {
 	return k, nil
 }
 
-// changeOf is a kept change on the Board.
+// changeOf converts a stored change to an object for the plane's store.
 func changeOf(m *corev1.ConfigMap, now time.Time) ([]plane.Object, string) {
 	k, err := kept(m)
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// id is the key of a namespaced object.
+// id returns the key of a namespaced object.
 func id(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// orNil is nil for the zero value, where that says that nobody has said.
+// orNil returns nil for the zero value, where zero means unknown.
 func orNil[T comparable](v T) *T {
 	var zero T
 	if v == zero {
@@ -31,7 +31,7 @@ func orNil[T comparable](v T) *T {
 	return &v
 }
 
-// moment is nil where no time is known.
+// moment returns nil for an unknown time.
 func moment(t *metav1.Time) *time.Time {
 	if t == nil || t.IsZero() {
 		return nil
@@ -39,7 +39,7 @@ func moment(t *metav1.Time) *time.Time {
 	return new(t.UTC())
 }
 
-// listed is never null: that would say that nobody knows.
+// listed returns a list that is never nil, because null means unknown.
 func listed[T any](all []T) []T { return append([]T{}, all...) }
 
 func conditionsOf(all []metav1.Condition) []plane.Condition {
@@ -71,7 +71,7 @@ func tailnetOf(o *gatewayv1alpha1.TailscaleTailnet, now time.Time) plane.Object 
 	if info := o.Status.TailnetInfo; info != nil {
 		t.Domain, t.Organisation = orNil(info.Name), orNil(info.Organization)
 	}
-	if t.LastSync != nil { // before, 0 says only that nobody has counted
+	if t.LastSync != nil { // before the first sync, 0 means unknown
 		t.Devices, t.Services = new(int(o.Status.DeviceCount)), new(int(o.Status.ServiceCount))
 	}
 	if c := meta.FindStatusCondition(o.Status.Conditions, gatewayv1alpha1.ConditionAuthenticated); c != nil {
@@ -86,7 +86,7 @@ func tailnetOf(o *gatewayv1alpha1.TailscaleTailnet, now time.Time) plane.Object 
 	return t
 }
 
-// gatewayOf is a TailscaleGateway, without what only its Gateway knows.
+// gatewayOf converts a TailscaleGateway, without the fields that come from its Gateway.
 func gatewayOf(o *gatewayv1alpha1.TailscaleGateway, now time.Time) plane.Gateway {
 	g := plane.Gateway{ID: id(o), Namespace: o.Namespace, Name: o.Name, Target: o.Namespace + "/" + o.Spec.TargetRef.Name,
 		Tailnets: []plane.GatewayTailnet{}, Services: []plane.GatewayService{}, Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
@@ -170,7 +170,7 @@ func dnsName(o *gatewayv1alpha1.TailscaleService) string {
 	return ""
 }
 
-// refusals are the references that a controller has said it does not follow.
+// refusals returns the references that a controller reports as not resolved.
 func refusals(all []metav1.Condition) []plane.Refusal {
 	out := []plane.Refusal{}
 	if c := meta.FindStatusCondition(all, gatewayv1alpha1.ConditionResolvedRefs); c != nil && c.Status == metav1.ConditionFalse {
@@ -179,8 +179,7 @@ func refusals(all []metav1.Condition) []plane.Refusal {
 	return out
 }
 
-// routesOf are HTTPRoutes that name a service of a tailnet; others are nobody's
-// business here.
+// routesOf converts an HTTPRoute that refers to a tailnet service. It returns nil for other routes.
 func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 	r := plane.Route{ID: "HTTPRoute/" + id(o), Resource: "HTTPRoute", Namespace: o.Namespace, Name: o.Name, Hostnames: []string{}, Rules: []plane.RouteRule{},
 		Refused: []plane.Refusal{}, Conditions: []plane.Condition{}, ObservedAt: now}
@@ -249,10 +248,10 @@ func proxyGroupOf(o *gatewayv1alpha1.TailscaleProxyGroup, now time.Time) plane.O
 	return g
 }
 
-// defaultReplicas is the API server's default of a proxy group.
+// defaultReplicas is the default of a proxy group in the API server.
 const defaultReplicas = 2
 
-// adapterContainer is the name that injection gives.
+// adapterContainer is the container name that injection uses.
 const adapterContainer = "mca"
 
 func adapterOf(o *corev1.Pod, now time.Time) plane.Object {

@@ -15,8 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
-// How events are read: so many of a namespace at most, and not more often than that,
-// however many ask.
+// Limits of reading events. The plane reads at most mostEvents of a namespace, once per eventsAge, for any number of callers.
 const (
 	mostEvents  = 2000
 	eventsAge   = 5 * time.Second
@@ -24,9 +23,8 @@ const (
 	mostPlaces  = 256
 )
 
-// Events reads what happened lately, by namespace. It needs list on events. A watch of
-// all events of a cluster would keep far more than anybody looks at, so they are asked
-// for when somebody does, once for all who do within some seconds.
+// Events reads recent events by namespace. It needs list on events. A watch of all events of a cluster would keep far more than callers
+// read. So it lists on demand and shares one result among the callers of the next seconds.
 type Events struct {
 	client client.Client
 	now    func() time.Time
@@ -35,15 +33,15 @@ type Events struct {
 	known map[string]*eventsOf
 }
 
-// eventsOf are those of one namespace.
+// eventsOf holds the events of one namespace.
 type eventsOf struct {
-	read chan struct{} // closed when they have been
+	read chan struct{} // closed when the list is complete
 	at   time.Time
 	all  []planejobs.Event
 	err  error
 }
 
-// NewEvents returns what reads events. It asks nothing yet.
+// NewEvents returns an Events. It sends no request yet.
 func NewEvents(config *rest.Config, now func() time.Time) (*Events, error) {
 	if config == nil || now == nil {
 		return nil, errors.New("reading events takes a client configuration and a clock")
@@ -55,11 +53,11 @@ func NewEvents(config *rest.Config, now func() time.Time) (*Events, error) {
 	return &Events{client: c, now: now, known: map[string]*eventsOf{}}, nil
 }
 
-// In returns what happened in a namespace. The caller must not change it.
+// In returns the recent events of a namespace. The caller must not modify the slice.
 func (s *Events) In(ctx context.Context, namespace string) ([]planejobs.Event, error) {
 	is, mine := s.of(namespace)
 	if mine {
-		// Others wait for this one, so it does not end with who asked first.
+		// Other callers wait for this list, so it must not end with the first caller's context.
 		go s.list(context.WithoutCancel(ctx), namespace, is)
 	}
 	select {
@@ -70,7 +68,7 @@ func (s *Events) In(ctx context.Context, namespace string) ([]planejobs.Event, e
 	}
 }
 
-// of is the reading to wait for, and whether it is still to begin.
+// of returns the list to wait for, and whether the caller must start it.
 func (s *Events) of(namespace string) (is *eventsOf, mine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +101,7 @@ func (s *Events) list(ctx context.Context, namespace string, is *eventsOf) {
 	}
 }
 
-// eventOf is an event of either API: the later one counts in a series.
+// eventOf converts an event of either API. In a series, the series' count and time apply.
 func eventOf(e *corev1.Event) planejobs.Event {
 	o := planejobs.Event{Type: e.Type, Reason: short(e.Reason), Message: short(e.Message), Kind: e.InvolvedObject.Kind, Name: e.InvolvedObject.Name, By: e.Source.Component,
 		Count: max(int(e.Count), 1), First: e.FirstTimestamp.UTC(), Last: e.LastTimestamp.UTC()}

@@ -20,13 +20,13 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// A feed is one kind of Kubernetes objects, as it gets onto the Board: the store
-// of its reflector. No other copy of the objects is kept.
+// feed brings one kind of Kubernetes objects into the plane's store. It is also the store of its reflector, so there is no other copy of
+// the objects.
 type feed struct {
 	resource string // such as "tkasignins"
 	kind     plane.Kind
-	also     []plane.Kind // that cannot be told without it
-	absent   string       // what it means when the cluster does not have the kind or the object
+	also     []plane.Kind // kinds that are unknown without this one
+	absent   string       // the message when the cluster lacks the kind or the object
 
 	client    client.WithWatch
 	list      func() client.ObjectList
@@ -34,14 +34,14 @@ type feed struct {
 	namespace string // "": all
 	labels    string
 	name      string // "": all
-	// convert returns what an object is on the Board; none: it is not shown. Or it
-	// says, in a sentence, why the object cannot be read.
+	// convert returns the objects to show for one Kubernetes object, which may be none. wrong is a sentence that says why the object cannot
+	// be read.
 	convert func(o any, now time.Time) (all []plane.Object, wrong string)
-	// join, optional, is held while this kind gets onto the Board.
+	// join is locked while objects of this kind are written to the plane's store. It is optional.
 	join sync.Locker
-	// beside, optional, is told of the objects instead of the Board.
+	// beside receives the objects instead of the plane's store. It is optional.
 	beside companion
-	// stale, optional, says what is wrong with what the feed last had, by its age.
+	// stale returns what is wrong with data that has not been updated for too long. It is optional.
 	stale func(now time.Time) string
 
 	board *plane.Board
@@ -49,12 +49,12 @@ type feed struct {
 	now   func() time.Time
 
 	mu     sync.Mutex
-	listed bool                // the store has been filled
-	shown  map[string][]string // keys on the Board, by object
-	failed error               // of the last list or watch; nil: it went well
+	listed bool                // the first list is complete
+	shown  map[string][]string // keys in the plane's store, by object
+	failed error               // error of the last list or watch; nil: success
 	wrong  string              // why an object could not be read, a sentence
-	away   error               // of the last probe
-	said   plane.Source        // what was reported last
+	away   error               // error of the last probe
+	said   plane.Source        // the last reported source
 }
 
 func (f *feed) source() string { return "kubernetes:" + f.resource }
@@ -70,7 +70,7 @@ func (f *feed) run(ctx context.Context) {
 func (f *feed) listWatch() *toolscache.ListWatch {
 	options := func(o metav1.ListOptions) *client.ListOptions {
 		o.LabelSelector = f.labels
-		if f.name != "" { // a right to watch one object covers a watch of that name
+		if f.name != "" { // RBAC for one object covers a watch with its name as the field selector
 			o.FieldSelector = "metadata.name=" + f.name
 		}
 		return &client.ListOptions{Namespace: f.namespace, Raw: &o}
@@ -90,11 +90,10 @@ func (f *feed) listWatch() *toolscache.ListWatch {
 	}
 }
 
-// asked hears how a list or a watch went. That a list went well does not say that
-// one may watch.
+// asked records the result of a list or a watch. A successful list alone does not show that the account may watch.
 func (f *feed) asked(ctx context.Context, err error, watching bool) {
 	if ctx.Err() != nil || err != nil && (apierrors.IsResourceExpired(err) || apierrors.IsGone(err)) || err == nil && !watching {
-		return // asked to stop, or too far behind: the reflector lists anew
+		return // stopped, or the resource version expired: the reflector lists again
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +101,7 @@ func (f *feed) asked(ctx context.Context, err error, watching bool) {
 	f.report()
 }
 
-// probed hears whether the API server is there.
+// probed records whether the API server responds.
 func (f *feed) probed(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +109,7 @@ func (f *feed) probed(err error) {
 	f.report()
 }
 
-// report tells the Board how the feed is. The lock is held.
+// report sends the feed's status to the plane's store. Callers must hold mu.
 func (f *feed) report() {
 	r := plane.Source{Name: f.source(), Status: plane.Down}
 	switch {
@@ -144,7 +143,7 @@ func (f *feed) report() {
 	f.board.Report(r)
 }
 
-// missing says whether the API server knows no such kind.
+// missing reports whether the API server does not have the kind.
 func (f *feed) missing() bool { return apierrors.IsNotFound(f.failed) || meta.IsNoMatchError(f.failed) }
 
 // Add implements [toolscache.ReflectorStore].
@@ -167,7 +166,7 @@ func (f *feed) put(o any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.report()
-	if f.wrong = wrong; wrong != "" { // what was read before stays
+	if f.wrong = wrong; wrong != "" { // the previous data stays
 		return nil
 	}
 	was := f.shown[id(object)]
@@ -198,7 +197,7 @@ func (f *feed) Delete(o any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.report()
-	if f.name != "" { // what it said last is still the last that is known
+	if f.name != "" { // the last content is still the last known
 		f.wrong = f.absent
 		return nil
 	}
@@ -209,7 +208,7 @@ func (f *feed) Delete(o any) error {
 	return nil
 }
 
-// Replace implements [toolscache.ReflectorStore]: list is everything that there is.
+// Replace implements [toolscache.ReflectorStore]. list is the complete list.
 func (f *feed) Replace(list []any, _ string) error {
 	defer f.joined()()
 	shown, everything, wrong := map[string][]string{}, []plane.Object{}, ""
@@ -237,7 +236,7 @@ func (f *feed) Replace(list []any, _ string) error {
 	if f.wrong = wrong; f.name != "" && len(list) == 0 {
 		f.wrong = f.absent
 	}
-	if f.beside != nil || f.wrong != "" && f.name != "" { // then what was read before is the last that is known
+	if f.beside != nil || f.wrong != "" && f.name != "" { // the previous data stays
 		return nil
 	}
 	f.shown = shown
@@ -248,7 +247,7 @@ func (f *feed) Replace(list []any, _ string) error {
 // Resync implements [toolscache.ReflectorStore].
 func (f *feed) Resync() error { return nil }
 
-// joined locks what this kind is shown together with, and returns what unlocks it.
+// joined locks join, if set, and returns the function that unlocks it.
 func (f *feed) joined() func() {
 	if f.join == nil {
 		return func() {}
@@ -257,14 +256,14 @@ func (f *feed) joined() func() {
 	return f.join.Unlock
 }
 
-// A companion is told of objects that are not on the Board as themselves.
+// companion receives objects that the plane's store does not show themselves.
 type companion interface {
 	put(client.Object)
 	remove(client.Object)
 	replace(all []client.Object)
 }
 
-// both are two companions, told one after the other.
+// both passes objects to two companions, in order.
 type both [2]companion
 
 func (b both) put(o client.Object)         { b[0].put(o); b[1].put(o) }

@@ -22,8 +22,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// NewClient returns a client that knows the kinds that the plane shows, and asks the
-// API server about none: one that is not installed is an error of the request.
+// NewClient returns a client for the kinds that the plane shows. It does no API discovery; a request for a kind that is not installed
+// fails.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayv1alpha1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, gatewayapi.Install} {
@@ -40,7 +40,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
 
-// Trying is the client, or, in a dry run, one whose writes change nothing.
+// Trying returns c, or in a dry run a client whose writes change nothing.
 func Trying(c client.Client, dryRun bool) client.Client {
 	if dryRun {
 		return client.NewDryRunClient(c)
@@ -48,7 +48,7 @@ func Trying(c client.Client, dryRun bool) client.Client {
 	return c
 }
 
-// feeds are all that is read.
+// feeds returns the feeds of all kinds that the plane reads.
 func (w *Watch) feeds(c client.WithWatch) []*feed {
 	const noGateway = "The cluster does not have this kind: Tailplane's gateway is not installed."
 	const noRoutes = "The cluster does not have this kind: the Gateway API is not installed."
@@ -98,7 +98,8 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 		list:   func() client.ObjectList { return new(coordinationv1.LeaseList) },
 		absent: fmt.Sprintf("The Lease %s/%s is not there: Tailplane's fleet is not installed.", w.FleetNamespace, fleetLease), beside: beat, stale: beat.stale})
 	all = append(all, &feed{resource: "ignoreddrift", kind: plane.KindDrift, namespace: w.SystemNamespace, name: IgnoredConfigMap, of: new(corev1.ConfigMap),
-		list: func() client.ObjectList { return new(corev1.ConfigMapList) }, beside: w.Ignores, stale: w.Ignores.stale}) // where there is none, nothing is ignored
+		// No ConfigMap means that nothing is ignored.
+		list: func() client.ObjectList { return new(corev1.ConfigMapList) }, beside: w.Ignores, stale: w.Ignores.stale})
 	published := &members{version: w.Version}
 	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: gossipkube.MembersConfigMap, of: new(corev1.ConfigMap),
 		list:    func() client.ObjectList { return new(corev1.ConfigMapList) },
@@ -110,7 +111,7 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 	return all
 }
 
-// unstructuredOf is an object of a kind of ARC's, whose Go types cannot be imported.
+// unstructuredOf returns an empty object of an ARC kind. ARC's Go types cannot be imported.
 func unstructuredOf(kind string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(arc.Kind(kind))
@@ -125,12 +126,12 @@ func unstructuredList(kind string) func() client.ObjectList {
 	}
 }
 
-// one is the conversion of a kind whose every object is one object of the Board.
+// one returns the convert function of a kind whose objects each become one object in the plane's store.
 func one[T any](convert func(o *T, now time.Time) plane.Object) func(any, time.Time) ([]plane.Object, string) {
 	return some(func(o *T, now time.Time) ([]plane.Object, string) { return []plane.Object{convert(o, now)}, "" })
 }
 
-// some is the conversion of a kind whose objects are any number of them.
+// some returns the convert function of a kind whose objects each become any number of objects.
 func some[T any](convert func(o *T, now time.Time) ([]plane.Object, string)) func(any, time.Time) ([]plane.Object, string) {
 	return func(o any, now time.Time) ([]plane.Object, string) {
 		is, ok := o.(*T)

@@ -11,22 +11,21 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// attachedResource is what is attached, and attachedSource where that comes from.
+// attachedResource is the resource of TailscaleGateways. attachedSource is the name of its source.
 const (
 	attachedResource = "tailscalegateways"
 	attachedSource   = "kubernetes:" + attachedResource
 )
 
-// gateways joins TailscaleGateways with the Gateways that they are attached to:
-// two kinds, each of which may be read without the other.
+// gateways joins TailscaleGateways with their Gateways. Each kind may be readable without the other.
 type gateways struct {
 	board *plane.Board
 
-	mu    sync.Mutex // held while either kind gets onto the Board, so that none overtakes the other
+	mu    sync.Mutex // locked while either kind is written to the plane's store, to keep the order
 	known map[string]gateway
 }
 
-// gateway is what is shown of a Gateway.
+// gateway holds the shown fields of a Gateway.
 type gateway struct {
 	class     string
 	listeners []plane.Listener
@@ -36,7 +35,7 @@ func newGateways(b *plane.Board) *gateways {
 	return &gateways{board: b, known: map[string]gateway{}}
 }
 
-// attached is a TailscaleGateway, with what is known of its Gateway. The lock is held.
+// attached converts a TailscaleGateway and adds its Gateway's fields. Callers must hold mu.
 func (g *gateways) attached(o *gatewayv1alpha1.TailscaleGateway, now time.Time) plane.Object {
 	return g.join(gatewayOf(o, now))
 }
@@ -49,7 +48,7 @@ func (g *gateways) join(o plane.Gateway) plane.Gateway {
 	return o
 }
 
-// put, remove and replace implement [companion], for Gateways. The lock is held.
+// put, remove and replace implement [companion], for Gateways. Callers must hold mu.
 func (g *gateways) put(o client.Object) {
 	if is, ok := o.(*gatewayapi.Gateway); ok {
 		g.known[id(o)] = shown(is)
@@ -72,7 +71,7 @@ func (g *gateways) replace(all []client.Object) {
 	g.again(func(string) bool { return true })
 }
 
-// again puts what is attached to a Gateway on the Board anew.
+// again updates the TailscaleGateways whose target matches.
 func (g *gateways) again(which func(target string) bool) {
 	for _, o := range g.board.List(plane.KindGateway).Objects {
 		if is, ok := o.(plane.Gateway); ok && which(is.Target) {

@@ -23,19 +23,17 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// IgnoredConfigMap keeps which drift is ignored, in the plane's namespace, under
-// ignoredKey.
+// IgnoredConfigMap stores which drift is ignored, in the plane's namespace, under ignoredKey.
 const (
 	IgnoredConfigMap = "tailplane-ignored-drift"
 	ignoredKey       = "ignored.json"
 )
 
-// mostIgnored is how much drift is ignored at a time: all of it is one object of the
-// cluster, which takes no more than 1 MiB.
+// mostIgnored is the maximum number of ignored drifts. They share one ConfigMap, which holds at most 1 MiB.
 const mostIgnored = 300
 
-// Ignores keeps which drift is ignored, and shows it on the Board. It needs get, update,
-// list and watch on the one ConfigMap, and create where that is not there yet.
+// Ignores stores which drift is ignored, and marks it in the plane's store. It needs get, update, list and watch on the one ConfigMap, and
+// create if it does not exist.
 type Ignores struct {
 	client    client.Client
 	namespace string
@@ -43,19 +41,19 @@ type Ignores struct {
 	now       func() time.Time
 
 	mu    sync.Mutex
-	known []ignored // as read last
+	known []ignored // as last read
 	wrong string    // why it could not be read, a sentence
-	wake  time.Time // when one of them ends next; zero: never
+	wake  time.Time // when the next entry expires; zero: never
 }
 
-// ignored is one that is kept. Of what the repository says and the cluster has not, it
-// is about exactly that: if something else is there, that is told.
+// ignored is one stored entry. For a difference between repository and cluster it covers only the value in Have. A new value is shown
+// again.
 type ignored struct {
 	truth.Ignore
 	Have *string `json:"have,omitempty"`
 }
 
-// NewIgnores returns what keeps which drift is ignored. It asks nothing yet.
+// NewIgnores returns an Ignores. It sends no request yet.
 func NewIgnores(config *rest.Config, namespace string, board *plane.Board, now func() time.Time) (*Ignores, error) {
 	if config == nil || namespace == "" || board == nil || now == nil {
 		return nil, errors.New("ignoring drift takes a client configuration, a namespace, a board and a clock")
@@ -67,7 +65,7 @@ func NewIgnores(config *rest.Config, namespace string, board *plane.Board, now f
 	return &Ignores{client: c, namespace: namespace, board: board, now: now}, nil
 }
 
-// Keep keeps that a drift is ignored, or is no more. What has ended goes with it.
+// Keep stores that a drift is ignored, or no longer ignored. It also removes expired entries.
 func (s *Ignores) Keep(ctx context.Context, p access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
 	now := s.now().UTC()
 	if err := p.Require(access.ConfigPropose, now); err != nil {
@@ -86,7 +84,7 @@ func (s *Ignores) Keep(ctx context.Context, p access.Permit, o planefleet.Drift,
 			is.Have = o.Have
 		}
 	}
-	const tries = 4 // several people decide at once
+	const tries = 4 // concurrent writes
 	for n := 1; ; n++ {
 		err := s.change(ctx, is, now, dryRun)
 		switch {
@@ -104,7 +102,7 @@ func (s *Ignores) Keep(ctx context.Context, p access.Permit, o planefleet.Drift,
 	}
 }
 
-// change puts one in the place of what is kept of the same drift.
+// change replaces the entry of a drift in the ConfigMap.
 func (s *Ignores) change(ctx context.Context, is ignored, now time.Time, dryRun bool) error {
 	m := &corev1.ConfigMap{}
 	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: IgnoredConfigMap}, m)
@@ -140,7 +138,7 @@ func (s *Ignores) change(ctx context.Context, is ignored, now time.Time, dryRun 
 	return err
 }
 
-// ignoredIn is what a ConfigMap keeps.
+// ignoredIn returns the entries of a ConfigMap.
 func ignoredIn(m *corev1.ConfigMap) (all []ignored, err error) {
 	text := m.Data[ignoredKey]
 	if text == "" {
@@ -159,7 +157,7 @@ func (s *Ignores) put(o client.Object) {
 	}
 	s.wrong = ""
 	all, err := ignoredIn(m)
-	if err != nil { // then everything is told
+	if err != nil { // nothing is ignored then
 		all, s.wrong = nil, fmt.Sprintf("The ConfigMap %s cannot be read: all drift is told.", IgnoredConfigMap)
 	}
 	s.known = all
@@ -176,14 +174,14 @@ func (s *Ignores) replace(all []client.Object) {
 	s.put(&corev1.ConfigMap{})
 }
 
-// stale says why what is ignored is not known.
+// stale returns why the ignored drift is unknown, or "".
 func (s *Ignores) stale(time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wrong
 }
 
-// tick shows what has ended meanwhile.
+// tick updates the plane's store when an entry has expired.
 func (s *Ignores) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +190,7 @@ func (s *Ignores) tick() {
 	}
 }
 
-// show says on the Board which drift is ignored. The lock is held.
+// show marks the ignored drift in the plane's store. Callers must hold mu.
 func (s *Ignores) show() {
 	now := s.now().UTC()
 	by := map[string]ignored{}

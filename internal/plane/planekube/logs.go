@@ -18,13 +18,13 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Logs reads what pods write. It needs get on pods/log.
+// Logs reads the logs of pods. It needs get on pods/log.
 type Logs struct {
 	client corev1client.PodsGetter
 	now    func() time.Time
 }
 
-// NewLogs returns what reads logs. It asks nothing yet.
+// NewLogs returns a Logs. It sends no request yet.
 func NewLogs(config *rest.Config, now func() time.Time) (*Logs, error) {
 	if config == nil || now == nil {
 		return nil, errors.New("reading logs takes a client configuration and a clock")
@@ -36,8 +36,7 @@ func NewLogs(config *rest.Config, now func() time.Time) (*Logs, error) {
 	return &Logs{c, now}, nil
 }
 
-// Open opens the log of a runner of the organisation that the permit is for. Reading
-// ends with ctx.
+// Open opens the log of a runner of the permit's organisation. The stream ends with ctx. The caller must close it.
 func (s *Logs) Open(ctx context.Context, p access.Permit, o planejobs.Opening) (io.ReadCloser, error) {
 	if err := p.Require(access.LogsRead, s.now()); err != nil {
 		return nil, err
@@ -51,7 +50,7 @@ func (s *Logs) Open(ctx context.Context, p access.Permit, o planejobs.Opening) (
 		return text, nil
 	case apierrors.IsNotFound(err):
 		return nil, problem.New(problem.NotFound, "There is no such log any more.", "The pod has gone: look at the job at its forge.").Because(err)
-	case apierrors.IsBadRequest(err): // its container has not begun, or has no such name
+	case apierrors.IsBadRequest(err): // the container has not started, or does not exist
 		return nil, problem.New(problem.Conflict, "There is no log of it yet.", "Look at the runner's pod, and try again in a moment.").Because(err)
 	case apierrors.IsForbidden(err):
 		return nil, problem.New(problem.Unavailable, "This server's account may not read logs.", "Give it get on pods/log: the chart does with plane.logs.enabled: true.").Because(err)

@@ -14,20 +14,19 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// silence is how long the list of members may stay as it is before something is
-// wrong: its writer has seen itself at least, and writes that once a minute.
+// silence is the maximum age of the member list. The access server that writes it updates its own entry once a minute.
 const silence = 3 * time.Minute
 
-// members is the list that an access server publishes.
+// members converts the member list that an access server publishes.
 type members struct {
-	version string // of this program; "": it is not known
+	version string // of this program; "": unknown
 
 	mu      sync.Mutex
 	at      time.Time // of the list
 	omitted int
 }
 
-// clusters are the clusters of the list.
+// clusters converts the list to clusters.
 func (m *members) clusters(o *corev1.ConfigMap, _ time.Time) ([]plane.Object, string) {
 	var list gossipkube.Members
 	text, there := o.Data[gossipkube.MembersData]
@@ -50,7 +49,7 @@ func (m *members) clusters(o *corev1.ConfigMap, _ time.Time) ([]plane.Object, st
 func (m *members) cluster(c gossip.Cluster, at time.Time) plane.Cluster {
 	out := plane.Cluster{ID: c.ID, Name: c.Name, Endpoint: c.APIEndpoint, Port: int(c.APIPort), URL: c.URL, Labels: c.Labels, Health: health(c.State), LastSeen: seen(c.LastSeen),
 		Verified: c.Verified, Conflict: c.Conflict, Self: c.Self, Version: c.Software, Members: []plane.ClusterMember{}, ObservedAt: at}
-	if c.Conflict { // whoever contests a cluster says that it has its id
+	if c.Conflict { // a contesting server claims the same cluster id
 		out.ID = c.ID + " contested by " + c.Key.String()
 	}
 	if m.version != "" && c.Software != "" {
@@ -62,7 +61,7 @@ func (m *members) cluster(c gossip.Cluster, at time.Time) plane.Cluster {
 	return out
 }
 
-// stale says what is wrong with the list as a whole.
+// stale returns what is wrong with the list as a whole, or "".
 func (m *members) stale(now time.Time) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -75,7 +74,7 @@ func (m *members) stale(now time.Time) string {
 	return ""
 }
 
-// health is a state in the plane's spelling: "Alive" for "alive".
+// health returns a state in the plane's spelling: "Alive" for "alive".
 func health(s gossip.State) string {
 	if s == "" {
 		s = gossip.Unknown

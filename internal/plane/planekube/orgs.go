@@ -13,16 +13,15 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// orgs are whose organisations are, as enrollments have it.
+// orgs holds the organisations and their people from the enrollments.
 type orgs struct {
 	mu    sync.Mutex
 	known map[string]access.Org
 	list  atomic.Pointer[[]access.Org]
 }
 
-// Orgs are the organisations with their owners and members, sorted by name. They
-// are as they were read last, also while the API server is away; none before. The
-// caller must not change them.
+// Orgs returns the organisations with their owners and members, sorted by name. While the API server is down it returns the last known
+// list, and nil before the first one. The caller must not modify it.
 func (w *Watch) Orgs() []access.Org {
 	if list := w.orgs.list.Load(); list != nil {
 		return *list
@@ -38,7 +37,7 @@ func (s *orgs) change(f func()) {
 	s.list.Store(&list)
 }
 
-// take keeps what an enrollment says. The lock is held.
+// take stores the organisation of an enrollment. Callers must hold mu.
 func (s *orgs) take(o client.Object) {
 	if e, ok := o.(*v1alpha1.RunnerEnrollment); ok {
 		s.known[e.Name] = access.Org{Name: e.Name, Owners: slices.Clone(e.Spec.Owners), Members: slices.Clone(e.Spec.Members)}

@@ -19,11 +19,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
-// A place is one whose namespace is both the sign-ins' and our own, and whose account may
-// read what is shown, and write which drift is ignored.
+// place is an environment whose namespace is that of the sign-ins and of the plane. Its account may read what the plane shows, and write
+// which drift is ignored.
 type place struct{ *planekubetest.Place }
 
-// newPlace is on the cluster that all tests share, unless another one is given.
+// newPlace uses the shared cluster if c is nil.
 func newPlace(t *testing.T, c *kubetest.Cluster) *place {
 	t.Helper()
 	read := []string{"get", "list", "watch"}
@@ -46,7 +46,7 @@ func newPlace(t *testing.T, c *kubetest.Cluster) *place {
 	return p
 }
 
-// watch starts a Watch that speaks to the API server through config.
+// watch starts a Watch with config.
 func (p *place) watch(config *rest.Config) *plane.Board {
 	p.Helper()
 	board, _ := p.watching(config)
@@ -70,7 +70,7 @@ func (p *place) watching(config *rest.Config) (*plane.Board, *Watch) {
 	return board, w
 }
 
-// source is how the source of a resource is.
+// source returns the source of a resource.
 func source(b *plane.Board, resource string) plane.Source {
 	for _, s := range b.Sources() {
 		if s.Name == "kubernetes:"+resource {

@@ -10,14 +10,14 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
-// Who says what of a pool's settings, where that is no object.
+// The origins of a setting that are not objects.
 const (
 	byDefault = "default"
 	byFleet   = "fleet"
 )
 
-// settingsOf is what is in force for an organisation in a pool, and where each of it
-// comes from. In are the names of the holds in force; nil: what the pool says is not known.
+// settingsOf returns the effective settings of an organisation in a pool, with their origins. in holds the names of the active holds. The
+// result is nil if the pool is unknown.
 func settingsOf(e *v1alpha1.RunnerEnrollment, pool *v1alpha1.RunnerPool, s *v1alpha1.EnrolledPoolStatus, in []string) (all []planefleet.Setting) {
 	if pool == nil {
 		return nil

@@ -9,18 +9,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fleetLease is how the fleet says that it is at work: whichever of its replicas is
-// renews it every two seconds.
+// fleetLease is the Lease that the fleet's leader renews every two seconds.
 const fleetLease = "tailplane-fleet"
 
-// quiet is how long the fleet may say nothing: another replica takes over after 15 s.
+// quiet is the maximum age of the last renewal. Another replica takes over after 15 s.
 const quiet = time.Minute
 
-// A pulse is when the fleet was at work last. A fleet without an election says nothing of
-// it, which is no trouble.
+// pulse records when the fleet was last active. A fleet without leader election has no Lease, which is not an error.
 type pulse struct {
 	mu   sync.Mutex
-	at   time.Time // zero: it has never said
+	at   time.Time // zero: no renewal seen
 	held bool
 }
 
@@ -41,7 +39,7 @@ func (p *pulse) replace(all []client.Object) {
 	}
 }
 
-// stale says what is wrong with what the fleet has said of runners.
+// stale returns what is wrong with the fleet's data, or "".
 func (p *pulse) stale(now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,9 +18,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Breaks says which of the fleet's rules between objects would be broken, and are not
-// broken now, if an object had a spec; nil: if it went. It knows what stands in objects:
-// no Secret is looked at, no template tried, and no forge asked.
+// Breaks returns the fleet rules between objects that a new spec of an object would break and that are not broken now. A nil spec deletes
+// the object. It checks only the objects: it reads no Secret, renders no template, and queries no forge.
 func (s *Changes) Breaks(ctx context.Context, rules fleet.Rules, r change.Ref, spec map[string]any) ([]planechange.Rule, error) {
 	v := fleet.View{Rules: rules}
 	var forges v1alpha1.RunnerForgeList
@@ -37,7 +36,7 @@ func (s *Changes) Breaks(ctx context.Context, rules fleet.Rules, r change.Ref, s
 	if err != nil {
 		return nil, err
 	}
-	name := metav1.ObjectMeta{Name: r.Name, CreationTimestamp: metav1.Now()} // as old as what is there, or the youngest
+	name := metav1.ObjectMeta{Name: r.Name, CreationTimestamp: metav1.Now()} // keeps an existing object's age, or is the youngest
 	switch r.Kind {
 	case "RunnerForge":
 		v.Forges, err = with(v.Forges, v1alpha1.RunnerForge{ObjectMeta: name}, spec != nil, func(o *v1alpha1.RunnerForge) (*metav1.ObjectMeta, any) { return &o.ObjectMeta, &o.Spec }, text)
@@ -61,7 +60,7 @@ func (s *Changes) Breaks(ctx context.Context, rules fleet.Rules, r change.Ref, s
 	return all, nil
 }
 
-// with is all with one of them, or a new one, having the spec of text; or without it.
+// with returns all with one object changed to the spec in text, added, or, if stays is false, removed.
 func with[T any](all []T, fresh T, stays bool, of func(*T) (*metav1.ObjectMeta, any), text []byte) ([]T, error) {
 	is, _ := of(&fresh)
 	i := slices.IndexFunc(all, func(o T) bool { m, _ := of(&o); return m.Name == is.Name })

@@ -14,9 +14,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/change"
 )
 
-// FL-01: what is proposed, and names what is another organisation's, is said to break
-// which rule before anybody approves it; so is a change of a pool that takes it from who
-// has it. What is one's own breaks none, and neither does what is broken already.
+// FL-01: a proposal that uses something of another organisation shows which rule it breaks, before approval. So does a change of a pool
+// that takes it from its users. A proposal within one's own organisation breaks no rule, and rules that are already broken are not listed.
 func TestFL01_Breaks(t *testing.T) {
 	p := newPlace(t, nil)
 	changes, err := NewChanges(p.Cluster.AdminConfig(), p.Namespace)

@@ -15,28 +15,27 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
-// What of the fleet is read, by which source.
+// The source of each fleet kind.
 const (
 	enrollmentsSource = "kubernetes:runnerenrollments"
 	holdsSource       = "kubernetes:runnerholds"
 	forgesSource      = "kubernetes:runnerforges"
 )
 
-// runners joins enrollments with the pools that they use, the forges that they are
-// at and the holds that hold them. Each kind may be read without the others: what
-// only they know is not known then.
+// runners joins enrollments with their pools, forges and holds. Each kind may be readable without the others; fields that come from an
+// unreadable kind are then unknown.
 type runners struct {
 	board *plane.Board
 	now   func() time.Time
 
-	mu          sync.Mutex // held while any of the kinds gets onto the Board, so that none overtakes another
+	mu          sync.Mutex // locked while any of the kinds is written to the plane's store, to keep the order
 	enrollments map[string]*v1alpha1.RunnerEnrollment
 	pools       map[string]*v1alpha1.RunnerPool
 	forges      map[string]*v1alpha1.RunnerForge
 	holds       map[string]*v1alpha1.RunnerHold
-	rows        map[string][]row // what is on the Board of an enrollment, beside itself
-	wake        time.Time        // when a hold expires next; zero: never
-	workers     *workers         // each of them
+	rows        map[string][]row // what an enrollment has in the plane's store, except itself
+	wake        time.Time        // when the next hold expires; zero: never
+	workers     *workers         // the single runners
 }
 
 func newRunners(b *plane.Board, now func() time.Time) *runners {
@@ -44,17 +43,17 @@ func newRunners(b *plane.Board, now func() time.Time) *runners {
 		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, rows: map[string][]row{}, workers: newWorkers(b, now)}
 }
 
-// A row is an object that is on the Board.
+// row identifies an object in the plane's store.
 type row struct {
 	kind plane.Kind
 	key  string
 }
 
-// kind is one of the four, as its feed hears of it. The lock is held then.
+// kind is the companion of one of the four fleet kinds. Its feed calls it with the lock held.
 type kind[T any] struct {
 	known   map[string]*T
-	changed func(is *T, name string) // one has changed; nil: it has gone
-	read    func()                   // all of them have been read
+	changed func(is *T, name string) // one object has changed; nil: it was deleted
+	read    func()                   // the full list has been read
 }
 
 // put, remove and replace implement [companion].
@@ -158,8 +157,7 @@ func (r *runners) holdsKind() companion {
 	}}
 }
 
-// tick looks whether a hold has expired since: nothing else would tell before the
-// fleet has written it down.
+// tick updates the plane's store if a hold has expired since. No other event announces that until the fleet writes its status.
 func (r *runners) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,8 +169,7 @@ func (r *runners) tick() {
 	r.rework(nil)
 }
 
-// rework puts the runners of some enrollments onto the Board again; nil: of all. What
-// has not changed is no event.
+// rework updates the runners of the enrollments that some admits; nil admits all. Unchanged objects cause no event.
 func (r *runners) rework(some func(*v1alpha1.RunnerEnrollment) bool) {
 	now := r.now().UTC()
 	r.wake = time.Time{}
@@ -188,7 +185,7 @@ func (r *runners) rework(some func(*v1alpha1.RunnerEnrollment) bool) {
 	}
 }
 
-// again puts what an enrollment has onto the Board; nil: it has gone.
+// again updates what an enrollment has in the plane's store. A nil e means that the enrollment was deleted.
 func (r *runners) again(e *v1alpha1.RunnerEnrollment, name string, now time.Time) {
 	var rows []row
 	r.workers.enrolled(name, e)
@@ -210,8 +207,7 @@ func (r *runners) again(e *v1alpha1.RunnerEnrollment, name string, now time.Time
 	}
 }
 
-// parts are what an enrollment has beside itself: its runners, and what of them is not
-// as it should be.
+// parts returns the pools and the drift of an enrollment.
 func (r *runners) parts(e *v1alpha1.RunnerEnrollment, now time.Time) map[plane.Kind][]plane.Object {
 	parts := map[plane.Kind][]plane.Object{}
 	for _, p := range r.of(e, now) {
@@ -225,8 +221,7 @@ func (r *runners) parts(e *v1alpha1.RunnerEnrollment, now time.Time) map[plane.K
 	return parts
 }
 
-// shared puts what several organisations have a part in onto the Board again: who has
-// one, enrollments say.
+// shared updates the holds and forges, because enrollments decide which organisations take part in them.
 func (r *runners) shared(now time.Time) {
 	for _, h := range r.holds {
 		r.board.Put(plane.KindHold, holdsSource, r.hold(h, now))
@@ -241,7 +236,7 @@ func uses(e *v1alpha1.RunnerEnrollment, pool string) bool {
 		slices.ContainsFunc(e.Status.Pools, func(p v1alpha1.EnrolledPoolStatus) bool { return p.Name == pool })
 }
 
-// touches is whether a hold of that scope holds runners of an enrollment.
+// touches reports whether a hold with the scope covers runners of the enrollment.
 func touches(s v1alpha1.HoldScope, e *v1alpha1.RunnerEnrollment) bool {
 	if s.All || s.Forge != "" {
 		return s.All || s.Forge == e.Spec.Forge
@@ -249,7 +244,7 @@ func touches(s v1alpha1.HoldScope, e *v1alpha1.RunnerEnrollment) bool {
 	return (s.Org == "" || s.Org == e.Name) && (s.Pool == "" || uses(e, s.Pool))
 }
 
-// of are the runners of an enrollment: what it has asked for, and what of it ends.
+// of returns the pools of an enrollment: the requested ones, and those that are being removed.
 func (r *runners) of(e *v1alpha1.RunnerEnrollment, now time.Time) (all []planefleet.Pool) {
 	add := func(name string, use v1alpha1.PoolUse, most *int32) {
 		p := planefleet.Pool{ID: e.Spec.Forge + "/" + e.Name + "/" + name, Name: name, Forge: e.Spec.Forge, OrgName: e.Name, Type: string(use), Isolation: string(e.Spec.Isolation),
@@ -294,8 +289,7 @@ func (r *runners) of(e *v1alpha1.RunnerEnrollment, now time.Time) (all []planefl
 	return all
 }
 
-// workload is what the fleet says of a pool: of several workloads the one that is
-// meant to be.
+// workload returns the fleet's status of a pool. If there are several workloads, it returns the desired one.
 func workload(e *v1alpha1.RunnerEnrollment, pool string) (is *v1alpha1.EnrolledPoolStatus) {
 	for i := range e.Status.Pools {
 		if s := &e.Status.Pools[i]; s.Name == pool && (is == nil || is.Type == "" && s.Type != "") {
@@ -305,7 +299,7 @@ func workload(e *v1alpha1.RunnerEnrollment, pool string) (is *v1alpha1.EnrolledP
 	return is
 }
 
-// whole is a number as the Board has it.
+// whole converts an optional int32 to an optional int.
 func whole(n *int32) *int {
 	if n == nil {
 		return nil
@@ -313,7 +307,7 @@ func whole(n *int32) *int {
 	return new(int(*n))
 }
 
-// forge is a forge, with who is enrolled there.
+// forge converts a forge and adds the organisations that are enrolled there.
 func (r *runners) forge(f *v1alpha1.RunnerForge, now time.Time) plane.Object {
 	o := planefleet.Forge{ID: f.Name, Name: f.Name, Type: string(f.Spec.Type), URL: f.Spec.URL, Version: orNil(f.Status.Version), Conditions: conditionsOf(f.Status.Conditions), ObservedAt: now}
 	if c := current(f.Status.Conditions, "Reachable"); c != "" && c != "Unknown" {
@@ -330,7 +324,7 @@ func (r *runners) forge(f *v1alpha1.RunnerForge, now time.Time) plane.Object {
 	return o
 }
 
-// hold is a hold, with whose runners it holds.
+// hold converts a hold and adds the organisations that it covers.
 func (r *runners) hold(h *v1alpha1.RunnerHold, now time.Time) plane.Object {
 	o := HoldOf(h, now)
 	for _, name := range slices.Sorted(maps.Keys(r.enrollments)) {

@@ -25,8 +25,8 @@ func is(kind string, status metav1.ConditionStatus, message string) metav1.Condi
 	return metav1.Condition{Type: kind, Status: status, Reason: "Test", Message: message, LastTransitionTime: metav1.Now()}
 }
 
-// FLEET-03, PL-07: how runners stand is what the fleet has said. Paused and Drained
-// are never said before it is confirmed, and what nobody has said is Unknown.
+// FLEET-03, PL-07: the state of runners comes from the fleet. Paused and Drained appear only after confirmation, and unreported state is
+// Unknown.
 func TestFLEET03_State(t *testing.T) {
 	enrolled := func(phase v1alpha1.EnrollmentPhase, conditions ...metav1.Condition) *v1alpha1.RunnerEnrollment {
 		e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme"}, Spec: v1alpha1.RunnerEnrollmentSpec{Pools: []v1alpha1.EnrolledPool{{Name: "nix"}}}}
@@ -99,7 +99,7 @@ func TestFLEET03_State(t *testing.T) {
 	}
 }
 
-// A pool says so where it is paused by the end of its managers.
+// A pool says so if it is paused by ending its managers.
 func TestPausedByDrain(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{Status: v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive}}
 	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v1alpha1.RunnerHoldSpec{Mode: v1alpha1.HoldPause}}
@@ -108,8 +108,8 @@ func TestPausedByDrain(t *testing.T) {
 	}
 }
 
-// PLANE-09: runners, organisations, forges and holds are shown as they are on a real API
-// server, joined with each other. How holds are made, TestFLEET04_Holds of act says.
+// PLANE-09: runners, organisations, forges and holds appear as on a real API server, joined with each other. TestFLEET04_Holds in package
+// act tests the making of holds.
 func TestRunners(t *testing.T) {
 	p := newPlace(t, nil)
 	board := p.watch(p.Config)
@@ -192,8 +192,8 @@ func TestRunners(t *testing.T) {
 	}
 }
 
-// ignored: what somebody ignores is kept in the cluster, shown by every replica, told
-// again when its time is over or when it gets worse, and given up on demand.
+// ignored checks ignored drift: it is stored in the cluster and shown by every replica. It is shown as drift again when it expires, gets
+// worse, or is no longer ignored.
 func (p *place) ignored(board *plane.Board, e *v1alpha1.RunnerEnrollment) {
 	p.Helper()
 	var mu sync.Mutex
@@ -249,7 +249,7 @@ func (p *place) ignored(board *plane.Board, e *v1alpha1.RunnerEnrollment) {
 		p.Errorf("its time is over: %+v", here())
 	}
 	mu.Lock()
-	now = until.Add(-time.Hour) // the permit's
+	now = until.Add(-time.Hour) // of the permit
 	mu.Unlock()
 	p.Must(s.Keep(p.Context(), in, drift(), planefleet.Ignored{By: mine.By, Reason: "mended"}, false))
 	p.Until("nobody ignores it any more", func() bool { return drift().IgnoredUntil == nil })
@@ -260,6 +260,6 @@ func (p *place) ignored(board *plane.Board, e *v1alpha1.RunnerEnrollment) {
 	if err := s.Keep(p.Context(), in, drift(), planefleet.Ignored{By: mine.By, Reason: "again", Until: until.Add(time.Hour)}, false); problem.CodeOf(err) != problem.Unavailable {
 		p.Errorf("what cannot be read is written over: %v", err)
 	}
-	p.Must(p.Admin.Delete(p.Context(), m)) // then nothing is ignored
+	p.Must(p.Admin.Delete(p.Context(), m)) // nothing is ignored then
 	p.Until("where there is none all is well", func() bool { return source(board, "ignoreddrift").Status == plane.OK })
 }

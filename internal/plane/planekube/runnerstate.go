@@ -16,9 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
-// stateOf is how the runners of an enrollment in a pool stand, and why. What the
-// fleet has not confirmed has not happened: Paused and Drained are its word, never
-// ours. In is what holds them, sorted.
+// stateOf returns the state of an enrollment's runners in a pool, and the reason. Only the fleet can confirm Paused and Drained; the plane
+// never derives them itself. in holds the active holds, sorted.
 func stateOf(e *v1alpha1.RunnerEnrollment, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alpha1.RunnerHold) (state, why string) {
 	if c := meta.FindStatusCondition(e.Status.Conditions, "PolicyViolation"); c != nil && c.Status == metav1.ConditionTrue {
 		return planefleet.Failing, c.Message
@@ -63,8 +62,8 @@ func stateOf(e *v1alpha1.RunnerEnrollment, pool string, s *v1alpha1.EnrolledPool
 	return planefleet.Active, ""
 }
 
-// heldState is how runners stand that are held. The fleet says by which hold, of
-// several the strongest, and that hold says how far it has come.
+// heldState returns the state of held runners. The fleet names the hold that applies, which is the strongest of several. The status of that
+// hold gives the progress.
 func heldState(org, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alpha1.RunnerHold) (state, why string) {
 	h := in[0]
 	if s != nil {
@@ -88,8 +87,8 @@ func heldState(org, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alpha1.
 	return planefleet.Draining, why
 }
 
-// confirmed is whether the hold says that these runners take no new job: all that it
-// holds do not, or all but those that it names.
+// confirmed reports whether the hold confirms that these runners take no new job: either all its workloads do not, or all except those that
+// it lists as failed.
 func confirmed(h *v1alpha1.RunnerHold, org, pool string) bool {
 	st := h.Status
 	switch {
@@ -102,7 +101,7 @@ func confirmed(h *v1alpha1.RunnerHold, org, pool string) bool {
 		!slices.ContainsFunc(st.Failed, func(f v1alpha1.HoldFailure) bool { return f.Org == org && f.Pool == pool })
 }
 
-// current is the status of a condition, "" without it.
+// current returns the status of a condition, or "" if it is missing.
 func current(all []metav1.Condition, kind string) string {
 	if c := meta.FindStatusCondition(all, kind); c != nil {
 		return string(c.Status)
@@ -110,7 +109,7 @@ func current(all []metav1.Condition, kind string) string {
 	return ""
 }
 
-// RequestAnnotation is on a hold or an enrollment that the plane has made: what was asked for.
+// RequestAnnotation is on holds and enrollments that the plane has made. It identifies the request.
 const RequestAnnotation = "tailplane.dev/request"
 
 func driftOf(e *v1alpha1.RunnerEnrollment, f v1alpha1.EnrollmentFinding, now time.Time) planefleet.Drift {
@@ -123,12 +122,12 @@ func driftOf(e *v1alpha1.RunnerEnrollment, f v1alpha1.EnrollmentFinding, now tim
 	return d
 }
 
-// HoldOf is a hold at a moment, without whose runners it holds.
+// HoldOf converts a hold as of now, without the organisations that it covers.
 func HoldOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
 	o := planefleet.Hold{ID: h.Name, Name: h.Name, UID: string(h.UID), Version: version(h), Scope: planefleet.Scope{All: h.Spec.Scope.All, Forge: h.Spec.Scope.Forge, Org: h.Spec.Scope.Org, Pool: h.Spec.Scope.Pool},
 		Mode: planefleet.Mode(h.Spec.Mode), Reason: h.Spec.Reason, RequestedBy: h.Spec.RequestedBy, Created: h.CreationTimestamp.UTC(), ExpiresAt: moment(h.Spec.ExpiresAt),
 		State: planefleet.Applying, Failed: []planefleet.HoldFailure{}, ObservedAt: now, Digest: h.Annotations[RequestAnnotation]}
-	if st := h.Status; st.ObservedGeneration > 0 { // before, 0 says only that nobody has counted
+	if st := h.Status; st.ObservedGeneration > 0 { // before the first observation, 0 means unknown
 		o.Targets, o.Applied, o.Drained, o.RemainingJobs = new(int(st.Targets)), new(int(st.Applied)), new(int(st.Drained)), whole(st.RemainingJobs)
 		for _, f := range st.Failed {
 			o.Failed = append(o.Failed, planefleet.HoldFailure{Pool: f.Pool, Org: f.Org, Reason: f.Reason})
@@ -147,7 +146,7 @@ func HoldOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
 	return o
 }
 
-// EnrollmentOf is an enrollment as it was read at a moment.
+// EnrollmentOf converts an enrollment that was read at now.
 func EnrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) planefleet.Enrollment {
 	o := planefleet.Enrollment{ID: e.Name, Name: e.Name, Forge: e.Spec.Forge, ConfigURL: e.Spec.ConfigURL, Isolation: string(e.Spec.Isolation), Phase: string(e.Status.Phase),
 		Pools: []planefleet.EnrolledPool{}, Adopted: []planefleet.Adoption{}, Owners: listed(e.Spec.Owners), Members: listed(e.Spec.Members), Conditions: conditionsOf(e.Status.Conditions), ObservedAt: now}
@@ -180,17 +179,17 @@ func EnrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) planefleet.Enroll
 	return o
 }
 
-// version is of what a hold says.
+// version returns the version of the hold's spec.
 func version(h *v1alpha1.RunnerHold) string { return strconv.FormatInt(h.Generation, 10) }
 
-// requestedBy are who wrote some of it since it was last approved. What cannot be read
-// says nothing of anybody: the admission policies let only those write it who write specs.
+// requestedBy returns the logins that changed the enrollment since its last approval. An unreadable annotation counts as empty: the
+// admission policies let only the writers of specs write it.
 func requestedBy(e *v1alpha1.RunnerEnrollment) (logins []string) {
 	_ = json.Unmarshal([]byte(e.Annotations[v1alpha1.RequestedByAnnotation]), &logins)
 	return logins
 }
 
-// asked is what somebody asks for; nil: nothing, or what cannot be read.
+// asked returns the open request on an enrollment, or nil if there is none or it is unreadable.
 func asked(e *v1alpha1.RunnerEnrollment) *planefleet.EnrollmentAsked {
 	var a planefleet.EnrollmentAsked
 	if err := json.Unmarshal([]byte(e.Annotations[v1alpha1.AskedAnnotation]), &a); err != nil || a.What != planefleet.WishRotate && a.What != planefleet.WishOffboard {

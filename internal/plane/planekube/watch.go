@@ -1,9 +1,6 @@
-// Package planekube reads out of Kubernetes what the plane shows, and keeps there what is
-// the plane's own: changes, and which drift is ignored. What people ask for of others'
-// objects is done by its room act, and which replica is the node is for its room election.
-// It keeps law 7: a source that
-// cannot be read is shown as down, with what is wrong and since when, and what was
-// read last stays, with its age.
+// Package planekube reads from Kubernetes what the plane shows, and stores the plane's own data there: changes, and which drift is ignored.
+// Package act makes changes to other objects, and package election selects the replica that is the node. It keeps law 7: a source that
+// cannot be read is shown as down, with the reason and the time. Data that was read before stays, with its age.
 package planekube
 
 import (
@@ -24,40 +21,40 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// Times of looking whether the API server is there. A watch of an API server that
-// hangs says nothing for most of a minute; people see it much earlier.
+// Timing of the probe of the API server. A watch reports nothing for most of a minute if the API server hangs; the probe finds that
+// earlier.
 const (
 	probeEvery = 5 * time.Second
 	probeLimit = 5 * time.Second
 )
 
-// A Watch keeps a Board as the cluster is. Fields without a remark are required.
-// It needs get, list and watch on what it shows, and nothing else.
+// Watch keeps the plane's store in line with the cluster. Fields are required unless noted otherwise. It needs get, list and watch on what
+// it shows, and no other right.
 type Watch struct {
 	Config *rest.Config
 	Board  *plane.Board
 
 	SigninNamespace string // of the sign-ins
-	SystemNamespace string // of the list of members
+	SystemNamespace string // of the member list
 	FleetNamespace  string // of the fleet's Lease
-	Changes         bool   // there are changes, in SystemNamespace
+	Changes         bool   // read the changes in SystemNamespace
 
 	Ignores *Ignores // which drift is ignored, in SystemNamespace
 
-	Version string // of this program, to compare other clusters with; "": it is not known
+	Version string // of this program, to compare with other clusters; "": unknown
 
 	Log *slog.Logger
 	Now func() time.Time
 
-	// ProbeEvery, optional, is how often the API server is asked whether it is there.
+	// ProbeEvery is the interval of the probe of the API server. It is optional.
 	ProbeEvery time.Duration
 
 	orgs    orgs
 	runners *runners
 }
 
-// Run keeps the Board until ctx ends. Its error is a missing setting: what fails
-// later is shown on the Board, and tried again. It may be called once.
+// Run keeps the plane's store up to date until ctx ends. It returns an error only for a missing setting. Later failures appear on the
+// plane's store and are retried. Run may be called once.
 func (w *Watch) Run(ctx context.Context) error {
 	if w.Config == nil || w.Board == nil || w.SigninNamespace == "" || w.SystemNamespace == "" || w.FleetNamespace == "" || w.Ignores == nil || w.Log == nil || w.Now == nil {
 		return errors.New("the plane's watch lacks a setting: configuration, board, namespaces, ignored drift, log and clock are required")
@@ -83,7 +80,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		w.Board.Expect(f.source(), kinds...)
 	}
-	// What a reflector logs is said on the Board and, once, in our own log.
+	// The plane's store and, once, this program's log report what the reflectors would log.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	for ctx.Err() == nil {
 		w.life(ctx, feeds, probe)
@@ -91,9 +88,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// life reads all feeds until the API server was away and is back. Then everything
-// is read anew: a watch that began before may be on a connection that is dead, and
-// would go on to say nothing.
+// life runs all feeds until the API server was down and is up again. Everything must then be read again: an older watch may be on a dead
+// connection and would report nothing more.
 func (w *Watch) life(ctx context.Context, feeds []*feed, probe func(context.Context) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -132,8 +128,7 @@ func (w *Watch) life(ctx context.Context, feeds []*feed, probe func(context.Cont
 	}
 }
 
-// newProbe returns what asks the API server for its version: everybody may, and
-// it looks at nothing that is stored.
+// newProbe returns a function that requests the API server's version. Every account may do that, and it does not touch storage.
 func newProbe(config *rest.Config) (func(context.Context) error, error) {
 	c := rest.CopyConfig(config)
 	c.GroupVersion, c.NegotiatedSerializer, c.Timeout = nil, scheme.Codecs.WithoutConversion(), probeLimit

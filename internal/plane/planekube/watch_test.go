@@ -32,14 +32,13 @@ func (p *place) members(at time.Time, clusters ...gossipkube.Cluster) *corev1.Co
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: gossipkube.MembersConfigMap}, Data: map[string]string{gossipkube.MembersData: string(b)}}
 }
 
-// Each kind is shown as it is, joined with what it needs, and a kind that the
-// cluster does not have is a source that says so until it has it.
+// Each kind appears joined with its related kinds. The source of a kind that the cluster lacks says so until the kind exists.
 func TestWatch(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{Name: "plane"})
 	p := newPlace(t, c)
 	board, w := p.watching(p.Config)
 
-	// Nothing is installed but Kubernetes.
+	// Only Kubernetes is installed.
 	missing := []string{"tkasignins", "tailscaletailnets", "tailscalegateways", "gateways", "tailscaleroutepolicies", "tailscaleservices", "httproutes", "tailscaleproxygroups", "runnerpools", "runnerforges", "runnerholds"} // and runnerenrollments
 	for _, r := range missing {
 		p.Until(r+" are said not to be there", func() bool {
@@ -159,7 +158,7 @@ func TestWatch(t *testing.T) {
 		if _, ok := board.Get(plane.KindRoute, "HTTPRoute/"+p.Namespace+"/other"); ok {
 			t.Error("a route that has to do with no tailnet is shown")
 		}
-		// One that no longer names a service of a tailnet is no longer ours.
+		// A route that no longer refers to a tailnet service disappears.
 		p.Must(p.Admin.Get(t.Context(), client.ObjectKeyFromObject(ours), ours))
 		ours.Spec.Rules = ours.Spec.Rules[:1]
 		p.Must(p.Admin.Update(t.Context(), ours))
@@ -212,7 +211,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%+v\n%+v", east, west)
 		}
 		p.Until("it is well", func() bool { return source(board, "members").Status == plane.OK })
-		// What was published last stays when the next cannot be read, is old, or is gone.
+		// The last published list stays when the next one is unreadable, old or deleted.
 		change := func(m *corev1.ConfigMap) {
 			m.ResourceVersion = ""
 			p.Must(p.Admin.Update(t.Context(), m))
@@ -253,7 +252,7 @@ func TestWatch(t *testing.T) {
 		p.Must(p.Admin.Delete(p.Context(), o))
 		p.Until("it is gone", func() bool { return len(w.Orgs()) == 0 })
 	})
-	p.Step("a kind that goes", func() { // and is not a reason to end
+	p.Step("a kind that goes", func() { // must not end the watch
 		out, errs, exit := kubetest.Kubectl(t.Context(), c.Kubeconfig, "delete", "crd", "tailscaleservices.gateway.tailscale.com")
 		if exit != 0 {
 			t.Fatal(out, errs)
@@ -264,8 +263,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// PLANE-06, PL-07: a fleet that has gone, or says nothing any more, is a source that says
-// so, since when, and what that means; one that comes back, or is never elected, is none.
+// PLANE-06, PL-07: the source says if the fleet is gone or silent, since when, and what that means. A fleet that comes back, or has no
+// election, is not an error.
 func TestPL07_TheFleetGoesAway(t *testing.T) {
 	p := newPlace(t, nil)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: fleetLease}}
@@ -296,9 +295,8 @@ func TestPL07_TheFleetGoesAway(t *testing.T) {
 	p.Until("it has stopped", is(plane.Degraded, "not at work since"))
 }
 
-// PLANE-06, PL-07: when the API server cannot be reached, or hangs, everything is
-// shown as it was read last, every source is down since then, and what has changed
-// meanwhile is shown as soon as it is back, without a restart.
+// PLANE-06, PL-07: while the API server is unreachable or hangs, all data stays as last read and every source is down. When it is back, all
+// changes appear without a restart.
 func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 	p := newPlace(t, nil)
 	arc, err := arctest.New(arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Version: "0.14.2", GitHub: &arctest.Places{}})

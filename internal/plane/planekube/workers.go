@@ -20,39 +20,37 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
-// By which source single runners are read.
+// The sources of single runners.
 const (
 	workersSource = "kubernetes:ephemeralrunners"
 	podsSource    = "kubernetes:runnerpods"
 )
 
-// jobPods chooses the pods in which the fleet's runners run jobs: those of both forges
-// have these labels.
+// jobPods selects the pods in which the fleet's runners run jobs. The pods of both forges have these labels.
 const jobPods = v1alpha1.OrgLabel + "," + v1alpha1.PoolLabel + "," + v1alpha1.ManagedByLabel + "=" + v1alpha1.ManagedBy + ",app.kubernetes.io/component=runner"
 
-// workers joins runners with the pods that they run in, and with whose they are: that
-// enrollments say, by the names of workloads, and nothing that a runner says itself. A
-// runner of a workload that is nobody's is not shown. The lock of runners is held while
-// any of it changes.
+// workers joins runners with their pods and their organisations. A runner's organisation comes only from its enrollment, through the
+// workload name, and never from the runner itself. Runners of unknown workloads are hidden. Callers must hold the lock of runners for every
+// change.
 type workers struct {
 	board *plane.Board
 	now   func() time.Time
 
-	runners map[string]arc.Runner // of GitHub, by namespace/name
+	runners map[string]arc.Runner // GitHub runners, by namespace/name
 	pods    map[string]*corev1.Pod
 	posts   map[string]post     // by namespace/name of a workload
 	of      map[string][]string // keys of posts, by enrollment
-	sources map[string]bool     // which have said what there is
+	sources map[string]bool     // sources whose first list is complete
 }
 
-// A post is whose a workload's runners are.
+// post identifies the pool and organisation of a workload's runners.
 type post struct{ id, org, configURL string }
 
 func newWorkers(b *plane.Board, now func() time.Time) *workers {
 	return &workers{board: b, now: now, runners: map[string]arc.Runner{}, pods: map[string]*corev1.Pod{}, posts: map[string]post{}, of: map[string][]string{}, sources: map[string]bool{}}
 }
 
-// enrolled hears of an enrollment, or, nil, that it is gone.
+// enrolled updates the workloads of an enrollment. A nil e means that it was deleted.
 func (w *workers) enrolled(name string, e *v1alpha1.RunnerEnrollment) {
 	is := map[string]post{}
 	if e != nil {
@@ -79,7 +77,7 @@ func (w *workers) enrolled(name string, e *v1alpha1.RunnerEnrollment) {
 	w.all()
 }
 
-// all puts every runner onto the Board again. What has not changed is no event.
+// all updates every runner in the plane's store. Unchanged runners cause no event.
 func (w *workers) all() {
 	for _, source := range []string{workersSource, podsSource} {
 		if !w.sources[source] {
@@ -93,7 +91,7 @@ func (w *workers) all() {
 	}
 }
 
-// rows are the runners that a source brings.
+// rows returns the runners of a source.
 func (w *workers) rows(source string) (all []planejobs.Runner) {
 	now := w.now().UTC()
 	if source == workersSource {
@@ -112,7 +110,7 @@ func (w *workers) rows(source string) (all []planejobs.Runner) {
 	return all
 }
 
-// again puts what is called so onto the Board, from whichever source has it now.
+// again updates the runner with the key, from the source that has it now.
 func (w *workers) again(key string) {
 	now := w.now().UTC()
 	if r, there := w.runners[key]; there && w.sources[workersSource] {
@@ -130,13 +128,13 @@ func (w *workers) again(key string) {
 	w.board.Remove(plane.KindRunner, key)
 }
 
-// runnersKind is how its feed tells of GitHub's runners.
+// runnersKind returns the companion of the feed of GitHub runners.
 func (w *workers) runnersKind() companion { return workersOf{w, workersSource} }
 
-// podsKind is how its feed tells of pods.
+// podsKind returns the companion of the feed of pods.
 func (w *workers) podsKind() companion { return workersOf{w, podsSource} }
 
-// workersOf are the workers, as one feed tells of them.
+// workersOf is the companion of one feed.
 type workersOf struct {
 	*workers
 	source string
@@ -179,7 +177,7 @@ func (w workersOf) replace(all []client.Object) {
 	w.all()
 }
 
-// runner is a runner of GitHub's; false: it is of nobody's workload.
+// runner converts a GitHub runner. It returns false if its workload belongs to no enrollment.
 func (w *workers) runner(r arc.Runner, now time.Time) (planejobs.Runner, bool) {
 	at, ours := w.posts[r.Set.Namespace+"/"+r.Set.Name]
 	if !ours || r.Set.Namespace != r.Namespace {
@@ -199,7 +197,7 @@ func (w *workers) runner(r arc.Runner, now time.Time) (planejobs.Runner, bool) {
 	return o, true
 }
 
-// stateOfRunner is how a runner of GitHub's stands.
+// stateOfRunner returns the state of a GitHub runner.
 func stateOfRunner(r arc.Runner) string {
 	switch {
 	case r.Phase == arc.Failed:
@@ -220,16 +218,15 @@ func stateOfRunner(r arc.Runner) string {
 	return planejobs.Idle
 }
 
-// Annotations that GitLab's runner gives the pod of a job.
+// The annotations that GitLab's runner sets on the pod of a job.
 const (
 	gitlabJob  = "job.runner.gitlab.com/id"
 	gitlabName = "job.runner.gitlab.com/name"
 	gitlabURL  = "job.runner.gitlab.com/url"
 )
 
-// job is the pod of a job at GitLab; false: it is none, or of nobody's workload. Who
-// may make pods there gives them their labels, so they count only for the organisation
-// that has a workload of that pool in that namespace.
+// job converts the pod of a GitLab job. It returns false for other pods and for unknown workloads. Any account that can create pods can set
+// these labels, so a pod counts only for an organisation with a workload of that pool in the pod's namespace.
 func (w *workers) job(p *corev1.Pod, now time.Time) (planejobs.Runner, bool) {
 	if slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == arc.RunnerKind }) {
 		return planejobs.Runner{}, false
@@ -266,7 +263,7 @@ func stateOfPod(p *corev1.Pod) string {
 
 var repository = regexp.MustCompile(`^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$`)
 
-// run is where a workflow run is shown, at the organisation's own forge; "": not known.
+// run returns the URL of a workflow run at the organisation's forge, or "" if it is not known.
 func (p post) run(of string, number int64) string {
 	u, err := url.Parse(p.configURL)
 	if err != nil || u.Scheme != "https" || number <= 0 || !repository.MatchString(of) || strings.Contains(of, "..") {
@@ -275,7 +272,7 @@ func (p post) run(of string, number int64) string {
 	return fmt.Sprintf("https://%s/%s/actions/runs/%d", u.Host, of, number)
 }
 
-// own is an address that somebody else gave, if it is at the organisation's own forge.
+// own returns an untrusted URL if it is at the organisation's forge, and "" otherwise.
 func (p post) own(address string) string {
 	ours, err := url.Parse(p.configURL)
 	theirs, wrong := url.Parse(address)
@@ -285,10 +282,10 @@ func (p post) own(address string) string {
 	return theirs.String()
 }
 
-// maxShort bounds what others say of a runner, in bytes.
+// maxShort is the maximum length of untrusted text about a runner, in bytes.
 const maxShort = 1000
 
-// short is somebody else's text, and not a long one.
+// short limits the length of untrusted text.
 func short(s string) string {
 	if len(s) > maxShort {
 		s = s[:maxShort]
@@ -298,7 +295,7 @@ func short(s string) string {
 
 func podOf(p *corev1.Pod) *planejobs.Pod {
 	o := &planejobs.Pod{Phase: string(p.Status.Phase), Node: p.Spec.NodeName, Reason: short(p.Status.Reason), Message: short(p.Status.Message), Started: moment(p.Status.StartTime), Containers: []planejobs.Container{}}
-	if o.Reason == "" { // one that no node takes says so in a condition
+	if o.Reason == "" { // a pod that cannot be scheduled says so in a condition
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 				o.Reason, o.Message = short(c.Reason), short(c.Message)

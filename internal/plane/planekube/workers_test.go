@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/arctest"
 )
 
-// set is a scale set of ARC's, as the fleet makes it.
+// set returns an ARC scale set as the fleet makes it.
 func (p *place) set(name string, labels map[string]string) client.Object {
 	u, given := unstructuredOf("AutoscalingRunnerSet"), map[string]any{}
 	for k, v := range labels {
@@ -40,9 +40,8 @@ func (p *place) workers(b *plane.Board, state string) (all []planejobs.Runner) {
 	return all
 }
 
-// FLEET-02, PLANE-09: runners are shown with their job and their pod, as ARC and the API
-// server have them; whose they are says the enrollment alone, and one of a workload that
-// nobody has is not shown.
+// FLEET-02, PLANE-09: runners appear with their job and their pod, as in ARC and the API server. Only the enrollment decides a runner's
+// organisation, and a runner of an unknown workload is hidden.
 func TestFLEET02_Workers(t *testing.T) {
 	p := newPlace(t, nil)
 	arc := arctest.Start(t, arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Watch: p.Namespace, Version: "0.14.2", GitHub: &arctest.Places{}})
@@ -81,7 +80,7 @@ func TestFLEET02_Workers(t *testing.T) {
 		}
 	}
 
-	// Its pod is the one that says that it is, by the runner's UID.
+	// A runner's pod is the one with the runner's UID as its owner.
 	pod := p.pod(busy.Name, org, pool)
 	waiting := pod.Status
 	p.Must(p.Admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
@@ -92,7 +91,7 @@ func TestFLEET02_Workers(t *testing.T) {
 		return o.Pod != nil && len(o.Pod.Containers) == 1 && o.Pod.Containers[0].Reason == "ImagePullBackOff" && o.Job != nil
 	})
 
-	// A pod that names an organisation is a job of it only where that has a workload.
+	// A pod that names an organisation is its job only if the organisation has a workload there.
 	elsewhere := p.Cluster.Namespace(t)
 	for name, at := range map[string]string{"gl-job": p.Namespace, "gl-false": elsewhere} {
 		o := p.pod(name, org, pool)
@@ -110,7 +109,7 @@ func TestFLEET02_Workers(t *testing.T) {
 		}
 	}
 
-	// What the enrollment has no more is nobody's again, and what is gone is gone.
+	// A runner disappears when the enrollment no longer has its workload, or when it is deleted.
 	p.Must(arc.Finish(t.Context(), "j1"))
 	p.Until("the runner that has finished goes", func() bool { _, there := board.Get(plane.KindRunner, busy.ID); return !there })
 	e.Status.Pools[0].Workload = "another"
@@ -127,14 +126,14 @@ func TestFLEET02_Workers(t *testing.T) {
 	p.Until("nothing is left", func() bool { return len(p.workers(board, "")) == 0 })
 }
 
-// pod is one that runs a job.
+// pod returns a pod that runs a job.
 func (p *place) pod(name, org, pool string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name, Labels: map[string]string{v1alpha1.OrgLabel: org, v1alpha1.PoolLabel: pool, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy,
 		"app.kubernetes.io/component": "runner"}}, Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "runner", Image: "runner:1"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "runner", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}}}
 }
 
-// Events are those of the namespace, of both APIs, and asked for once by many.
+// The events are those of the namespace, of both APIs. Concurrent callers share one list.
 func TestEvents(t *testing.T) {
 	p := newPlace(t, nil)
 	now := time.Now()
@@ -158,7 +157,7 @@ func TestEvents(t *testing.T) {
 	if err != nil || len(got) != 2 || got[1].Count != 7 || got[1].By != "kubelet" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// An account that may not is told, and keeps nothing of what others may see.
+	// An account without the right receives an error, and the events that others may see are not cached for it.
 	config := *p.Config
 	config.BearerToken, config.BearerTokenFile = "nobody", ""
 	config.CertFile, config.KeyFile, config.CertData, config.KeyData = "", "", nil, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// An argument is one parameter of an operation, as a tool takes it.
+// argument is one parameter of an operation as a tool argument.
 type argument struct {
 	name, doc string
 	index     []int
@@ -22,10 +22,10 @@ type argument struct {
 	required  bool
 }
 
-// renamed are the parameters that are called otherwise in a tool.
+// renamed maps parameters to other names in tools.
 var renamed = map[string]string{"q": "query"}
 
-// arguments are the parameters of an operation with that request.
+// arguments returns the arguments for an operation's request type.
 func arguments(request reflect.Type) (args []argument) {
 	for f := range door.Fields(request) {
 		name := f.Tag.Get("query")
@@ -54,7 +54,7 @@ func arguments(request reflect.Type) (args []argument) {
 	return args
 }
 
-// inputSchema describes a tool's arguments. There are no others.
+// inputSchema returns the schema of a tool's arguments. It allows no other arguments.
 func inputSchema(args []argument) *jsonschema.Schema {
 	s := &jsonschema.Schema{Type: "object", AdditionalProperties: nothing()}
 	if len(args) > 0 {
@@ -69,8 +69,8 @@ func inputSchema(args []argument) *jsonschema.Schema {
 	return s
 }
 
-// parse reads the arguments of a call into a request, to which req points, as strictly
-// as the door reads a query. That no name is given twice, read has seen to.
+// parse decodes the arguments of a call into the request req, as strictly as the HTTP server decodes a query. read has already rejected
+// duplicate names.
 func parse(args []argument, given json.RawMessage, req any) error {
 	var values map[string]json.RawMessage
 	if len(given) > 0 && string(given) != "null" {
@@ -114,8 +114,7 @@ func named(args []argument) string {
 	return "there are " + strings.Join(names, ", ")
 }
 
-// textOf is a value as it would stand in a query. Text is not taken for a number or
-// for yes and no, nor these for text.
+// textOf returns a value in the form of a query parameter. It does not convert between text, numbers and booleans.
 func textOf(value json.RawMessage, kind string) (string, error) {
 	switch kind {
 	case "integer":

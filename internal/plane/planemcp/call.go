@@ -23,57 +23,55 @@ import (
 	"github.com/tailplane/tailplane/internal/redact"
 )
 
-// A tool is one thing that an assistant may ask for.
+// tool is one MCP tool.
 type tool struct {
 	name, title, doc string
-	set              Toolset     // "": of all
-	verb             access.Verb // of the operation behind it
-	pattern          string      // its
-	most             int64       // bytes of its answer
+	set              Toolset     // "": every toolset
+	verb             access.Verb // of its operation
+	pattern          string      // of its operation
+	most             int64       // maximum response size in bytes
 	args             []argument
 	input            *jsonschema.Schema
-	output           func() *jsonschema.Schema // made when it is asked for: who reads tka's help needs none
-	described        func() *mcp.Tool          // by describe
+	output           func() *jsonschema.Schema // built on first use; the help of tka does not need it
+	described        func() *mcp.Tool          // set by describe
 	readOnly         bool
 	destructive      bool
 	idempotent       bool
 	view             view
 }
 
-// A view is how a tool shows what its operation answers. It knows no types, so that
-// it is compiled once for all tools, and has what an operation says of itself and not
-// the operation: what generic code names, the linker keeps whole, and a client needs
-// no server (see door.Client.Ask).
+// view shows the response of an operation as a tool result. It has no type parameters, so it is compiled once for all tools. It holds the
+// operation's declaration but not the operation, because the linker keeps everything that generic code refers to, and a client needs no
+// server code (see door.Client.Ask).
 type view struct {
-	request  func() any                                              // a new request, or new arguments
-	ask      func(args any) (pattern string, request any, err error) // optional: the request that arguments make, and of which operation
-	response func() any                                              // a new response
-	output   func() any                                              // a new output, of which a pointer to the data and the rest
-	open     func(response any) any                                  // the output with what was answered
-	parts    func(output any) (any, plane.Meta)                      // a pointer to the data, and the rest
+	request  func() any                                              // returns a new request, or new arguments if ask is set
+	ask      func(args any) (pattern string, request any, err error) // optional: makes the request from arguments
+	response func() any                                              // returns a new response
+	output   func() any                                              // returns a new output
+	open     func(response any) any                                  // converts a response to an output
+	parts    func(output any) (any, plane.Meta)                      // returns a pointer to the output's data, and its meta
 	summary  func(data any, m plane.Meta) string
-	rows     func(data any) table // nil: there is no more than the summary
-	// What is too large is asked for again with fewer on a page, if there are pages;
-	// else something is left out, which the data says.
+	rows     func(data any) table // nil: the result has only the summary
+	// If the result is too large, fewer requests a smaller page. If the operation has no pages, shrink drops some data, and the data says
+	// so.
 	fewer  func(request any, n int)
 	length func(data any) int
 	shrink func(data any) bool
 }
 
-// An output is the structure of an answer.
+// output is the structured content of a result.
 type output[Data any] struct {
 	Kind string     `json:"kind"`
 	Data Data       `json:"data"`
 	Meta plane.Meta `json:"meta"`
 }
 
-// outputOf is the schema of an output.
+// outputOf returns the schema of an output.
 func outputOf[Data any]() func() *jsonschema.Schema {
 	return sync.OnceValue(func() *jsonschema.Schema { return schemaOf(reflect.TypeFor[output[Data]]()) })
 }
 
-// reading is t as a tool that changes nothing: Req and Resp are its operation's, and
-// Data is what is in the envelope.
+// reading returns t as a read-only tool. Req and Resp are the types of its operation, and Data is the type in the envelope.
 func reading[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data], summary func(Data, plane.Meta) string, rows func(Data) table) tool {
 	t.args, t.output = arguments(reflect.TypeFor[Req]()), outputOf[Data]()
 	t.input, t.readOnly, t.idempotent = inputSchema(t.args), true, true
@@ -96,7 +94,7 @@ func reading[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data],
 	return t
 }
 
-// call asks the operation, in smaller and smaller pages until the answer fits.
+// call sends the request and asks for smaller pages until the result fits.
 func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
 	req := t.view.request()
 	if err := parse(t.args, given, req); err != nil {
@@ -116,7 +114,7 @@ func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, ma
 	for {
 		var resp any
 		err := again(ctx, tries, func() error {
-			resp = t.view.response() // nothing is left of a try that failed
+			resp = t.view.response() // drop data of a failed attempt
 			return c.Ask(ctx, pattern, t.most, req, resp)
 		})
 		if err != nil {
@@ -137,8 +135,7 @@ func tooLarge(maxBytes int) error {
 	return problem.New(problem.TooLarge, fmt.Sprintf("The answer has more than the %d bytes that one may have.", maxBytes), "Ask for less, or have the person raise --max-bytes.")
 }
 
-// result makes the answer of a tool. It is nil if that would be too large and there
-// are pages, of which this one has n.
+// result makes the tool result. If it is too large and the operation has pages, it returns nil and the length n of this page.
 func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int, err error) {
 	for {
 		data, meta := v.parts(answered)
@@ -164,8 +161,7 @@ func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int
 	}
 }
 
-// cleaned is an answer with all that others have written made plain, as JSON and
-// in out.
+// cleaned returns a response as JSON with all foreign text sanitised, and decodes it into out.
 func cleaned(from any, page *plane.Page, out any) (structure []byte, err error) {
 	b, err := json.Marshal(from)
 	if err != nil {
@@ -178,7 +174,7 @@ func cleaned(from any, page *plane.Page, out any) (structure []byte, err error) 
 		return nil, err
 	}
 	tree = clean(tree)
-	if page != nil && page.Next != "" { // it is ours, and must come back as it is
+	if page != nil && page.Next != "" { // the cursor is the plane's own and must stay unchanged
 		at, _ := tree.(map[string]any)["meta"].(map[string]any)["page"].(map[string]any)
 		at["next"] = page.Next
 	}
@@ -188,14 +184,13 @@ func cleaned(from any, page *plane.Page, out any) (structure []byte, err error) 
 	return structure, json.Unmarshal(structure, out)
 }
 
-// Of what may be asked again: how often more, and how long at most is waited before.
+// The number of retries, and the maximum wait before one.
 const (
 	retries   = 2
 	retryWait = 2 * time.Second
 )
 
-// again reads up to more times what a failure of the moment prevented: it is for
-// reading only.
+// again retries ask up to more times after a temporary error. It is for reads only.
 func again(ctx context.Context, more int, ask func() error) error {
 	for tries := 0; ; tries++ {
 		err := ask()
@@ -219,8 +214,7 @@ func again(ctx context.Context, more int, ask func() error) error {
 	}
 }
 
-// call calls a tool. A refusal is an answer to the assistant too, in our words and
-// cleaned like all else; so is a panic, which ends a call and no conversation.
+// call calls a tool. An error, and also a panic, becomes a sanitised result for the assistant, so a panic does not end the session.
 func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (res *mcp.CallToolResult) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.o.Timeout, DefaultTimeout))
 	defer cancel()
@@ -241,10 +235,10 @@ func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (r
 	return res
 }
 
-// said is a text as the content of an answer.
+// said returns text as the content of a result.
 func said(text string) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: text}} }
 
-// failed is the answer when a tool has none.
+// failed returns the result for an error.
 func failed(err error) *mcp.CallToolResult {
 	var text strings.Builder
 	p, refused := errors.AsType[*problem.Error](err)

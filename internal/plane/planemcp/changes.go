@@ -10,8 +10,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 )
 
-// The tools for changes of the configuration. To approve one and to merge it are no
-// tools on purpose: people do that.
+// changeTools returns the tools for configuration changes. There are deliberately no tools to approve or merge one, because people must do
+// that.
 
 func changeTools() []tool {
 	changes := func(all []planechange.Change) table {
@@ -81,7 +81,7 @@ type proposeArgs struct {
 	Version plane.Text `query:"version" doc:"of the file, from the preview: if it is another one by now it is refused"`
 }
 
-// An object is an argument that is a JSON object, as it was given.
+// object is an argument that is a JSON object, unchanged.
 type object string
 
 // MarshalText implements [encoding.TextMarshaler].

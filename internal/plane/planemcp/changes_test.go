@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A cabinet is a repository of one file and a store of nothing: what an office needs to
-// answer each tool once. The real ones are in planegit.
+// cabinet is a repository of one file and an empty store, enough to answer each tool once. The real ones are in planegit.
 type cabinet struct{}
 
 const cabinetFile = `apiVersion: tailplane.dev/v1alpha1
@@ -59,20 +58,20 @@ func (cabinet) Create(_ context.Context, c change.Change) (planechange.Kept, err
 	return planechange.Kept{Change: c, At: "1"}, nil
 }
 
-// Save keeps no edits, so that each call finds the same.
+// Save stores no edits, so that each call finds the same state.
 func (cabinet) Save(_ context.Context, k planechange.Kept) (planechange.Kept, error) {
 	k.Edits, k.DiffOf, k.Approvals, k.Authors = nil, "0", nil, nil
 	return k, nil
 }
 
-// changesDesk is over a cabinet.
+// changesDesk returns a service on a cabinet.
 func changesDesk(desk *plane.Desk) *planechange.Desk {
 	return &planechange.Desk{Plane: desk, Repository: cabinet{}, Store: cabinet{}, Book: change.Manifests{Pattern: "fleet.yaml"}, Link: func(string) string { return "" },
 		Try: func(context.Context, change.Ref, map[string]any) error { return nil }, May: func(context.Context, change.Approval, string, access.Verb) bool { return false }}
 }
 
-// PLANE-11, MC-02: an assistant previews and proposes in its person's name; to approve
-// and to merge it has no tool; a patch is an object and nothing else.
+// PLANE-11, MC-02: an assistant previews and proposes in its person's name. It has no tool to approve or merge. A patch must be a JSON
+// object.
 func TestChanges(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	s := of.overHTTP(t, "pat")
@@ -102,7 +101,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// The overview counts changes that are open, of those that the caller may see.
+// The overview counts the open changes that the caller may see.
 func TestOverviewCountsOpenChanges(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	at := func(id string, s change.State) plane.Object {
@@ -111,7 +110,7 @@ func TestOverviewCountsOpenChanges(t *testing.T) {
 	of.board.Put(plane.KindChange, "kubernetes", at("merged", change.Merged))
 	of.board.Put(plane.KindChange, "kubernetes", at("closed", change.Closed))
 	of.board.Put(plane.KindChange, "kubernetes", at("approved", change.Approved))
-	for name, want := range map[string]int{"alice": 3, "vic": 2} { // c2 is the platform's
+	for name, want := range map[string]int{"alice": 3, "vic": 2} { // c2 belongs to the platform
 		e, err := plane.GetOverview.Call(t.Context(), door.Client{HTTP: of.as(name), Base: of.URL, Open: plane.Open}, plane.Empty{})
 		if err != nil || e.Data.Changes == nil || e.Data.Changes.Total != want || e.Data.Changes.States["merged"] != 0 {
 			t.Errorf("%s: %+v, %v", name, e.Data.Changes, err)

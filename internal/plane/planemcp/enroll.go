@@ -9,8 +9,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The tool for enrollments. To approve or decline one, to rotate a credential and to end one are no
-// tools on purpose: people do that.
+// enrollTools returns the tool for enrollments. There are deliberately no tools to approve, decline or end one, or to rotate a credential,
+// because people must do that.
 
 func enrollTools() []tool {
 	request := asking(tool{name: "request_enrollment", title: "Ask for runners", set: Enrollment, verb: planeenroll.Request.Verb, pattern: planeenroll.Request.Pattern, most: planeenroll.Request.MaxAnswer,
@@ -36,13 +36,13 @@ func requestEnrollment(a *enrollArgs) (string, any, error) {
 		r.Pools = append(r.Pools, planeenroll.Use{Name: name})
 	}
 	r.Owners = split(a.Owners)
-	if strings.Contains(string(a.Pools+a.Org+a.Forge), "*") { // no sign stands for several names (MC-05)
+	if strings.Contains(string(a.Pools+a.Org+a.Forge), "*") { // no wildcards (MC-05)
 		return "", nil, problem.New(problem.Validation, "\"*\" is no name.", "Name each pool.")
 	}
 	return planeenroll.Request.Pattern, r, nil
 }
 
-// split are names with commas between.
+// split returns the names in a comma-separated list.
 func split(list plane.Text) (names []plane.Text) {
 	for name := range strings.SplitSeq(string(list), ",") {
 		if name = strings.TrimSpace(name); name != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 )
 
-// A clerk keeps nothing, and says what was asked for. The real one is in planekube/act.
+// clerk stores nothing and records the request. The real one is in planekube/act.
 type clerk struct {
 	planeenroll.Writer
 	spec string
@@ -25,8 +25,8 @@ func (c *clerk) Create(_ context.Context, p access.Permit, spec json.RawMessage,
 	return planefleet.Enrollment{ID: p.Org(), Name: p.Org(), Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}}, true, nil
 }
 
-// MC-02: an assistant asks for runners in its person's name, by a pull request or by an
-// enrollment that nobody has approved; to approve, to rotate and to end has no tool.
+// MC-02: an assistant requests runners in its person's name, by a pull request or an unapproved enrollment. It has no tool to approve,
+// rotate or end one.
 func TestEnroll(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	s := of.overHTTP(t, "pat")

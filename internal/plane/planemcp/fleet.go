@@ -11,8 +11,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The tools for runners. To confirm that something is lifted is no tool on purpose: a
-// person does that, on the dashboard. Neither is to end running jobs (MC-02).
+// fleetTools returns the tools for runners. There is deliberately no tool to confirm a lift, because a person does that on the dashboard.
+// There is no tool to end running jobs either (MC-02).
 
 func fleetTools() []tool {
 	state := func(o planefleet.Pool) string { return word(o.State, o.StateReason, false, "") }
@@ -93,7 +93,7 @@ func pause(a *pauseArgs) (string, any, error) {
 	switch {
 	case given != 1:
 		return "", nil, problem.New(problem.Validation, "Exactly one of pool, org, forge and all says what is paused.", "For everything: all: true.")
-	case strings.Contains(string(a.Pool+a.Org+a.Forge), "*"): // no sign stands for several names (MC-05)
+	case strings.Contains(string(a.Pool+a.Org+a.Forge), "*"): // no wildcards (MC-05)
 		return "", nil, problem.New(problem.Validation, "\"*\" is no name.", "For everything: all: true.")
 	case a.Pool == "":
 		return planefleet.CreateHold.Pattern, r, nil
@@ -123,7 +123,7 @@ func resume(a *resumeArgs) (string, any, error) {
 	return planefleet.ResumePool.Pattern, &planefleet.ResumeRequest{Forge: forge, Org: org, Pool: pool, Reason: plane.Reason(a.Reason), DryRun: a.DryRun}, err
 }
 
-// parts takes apart the id of a pool.
+// parts splits the id of a pool.
 func parts(id string) (forge, org, pool string, err error) {
 	p := strings.Split(id, "/")
 	if len(p) != 3 || strings.Contains(id, "*") || p[0] == "" || p[1] == "" || p[2] == "" {
@@ -167,7 +167,7 @@ func enrollments(all ...planefleet.Enrollment) table {
 	})
 }
 
-// paged is a tool for the pages of a list that may be of one organisation or forge.
+// paged returns a tool for a paged list that can be limited to an organisation or forge.
 func paged[T any](t tool, noun string, rows func([]T) table) tool {
 	t = reading[planefleet.ListRequest](t, func(e *plane.Envelope[[]T]) plane.Envelope[[]T] { return *e }, func(all []T, m plane.Meta) string { return pageOf(len(all), noun, m) }, rows)
 	t.view.fewer = func(r any, n int) { r.(*planefleet.ListRequest).Limit = plane.Count(n) }
@@ -175,16 +175,15 @@ func paged[T any](t tool, noun string, rows func([]T) table) tool {
 	return t
 }
 
-// asking is a tool whose arguments are not the parameters of its operation: ask makes
-// the request of them, and says of which.
+// asking returns a tool whose arguments are not its operation's parameters. ask makes the request from the arguments and selects the
+// operation.
 func asking[Args, T any](t tool, ask func(*Args) (pattern string, request any, err error), summary func(T, plane.Meta) string, rows func(T) table) tool {
 	t = reading[Args](t, func(e *plane.Envelope[T]) plane.Envelope[T] { return *e }, summary, rows)
 	t.view.ask = func(args any) (string, any, error) { return ask(args.(*Args)) }
 	return t
 }
 
-// writing is t as a tool that changes something. It takes something away: work is not
-// done for a while, or a stop that somebody wanted ends.
+// writing returns t as a tool that makes changes. It is destructive: it stops work for a while, or ends a stop that a person wanted.
 func writing(t tool, idempotent bool) tool {
 	t.readOnly, t.destructive, t.idempotent = false, true, idempotent
 	return t

@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 )
 
-// MC-05, PLANE-10: a pool is paused and resumed in the caller's name and once, by both
-// ways; no sign stands for several names; and nothing is taken for something else.
+// MC-05, PLANE-10: a pool is paused and resumed once and in the caller's name, over both transports. There are no wildcards, and no
+// argument is taken for another.
 func TestMC05_Pause(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	for why, args := range map[string]map[string]any{
@@ -60,7 +60,7 @@ func TestMC05_Pause(t *testing.T) {
 	if want := []string{"pause pool nix of acme by alice@example.com", "pause pool nix of acme by alice@example.com", "lift h-acme by alice@example.com"}; !slices.Equal(of.all(), want) {
 		t.Errorf("%q", of.all())
 	}
-	// A role that goes between two calls is gone (MC-05).
+	// A role that is lost between two calls does not count (MC-05).
 	s := of.overHTTP(t, "alice")
 	of.becomes("alice", personas()["val"])
 	if _, err := s.CallTool(t.Context(), params("pause_runner")); err == nil {
@@ -89,7 +89,7 @@ func TestMC05_Pause(t *testing.T) {
 	if res, text := call(t, lines, "get_enrollment", map[string]any{"org": "acme"}); !strings.Contains(text, "dind=arc/old-set (held)") || !strings.Contains(fmt.Sprint(res.StructuredContent), "workload:old-set") {
 		t.Error(text, res.StructuredContent)
 	}
-	// A server that only reads, or takes nothing away, has neither tool by any name.
+	// A read-only server, and one without destructive tools, does not have either tool.
 	for _, o := range []planemcp.Options{{ReadOnly: true}, {NoDestructive: true}} {
 		s := of.overLines(t, "pat", o)
 		for _, name := range []string{"pause_runner", "resume_runner"} {
@@ -100,8 +100,8 @@ func TestMC05_Pause(t *testing.T) {
 	}
 }
 
-// MC-02: an assistant that text has led to pause or to lift everything is asked a second
-// time, and cannot give itself the code that lifting takes. Every call is in the record.
+// MC-02: an assistant that foreign text has led to pause or lift everything must confirm. It cannot obtain the code for lifting itself.
+// Every call has an audit entry.
 func TestMC02_Wide(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	s := of.overHTTP(t, "alice")
@@ -147,9 +147,8 @@ func TestMC02_Wide(t *testing.T) {
 	}
 }
 
-// MC-01, MC-02, PLANE-13: a log is told as what it is, others' text: without credentials,
-// also of several lines and with something hidden in them, within a fence that it cannot
-// end, as much as fits, and to nobody who may not read it.
+// MC-01, MC-02, PLANE-13: a log is shown as foreign text, inside a fence that it cannot end, and cut to fit. Credentials are removed, even
+// if they span lines or have hidden characters in them. A caller without the role receives nothing.
 func TestMC02_Logs(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	key := "-----BEGIN RSA\x1b[0m PRIVATE KEY-----\nY2FuYXJ5MDEyMzQ1Njc4OQ==\n-----END RSA PRIVATE KEY-----\n"

@@ -22,15 +22,14 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// Speak is where a client of the Model Context Protocol asks. Whoever has any role
-// may; what each tool needs is decided when it is called.
+// Speak is the endpoint for clients of the Model Context Protocol. It accepts any role; each tool call checks the role that the tool needs.
 var Speak = door.Op[plane.Empty, plane.Empty]{Pattern: "POST /mcp", Verb: access.PlaneSelf,
 	Doc: "Ask by the Model Context Protocol (Streamable HTTP): one JSON-RPC message."}
 
-// conversationHeader names the conversation that a message belongs to.
+// conversationHeader carries the session id of a message.
 const conversationHeader = "Mcp-Session-Id"
 
-// hall is the tools behind a door.
+// hall serves the tools over HTTP.
 type hall struct {
 	way    *door.Door
 	routes []door.Route
@@ -39,10 +38,8 @@ type hall struct {
 	seal   []byte
 }
 
-// Route is the tools over HTTP, for a server that lets callers in to api by way.
-// A tool asks those routes, as the caller of the message and of no other, and the
-// decision is made anew each time: there is no server, client or answer that two
-// messages share (MC-05).
+// Route returns the route that serves the tools over HTTP. Tools call the routes in api as the caller of the message. Each call is
+// authorised again, and no two messages share a server, a client or a response (MC-05).
 func Route(way *door.Door, api []door.Route, o Options) door.Route {
 	h := &hall{way: way, routes: api, o: o, tools: describe(tools()), seal: make([]byte, 32)}
 	rand.Read(h.seal) // never fails
@@ -79,16 +76,16 @@ func (h *hall) serve(w http.ResponseWriter, r *http.Request, p access.Permit) {
 		return
 	case m.method == "initialize":
 		header.Set(conversationHeader, h.conversation(p.Caller()))
-	case len(ids) == 0 && m.method != "server/discover": // by which clients of later versions ask whether we speak them
+	case len(ids) == 0 && m.method != "server/discover": // later clients use it to find out the supported versions
 		refuse(w, http.StatusBadRequest, &fault{code: codeInvalid, text: conversationHeader + " is missing", id: m.id})
 		return
 	}
 	h.answer(w, r, p, m, body)
 }
 
-// answer has the SDK answer one message, by a server for its caller alone.
+// answer lets the SDK answer one message, with a server for its caller only.
 func (h *hall) answer(w http.ResponseWriter, r *http.Request, p access.Permit, m message, body []byte) {
-	if m.id == nil || m.method == "" { // a notification, or an answer: nothing is remembered that it could be about
+	if m.id == nil || m.method == "" { // a notification or a response: the server keeps no state for either
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
@@ -99,12 +96,12 @@ func (h *hall) answer(w http.ResponseWriter, r *http.Request, p access.Permit, m
 	}
 	r = r.Clone(r.Context())
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.Header.Set("Accept", "application/json, text/event-stream") // an answer is always JSON, whatever else the client takes
+	r.Header.Set("Accept", "application/json, text/event-stream") // the response is always JSON, whatever the client accepts
 	r.Header.Del("Last-Event-Id")
 	a := &answer{header: http.Header{}, status: http.StatusOK}
 	mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.sdk }, &mcp.StreamableHTTPOptions{
 		Stateless: true, JSONResponse: true, Logger: quiet(), MaxRequestBodyBytes: maxMessage,
-		DisableLocalhostProtection: true, // the door has checked Host
+		DisableLocalhostProtection: true, // the server has already checked Host
 	}).ServeHTTP(a, r)
 	if media, _, err := mime.ParseMediaType(a.header.Get("Content-Type")); err != nil || media != "application/json" {
 		refuse(w, a.status, &fault{code: codeInvalid, text: strings.TrimSpace(a.body.String()), id: m.id})
@@ -112,16 +109,16 @@ func (h *hall) answer(w http.ResponseWriter, r *http.Request, p access.Permit, m
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body.Bytes()) // the client may be gone
+	_, _ = w.Write(a.body.Bytes()) // the client may have disconnected
 }
 
 func refuse(w http.ResponseWriter, status int, f *fault) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(f.response()) // the client may be gone
+	_, _ = w.Write(f.response()) // the client may have disconnected
 }
 
-// holds says which verbs a permit's caller may use at all, somewhere.
+// holds returns a function that reports whether the permit's caller may use a verb for at least one organisation.
 func holds(p access.Permit) func(access.Verb) bool {
 	verbs := p.Verbs()
 	return func(v access.Verb) bool {
@@ -134,16 +131,15 @@ func holds(p access.Permit) func(access.Verb) bool {
 	}
 }
 
-// conversation is a new id for who opens one: random, and sealed together with who it
-// is. Nothing is remembered, so that nothing can be filled, guessed or mixed up; and
-// an id is no authority, which each message has to have of its own (MC-03).
+// conversation returns a new session id for c: a nonce with an HMAC over the nonce and the caller. The server stores nothing, so sessions
+// cannot be exhausted, guessed or confused. The id grants no rights; each message needs its own permit (MC-03).
 func (h *hall) conversation(c access.Caller) string {
 	var nonce [16]byte
 	rand.Read(nonce[:])
 	return base64.RawURLEncoding.EncodeToString(append(nonce[:], h.sealed(nonce[:], c)...))
 }
 
-// opened reports whether c has opened the conversation.
+// opened reports whether c opened the session.
 func (h *hall) opened(id string, c access.Caller) bool {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(id)
 	return err == nil && len(b) == 16+sha256.Size && hmac.Equal(b[16:], h.sealed(b[:16], c))
@@ -156,12 +152,12 @@ func (h *hall) sealed(nonce []byte, c access.Caller) []byte {
 	return mac.Sum(nil)
 }
 
-// client is the way to the API for one call of a tool: through a door like the one
-// that the message came through, where who is calling has been asked just now.
+// client returns a client of the API for one tool call. It uses a copy of the server that received the message, with the caller that the
+// server has just identified.
 func (h *hall) client(ctx context.Context, p access.Permit, tool string) door.Client {
 	inner := *h.way
 	inner.Identify = func(*http.Request) (access.Caller, error) { return p.Caller(), nil }
-	inner.Limits = door.Limits{} // the message was counted
+	inner.Limits = door.Limits{} // the message itself was counted
 	inner.Key = nil
 	inner.Form = plane.Form()
 	inner.Record = func(e audit.Entry) error {
@@ -175,8 +171,7 @@ func (h *hall) client(ctx context.Context, p access.Permit, tool string) door.Cl
 	return door.Client{HTTP: &http.Client{Transport: inside{ctx, inner.Handler(h.routes...)}}, Base: "http://" + host, Open: plane.Open}
 }
 
-// inside is the way to a handler in this process. What is asked there ends when the
-// message does.
+// inside is a transport to a handler in this process. Its requests end when the message ends.
 type inside struct {
 	message context.Context
 	handler http.Handler
@@ -198,7 +193,7 @@ func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
 		Header: w.header, Body: io.NopCloser(&w.body), ContentLength: int64(w.body.Len()), Request: r}, nil
 }
 
-// answer is what a handler answers.
+// answer records the response of a handler.
 type answer struct {
 	header http.Header
 	status int

@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The tools for single runners, and for how a pool is set up.
+// jobTools returns the tools for single runners and for the settings of a pool.
 
 func jobTools() []tool {
 	about := func(pattern string) func(*poolArgs) (string, any, error) {
@@ -85,7 +85,7 @@ func jobTools() []tool {
 		})
 	metrics.view.open = func(resp any) any {
 		e := resp.(*plane.Envelope[planemetrics.Metrics])
-		for i := range e.Data.Series { // an assistant reads the summary
+		for i := range e.Data.Series { // an assistant reads only the summary
 			e.Data.Series[i].Timestamps, e.Data.Series[i].Values = nil, nil
 		}
 		return &output[planemetrics.Metrics]{e.Kind, e.Data, e.Meta}
@@ -121,8 +121,7 @@ func jobTools() []tool {
 	}
 }
 
-// maxLogLine is how many characters of a line of a log are shown; more of them are in
-// the structure.
+// maxLogLine is the number of characters shown of a log line. The structured content has more.
 const maxLogLine = 300
 
 type logArgs struct {
@@ -143,7 +142,7 @@ type pageArgs struct {
 	Cursor plane.Mark  `query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
 }
 
-// poolOf is the pool that an id names.
+// poolOf returns the pool with the id.
 func poolOf(id plane.Text) (planefleet.PoolRequest, error) {
 	forge, org, pool, err := parts(string(id))
 	return planefleet.PoolRequest{Forge: forge, Org: org, Pool: pool}, err

@@ -36,8 +36,7 @@ import (
 // patience bounds every wait of a test.
 const patience = 60 * time.Second
 
-// An office is the plane's real API and its tools behind a real door, on loopback.
-// Who comes, the test says: a message that names a persona comes from it.
+// office is the plane's real API and its tools behind a real server on loopback. A header selects the persona that calls.
 type office struct {
 	*httptest.Server
 	board  *plane.Board
@@ -46,13 +45,13 @@ type office struct {
 	mu      sync.Mutex
 	callers map[string]access.Caller
 	entries []audit.Entry
-	done    []string        // what was paused and lifted
-	seen    []*http.Request // of the server, before the door
+	done    []string        // paused and lifted
+	seen    []*http.Request // requests before the server handles them
 	before  func(http.ResponseWriter, *http.Request) bool
 	log     string // of every runner
 }
 
-// personaHeader says in tests which persona is at the other end of the connection.
+// personaHeader selects the persona at the other end of the connection.
 const personaHeader = "Test-Persona"
 
 var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
@@ -113,7 +112,7 @@ func newOffice(t *testing.T, o planemcp.Options) *office {
 	return of
 }
 
-// create and lift keep no hold: they say that they were asked.
+// create and lift store no hold; they record the call.
 func (of *office) create(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
 	if err := p.Require(access.HoldsCreate, time.Now()); err != nil {
 		return planefleet.Hold{}, false, err
@@ -144,7 +143,7 @@ func (of *office) all() []string {
 	return slices.Clone(of.done)
 }
 
-// given are arguments with which each tool answers.
+// given returns arguments with which each tool succeeds.
 func given(tool string) map[string]any {
 	switch tool {
 	case "get_runner", "get_runner_jobs", "diagnose_runner", "get_config":
@@ -160,7 +159,8 @@ func given(tool string) map[string]any {
 		}
 		return args
 	case "request_enrollment":
-		return map[string]any{"org": "newco", "forge": "github", "pools": "nix", "reason": "test", "dryRun": true} // what is made has another time each time
+		// A dry run, because a real result has a new time each time.
+		return map[string]any{"org": "newco", "forge": "github", "pools": "nix", "reason": "test", "dryRun": true}
 	case "get_enrollment":
 		return map[string]any{"org": "acme"}
 	case "pause_runner":
@@ -183,7 +183,7 @@ func (of *office) identify(r *http.Request) (access.Caller, error) {
 	return c, nil
 }
 
-// becomes changes who a persona is, as the tailnet's policy would.
+// becomes changes the caller of a persona, as a new tailnet policy would.
 func (of *office) becomes(name string, c access.Caller) {
 	of.mu.Lock()
 	defer of.mu.Unlock()
@@ -250,7 +250,7 @@ func (of *office) fill() {
 	of.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
 }
 
-// as is an HTTP client of a persona.
+// as returns an HTTP client of a persona.
 func (of *office) as(name string) *http.Client {
 	return &http.Client{Transport: persona{name, of.Client().Transport}}
 }
@@ -266,14 +266,13 @@ func (p persona) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.next.RoundTrip(r)
 }
 
-// overHTTP is the SDK's client of a persona, by Streamable HTTP.
+// overHTTP returns an SDK client of a persona, over Streamable HTTP.
 func (of *office) overHTTP(t *testing.T, name string) *mcp.ClientSession {
 	t.Helper()
 	return dial(t, &mcp.StreamableClientTransport{Endpoint: of.URL + "/mcp", HTTPClient: of.as(name), MaxRetries: -1})
 }
 
-// overLines is the SDK's client of a persona, by a pipe to a server that asks the
-// API over HTTP: what tka mcp is.
+// overLines returns an SDK client of a persona, over a pipe to a server that calls the API over HTTP, like tka mcp.
 func (of *office) overLines(t *testing.T, name string, o planemcp.Options) *mcp.ClientSession {
 	t.Helper()
 	p := of.pipe(t, name, o)
@@ -292,7 +291,7 @@ func dial(t *testing.T, way mcp.Transport) *mcp.ClientSession {
 	return s
 }
 
-// A pipe is a raw client of a server over lines.
+// pipe is a raw client of a server over lines.
 type pipe struct {
 	in    io.WriteCloser
 	out   io.ReadCloser
@@ -343,7 +342,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// A reply is a message of a server as others read it.
+// reply is a message of a server as a client decodes it.
 type reply struct {
 	JSONRPC string
 	ID      json.RawMessage
@@ -355,7 +354,7 @@ type reply struct {
 	}
 }
 
-// ask sends one line and returns the line that comes back.
+// ask sends one line and returns the response line.
 func (p *pipe) ask(t *testing.T, line string) reply {
 	t.Helper()
 	type got struct {
@@ -414,11 +413,11 @@ func (of *office) post(t *testing.T, name, body string, header ...string) (*http
 		t.Fatal(err)
 	}
 	var out reply
-	_ = json.Unmarshal(b, &out) // a refusal of the door is an envelope
+	_ = json.Unmarshal(b, &out) // an error of the server is an envelope
 	return res, out
 }
 
-// call calls a tool; its answer is text and structure.
+// call calls a tool and returns its result and text.
 func call(t *testing.T, s *mcp.ClientSession, name string, args map[string]any) (*mcp.CallToolResult, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -454,7 +453,7 @@ type sessions = *mcp.ClientSession
 
 func params(name string) *mcp.CallToolParams { return &mcp.CallToolParams{Name: name} }
 
-// structure decodes the structure of an answer, and returns how large it is.
+// structure decodes the structured content of a result, and returns its size.
 func structure(t *testing.T, from, to any) int {
 	t.Helper()
 	b, err := json.Marshal(from)
@@ -467,14 +466,15 @@ func structure(t *testing.T, from, to any) int {
 	return len(b)
 }
 
-// speaksOnlyMessages sends in to a server over lines whose plane is away.
+// speaksOnlyMessages sends in to a server over lines whose plane is down.
 func speaksOnlyMessages(t *testing.T, in []byte) {
 	t.Helper()
 	var out lockedBuffer
 	client := door.Client{HTTP: &http.Client{Transport: away{}}, Base: "http://127.0.0.1:1", Open: plane.Open}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = planemcp.Serve(ctx, bytes.NewReader(in), &out, client, planemcp.Options{Timeout: time.Millisecond}, slog.New(slog.DiscardHandler)) // how it ends is the SDK's
+	// The SDK decides how it ends.
+	_ = planemcp.Serve(ctx, bytes.NewReader(in), &out, client, planemcp.Options{Timeout: time.Millisecond}, slog.New(slog.DiscardHandler))
 	for line := range strings.Lines(out.String()) {
 		var r reply
 		if err := json.Unmarshal([]byte(line), &r); err != nil || r.JSONRPC != "2.0" || !strings.HasSuffix(line, "\n") {

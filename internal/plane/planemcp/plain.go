@@ -9,20 +9,18 @@ import (
 	"github.com/tailplane/tailplane/internal/redact"
 )
 
-// escapes are what terminals obey.
+// escapes matches terminal escape sequences.
 var escapes = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[ -/]*[0-~]?)|\u009b[0-?]*[ -/]*[@-~]")
 
-// maxText is how many characters are shown of one text of others.
+// maxText is the maximum number of characters shown of one foreign text.
 const maxText = 1000
 
-// plain is a text of others in one line without anything that moves a cursor, turns
-// text around, cannot be seen, or is a secret (law 10).
+// plain returns foreign text on one line, without control characters, bidirectional or invisible characters, and secrets (law 10).
 func plain(s string) string {
-	return clip(redact.Text(visible(s)), maxText) // after what was hidden in it is gone: it could be between two halves of a secret
+	return clip(redact.Text(visible(s)), maxText) // redact last: an invisible character could split a secret
 }
 
-// visible is a text of others in one line without anything that moves a cursor, turns
-// text around or cannot be seen.
+// visible returns foreign text on one line, without control characters, bidirectional or invisible characters.
 func visible(s string) string {
 	s = escapes.ReplaceAllString(strings.ToValidUTF8(s, "\uFFFD"), "")
 	return strings.Map(func(r rune) rune {
@@ -36,8 +34,7 @@ func visible(s string) string {
 	}, s)
 }
 
-// masked are lines of others without what looks like a credential, also one of several
-// lines.
+// masked returns foreign lines with credentials removed, also credentials that span several lines.
 func masked(lines []string) []string {
 	plain := make([]string, len(lines))
 	for i, l := range lines {
@@ -49,7 +46,7 @@ func masked(lines []string) []string {
 	return strings.Split(redact.Text(strings.Join(plain, "\n")), "\n")
 }
 
-// clip cuts s after n characters, and shows that it did.
+// clip cuts s to n characters. The last one is then an ellipsis.
 func clip(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -57,8 +54,7 @@ func clip(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// clean makes every text within v plain, names of members too. v is what JSON is
-// decoded into.
+// clean applies plain to every text in v, including member names. v is decoded JSON.
 func clean(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -15,24 +15,21 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// versions of the protocol that the server speaks, the newest first. 2025-03-26 is
-// left out because it demands batches, 2026-07-28 because it has no conversations:
-// the SDK tells clients of both which versions there are.
+// versions of the protocol that the server supports, newest first. 2025-03-26 is missing because it requires batches, and 2026-07-28
+// because it has no sessions. The SDK reports the supported versions to clients of both.
 var versions = []string{"2025-11-25", "2025-06-18", "2024-11-05"}
 
-// methods that a client may call. The SDK's server answers more (resources, prompts,
-// completion, logging, subscriptions), which no tool needs.
+// methods that a client may call. The SDK's server has more (resources, prompts, completion, logging, subscriptions), which no tool needs.
 var methods = []string{"initialize", "ping", "tools/list", "tools/call", "server/discover"}
 
-// Codes of the protocol, beside those for what is no message.
+// JSON-RPC error codes, besides those in strict.go.
 const (
 	codeNoMethod  = -32601
 	codeBadParams = -32602
 	codeInternal  = -32603
 )
 
-// A server answers the messages of one caller. It has only the tools that the caller
-// may use: it does not know the others, by whatever name a client asks for them.
+// server answers the messages of one caller. It has only the tools that the caller may use and does not know the others.
 type server struct {
 	o     Options
 	tools []tool
@@ -42,19 +39,17 @@ type server struct {
 	sdk   *mcp.Server
 }
 
-// A backend is where the operations are: it returns the way to them for one call
-// of a tool.
+// backend returns the API client for one tool call.
 type backend func(tool string) door.Client
 
-// newServer makes a server of the tools that are allowed. Its calls end with life, as
-// the SDK gives them a context that outlives the connection.
+// newServer returns a server with the allowed tools. Its calls end with life, because the context from the SDK outlives the connection.
 func newServer(life context.Context, o Options, all []tool, allowed func(access.Verb) bool, to backend, log *slog.Logger) *server {
 	s := &server{o: o, to: to, log: log, life: life}
 	s.sdk = mcp.NewServer(
 		&mcp.Implementation{Name: "tailplane", Title: "Tailplane operator plane", Version: cmp.Or(o.Version, "devel")},
 		&mcp.ServerOptions{
 			Instructions:              instructions,
-			Logger:                    quiet(), // it repeats what clients sent
+			Logger:                    quiet(), // it would log what clients sent
 			Capabilities:              &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 			SetCacheable:              private,
 			SupportedProtocolVersions: versions,
@@ -62,7 +57,7 @@ func newServer(life context.Context, o Options, all []tool, allowed func(access.
 	for _, t := range all {
 		if o.has(t) && allowed(t.verb) {
 			s.tools = append(s.tools, t)
-			named := &mcp.Tool{Name: t.name, InputSchema: &jsonschema.Schema{Type: "object"}} // list has the rest
+			named := &mcp.Tool{Name: t.name, InputSchema: &jsonschema.Schema{Type: "object"}} // list adds the rest
 			s.sdk.AddTool(named, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 				return s.call(ctx, t, r.Params.Arguments), nil
 			})
@@ -72,15 +67,14 @@ func newServer(life context.Context, o Options, all []tool, allowed func(access.
 	return s
 }
 
-// private says that what is listed is for its caller, and to no cache.
+// private marks lists as private to their caller, so that caches do not share them.
 func private(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" }
 
-// quiet is a log that keeps nothing.
+// quiet returns a logger that discards everything.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// list puts the descriptions of the tools into the SDK's list, in the order in which
-// they are declared. The SDK itself has only names: it would write the schemas anew for
-// each message, and sort the tools.
+// list adds the descriptions to the SDK's list of tools, in the order of declaration. The SDK has only the names: it would encode the
+// schemas again for each message, and sort the tools.
 func (s *server) list(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
 		res, err := next(ctx, method, r)
@@ -94,8 +88,7 @@ func (s *server) list(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// describe gives all their descriptions, each of which is made once, when it is first
-// asked for. No tool reaches beyond the plane.
+// describe sets the described function of all tools. Each description is made once, on first use. No tool reaches beyond the plane.
 func describe(all []tool) []tool {
 	for i, t := range all {
 		all[i].described = sync.OnceValue(func() *mcp.Tool {
@@ -108,17 +101,16 @@ func describe(all []tool) []tool {
 	return all
 }
 
-// written is a schema as JSON.
+// written returns a schema as JSON.
 func written(s *jsonschema.Schema) json.RawMessage {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic("planemcp: " + err.Error()) // a mistake of the program, which every test would meet
+		panic("planemcp: " + err.Error()) // a programming error that every test would find
 	}
 	return b
 }
 
-// check refuses a request for a method or a tool that the caller does not have, before
-// the SDK sees it.
+// check returns a fault for a method or a tool that the caller does not have, before the SDK sees the message.
 func (s *server) check(m message) *fault {
 	if !slices.Contains(methods, m.method) {
 		return &fault{code: codeNoMethod, text: "there is no method " + clip(plain(m.method), 60), id: m.id}

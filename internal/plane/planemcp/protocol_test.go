@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 )
 
-// MC-01: of what the SDK's server can do, clients reach the tools and nothing else.
+// MC-01: of the functions of the SDK's server, clients reach only the tools.
 func TestMC01_OnlyMethodsOfTools(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	res, _ := of.post(t, "alice", hello)
@@ -36,7 +36,7 @@ func TestMC01_OnlyMethodsOfTools(t *testing.T) {
 	}
 }
 
-// Which version is spoken with a client, by the one that it asks for.
+// The protocol version for each version that a client requests.
 func TestVersions(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	for asked, want := range map[string]string{"2025-11-25": "2025-11-25", "2025-06-18": "2025-06-18", "2024-11-05": "2024-11-05",
@@ -61,7 +61,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// MC-05: what one caller gets is kept for no other, by no cache on the way.
+// MC-05: no cache may store a caller's response for others.
 func TestMC05_NothingIsCached(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	res, _ := of.post(t, "alice", hello)
@@ -81,7 +81,7 @@ func TestMC05_NothingIsCached(t *testing.T) {
 	}
 }
 
-// A call that a client takes back ends at the plane and has no answer.
+// A call that a client cancels ends at the plane and has no response.
 func TestCancelledCall(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	held, ended := make(chan struct{}), make(chan struct{})

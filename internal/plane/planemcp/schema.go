@@ -9,10 +9,9 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// schemaOf describes what encoding/json makes of a type of ours. It panics for a type
-// that it does not know, which is a mistake of the program. jsonschema.For does not
-// fit: it reads descriptions from another tag, gives times no format and has no null
-// for maps, and clients know the schemas as they are.
+// schemaOf returns the schema of a Go type's JSON encoding. It panics for an unsupported type, which is a programming error. jsonschema.For
+// does not fit: it reads descriptions from another tag, gives times no format and has no null for maps. Clients know the schemas in this
+// form.
 func schemaOf(t reflect.Type) *jsonschema.Schema {
 	if t == reflect.TypeFor[time.Time]() {
 		return &jsonschema.Schema{Type: "string", Format: "date-time"}
@@ -41,7 +40,7 @@ func schemaOf(t reflect.Type) *jsonschema.Schema {
 		for _, f := range reflect.VisibleFields(t) {
 			name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if name == "" || name == "-" {
-				continue // of what is embedded, the fields come too
+				continue // VisibleFields also returns the fields of embedded structs
 			}
 			of := schemaOf(f.Type)
 			of.Description = f.Tag.Get("doc")
@@ -55,5 +54,5 @@ func schemaOf(t reflect.Type) *jsonschema.Schema {
 	panic(fmt.Sprintf("planemcp: there is no schema of %v", t))
 }
 
-// nothing is the schema that no value fits: false.
+// nothing returns the schema that matches no value: false.
 func nothing() *jsonschema.Schema { return &jsonschema.Schema{Not: &jsonschema.Schema{}} }

@@ -18,10 +18,9 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// Serve speaks with one client over lines: in is what the client sends, out takes
-// messages and nothing else. The tools ask the plane's API through c, and the plane
-// decides by whom it sees behind c. Serve returns when in or ctx ends. When in ends,
-// the requests that were sent before are answered first.
+// Serve serves one client over lines. The client writes to in, and out receives only messages. The tools call the plane's API through c,
+// and the plane authorises the identity behind c. Serve returns when in or ctx ends. When in ends, Serve first answers the requests that it
+// has received.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Options, log *slog.Logger) error {
 	return serveTools(ctx, in, out, c, o, tools(), log)
 }
@@ -32,7 +31,7 @@ func serveTools(ctx context.Context, in io.Reader, out io.Writer, c door.Client,
 	s := newServer(ctx, o, describe(all), func(access.Verb) bool { return true }, func(string) door.Client { return c }, log)
 	l := &lines{check: s.check, stop: ctx.Done(), arrived: make(chan line), turns: make(chan struct{}, maxCalls), closed: make(chan struct{}),
 		out: out, open: map[string]bool{}}
-	go l.pump(&lineReader{bufio.NewReaderSize(in, 64<<10)}) // reading cannot be interrupted: Serve does not wait for it
+	go l.pump(&lineReader{bufio.NewReaderSize(in, 64<<10)}) // a read cannot be interrupted, so Serve does not wait for it
 	session, err := s.sdk.Connect(ctx, l, nil)
 	if err != nil {
 		return err
@@ -44,22 +43,21 @@ func serveTools(ctx context.Context, in io.Reader, out io.Writer, c door.Client,
 	return err
 }
 
-// maxCalls is how many calls of one client are answered at a time.
+// maxCalls is the maximum number of concurrent calls of one client.
 const maxCalls = 16
 
-// lines is the SDK's connection to one client over lines. The SDK sees a message only
-// after read and check have taken it.
+// lines is the SDK's connection to one client. The SDK sees a message only after read and check have accepted it.
 type lines struct {
 	check   func(message) *fault
 	stop    <-chan struct{} // ends reading
 	arrived chan line
-	turns   chan struct{} // one for each request without an answer
+	turns   chan struct{} // one for each unanswered request
 	closed  chan struct{}
 	once    sync.Once
 
 	mu   sync.Mutex
 	out  io.Writer
-	open map[string]bool // requests without an answer; true: the client wants none
+	open map[string]bool // unanswered requests; true: the client has cancelled it
 }
 
 type line struct {
@@ -79,7 +77,7 @@ func (l *lines) Close() error {
 	return nil
 }
 
-// pump passes lines on until there are no more.
+// pump passes lines on until the input ends.
 func (l *lines) pump(in *lineReader) {
 	for {
 		text, err := in.next()
@@ -94,8 +92,8 @@ func (l *lines) pump(in *lineReader) {
 	}
 }
 
-// Read implements [mcp.Connection]. At the end of the input it waits until all
-// requests are answered: the SDK cancels the calls of a connection that has ended.
+// Read implements [mcp.Connection]. At the end of the input it waits until all requests are answered, because the SDK cancels the calls of
+// a closed connection.
 func (l *lines) Read(context.Context) (jsonrpc.Message, error) {
 	for {
 		var got line
@@ -134,14 +132,14 @@ func (l *lines) turn() error {
 	}
 }
 
-// take returns the message of a line for the SDK, or nil if the line needs nothing or
-// is answered already. The error is of writing, or that Serve is to end.
+// take returns the message of a line for the SDK, or nil if no further action is needed. It returns an error if a write fails or Serve must
+// end.
 func (l *lines) take(text []byte) (jsonrpc.Message, error) {
 	m, refused := read(text)
 	switch {
 	case refused != nil:
 		return nil, l.say(refused.response())
-	case m.method == "": // an answer, and the server asks nothing
+	case m.method == "": // a response, but the server sends no requests
 		return nil, nil
 	case m.id == nil && m.method == "notifications/cancelled":
 		l.cancel(m.params)
@@ -151,7 +149,7 @@ func (l *lines) take(text []byte) (jsonrpc.Message, error) {
 	case m.id == nil:
 		return nil, nil
 	}
-	if !l.begin(m.id) { // an answer with its id would be taken for the other's
+	if !l.begin(m.id) { // the client would take a response with this id for the other request's
 		return nil, l.say((&fault{code: codeInvalid, text: "the id is that of a request which has no answer yet"}).response())
 	}
 	msg, err := jsonrpc.DecodeMessage(text)
@@ -165,7 +163,7 @@ func (l *lines) take(text []byte) (jsonrpc.Message, error) {
 	return msg, l.turn()
 }
 
-// Write implements [mcp.Connection]. It sends answers and nothing else.
+// Write implements [mcp.Connection]. It sends only responses.
 func (l *lines) Write(_ context.Context, msg jsonrpc.Message) error {
 	res, ok := msg.(*jsonrpc.Response)
 	if !ok {
@@ -178,7 +176,7 @@ func (l *lines) Write(_ context.Context, msg jsonrpc.Message) error {
 		b = (&fault{code: codeInternal, text: "internal error", id: id}).response()
 	}
 	if wanted := l.end(keyOf(res.ID)); wanted {
-		_ = l.say(b) // if the client is gone, reading ends too
+		_ = l.say(b) // if the client has disconnected, reading ends too
 	}
 	return nil
 }
@@ -191,7 +189,7 @@ func (l *lines) say(b []byte) error {
 	return err
 }
 
-// key is an id however it is spelt.
+// key returns an id in one spelling.
 func key(id json.RawMessage) string {
 	var text string
 	if json.Unmarshal(id, &text) == nil {
@@ -200,7 +198,7 @@ func key(id json.RawMessage) string {
 	return string(id)
 }
 
-// keyOf is the key of an id that the SDK has read.
+// keyOf returns the key of an id that the SDK has decoded.
 func keyOf(id jsonrpc.ID) string {
 	switch v := id.Raw().(type) {
 	case string:
@@ -211,7 +209,7 @@ func keyOf(id jsonrpc.ID) string {
 	return ""
 }
 
-// begin notes a request. It is false if its id is in use.
+// begin records a request. It returns false if the id is in use.
 func (l *lines) begin(id json.RawMessage) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,8 +221,7 @@ func (l *lines) begin(id json.RawMessage) bool {
 	return true
 }
 
-// end forgets a request, so that its id may be used again, and says whether the client
-// still wants an answer.
+// end removes a request, so that its id may be reused. It reports whether the client still wants a response.
 func (l *lines) end(k string) (wanted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,7 +230,7 @@ func (l *lines) end(k string) (wanted bool) {
 	return noted && !cancelled
 }
 
-// cancel notes that the client no longer wants an answer to a request.
+// cancel records that the client no longer wants a response.
 func (l *lines) cancel(params json.RawMessage) {
 	var p struct {
 		ID json.RawMessage `json:"requestId"`
@@ -248,11 +245,11 @@ func (l *lines) cancel(params json.RawMessage) {
 	}
 }
 
-// A lineReader reads lines that are no longer than a message.
+// lineReader reads lines with a size limit.
 type lineReader struct{ in *bufio.Reader }
 
-// next is the next line. Of one that is too long there is a byte more than a message
-// may have, so that it is refused; the rest of it is read and forgotten.
+// next returns the next line. It cuts a line that is too long to one byte more than maxMessage, so that read rejects it, and discards the
+// rest.
 func (r *lineReader) next() ([]byte, error) {
 	var line []byte
 	for {

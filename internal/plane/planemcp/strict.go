@@ -13,28 +13,28 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of one message.
+// Limits of one message: bytes and nesting depth.
 const (
 	maxMessage = 1 << 20
 	maxDepth   = 64
 )
 
-// The codes of JSON-RPC for what is no message, and for one that must not be.
+// JSON-RPC error codes for text that is not a message, and for an invalid message.
 const (
 	codeParse   = -32700
 	codeInvalid = -32600
 )
 
-// A fault is why a message is refused before anything reads it.
+// fault is the reason for rejecting a message before the SDK reads it.
 type fault struct {
 	code int
 	text string
-	id   json.RawMessage // of the message, where it can be told for certain
+	id   json.RawMessage // of the message, if it is certain
 }
 
 func (f *fault) Error() string { return f.text }
 
-// response is the answer to a message that is refused.
+// response returns the JSON-RPC error response.
 func (f *fault) response() []byte {
 	id := f.id
 	if id == nil {
@@ -52,31 +52,30 @@ func (f *fault) response() []byte {
 	return b
 }
 
-// A message is one of JSON-RPC, read strictly.
+// message is a JSON-RPC message, read strictly.
 type message struct {
-	method string          // "": an answer
+	method string          // "": a response
 	id     json.RawMessage // nil: none
-	params json.RawMessage // nil: none; else an object
+	params json.RawMessage // nil: none; otherwise an object
 }
 
 var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
-// reserved are the members of params that the protocol reads: in another spelling
-// one reader would see them and another would not.
+// reserved lists the members of params that the protocol reads. Another letter case is rejected, because some readers would accept it and
+// others would not.
 var reserved = []string{"_meta", "arguments", "capabilities", "clientInfo", "cursor", "level", "name", "protocolVersion", "requestId", "uri"}
 
 var integer = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,17})$`)
 
-// wholeID reports whether id is a whole number that every reader reads alike: beyond
-// 2^53, readers that have only floating-point numbers, as the SDK's, change it.
+// wholeID reports whether id is an integer that every reader decodes to the same value. Readers with only floating-point numbers, such as
+// the SDK, change integers beyond 2^53.
 func wholeID(id []byte) bool {
 	n, err := strconv.ParseInt(string(id), 10, 64)
 	return err == nil && integer.Match(id) && string(id) != "-0" && max(n, -n) <= 1<<53
 }
 
-// read refuses what two readers could understand in two ways (MC-04): what is not
-// exactly one object of JSON-RPC, a name given twice in one object or in two letter
-// cases, members that there are none of.
+// read parses a message and rejects text that two readers could understand differently (MC-04). It accepts exactly one JSON-RPC object, no
+// name that occurs twice in one object in any letter case, and no unknown members.
 func read(b []byte) (message, *fault) {
 	var m message
 	refuse := func(code int, format string, args ...any) (message, *fault) {
@@ -109,7 +108,7 @@ func read(b []byte) (message, *fault) {
 	if _, err := d.Token(); err != io.EOF {
 		return refuse(codeParse, "something follows the message")
 	}
-	var parts map[string]json.RawMessage // each name is in it once, as it is spelt
+	var parts map[string]json.RawMessage // walk has rejected duplicate names
 	if err := json.Unmarshal(b, &parts); err != nil {
 		return refuse(codeParse, "the message is not JSON")
 	}
@@ -153,7 +152,7 @@ func read(b []byte) (message, *fault) {
 
 var errNotJSON = errors.New("the message is not JSON")
 
-// walk reads the rest of a value that has begun with t.
+// walk reads the rest of the value that begins with t.
 func walk(d *json.Decoder, t json.Token, depth int) error {
 	open, ok := t.(json.Delim)
 	if !ok {

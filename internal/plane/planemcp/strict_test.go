@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// What read takes, encoding/json reads alike, whichever case it folds.
+// encoding/json decodes every message that read accepts to the same values, in spite of its case folding.
 func FuzzRead(f *testing.F) {
 	for _, s := range []string{`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"whoami","arguments":{}}}`,
 		`{"jsonrpc":"2.0","method":"a","method":"b"}`, `{"jsonrpc":"2.0","Method":"a"}`, `[]`, `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"jsonrpc":"2.0","id":1,"error":{"code":1}}`, "{} {}"} {
@@ -53,7 +53,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// A call's arguments come to a request that says the same, or to none.
+// The arguments of a call become a request with the same content, or an error.
 func FuzzArguments(f *testing.F) {
 	for _, s := range []string{`{}`, `{"query":"x","limit":5}`, `{"limit":501}`, `{"since":"2026-01-02T03:04:05Z"}`, `{"cursor":"x"}`, `null`, `[]`, `{"limit":1e2}`} {
 		f.Add([]byte(s))
@@ -93,7 +93,7 @@ func FuzzArguments(f *testing.F) {
 	})
 }
 
-// Law 10: what is plain prints, is one line, has a bound and cannot end a fence.
+// Law 10: the result of plain is printable, on one line, bounded, and cannot end a fence.
 func FuzzPlain(f *testing.F) {
 	for _, s := range []string{"", "name", "a\x1b[31mb", "\x1b]0;t\x07x", "\u009b1m", "ghp_0123456789abcdef0123", "token=abcdefgh", "\u202e", "line\r\nline", "\xff", "\x1b\x1b[[mm"} {
 		f.Add(s)
@@ -114,8 +114,8 @@ func FuzzPlain(f *testing.F) {
 	})
 }
 
-// MC-05: a server that may only read does not know a tool that writes, and one without
-// what takes away does not know that; whoever names them.
+// MC-05: a read-only server does not know a writing tool, and one without destructive tools does not know those, even if a client names
+// them.
 func TestMC05_HiddenMeansRefused(t *testing.T) {
 	var mu sync.Mutex
 	called := map[string]bool{}
@@ -166,8 +166,7 @@ func (failing) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("there is nobody")
 }
 
-// MC-06: a tool that panics ends its call: the output stays messages, the rest goes to
-// the log.
+// MC-06: a panic in a tool ends only its call. The output stays valid messages, and the panic goes to the log.
 func TestMC06_Panic(t *testing.T) {
 	bad := tool{name: "bad", readOnly: true, input: inputSchema(nil), output: outputOf[plane.Me](), view: view{request: func() any { panic("token=hunter2hunter2") }}}
 	var out, log bytes.Buffer
@@ -181,7 +180,7 @@ func TestMC06_Panic(t *testing.T) {
 	}
 }
 
-// What fails for a moment is asked again, twice; what was refused is not.
+// A temporary failure is retried twice. A refusal is not.
 func TestAgain(t *testing.T) {
 	tries := 0
 	if err := again(t.Context(), retries, func() error { tries++; return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) || tries != 3 {
@@ -195,7 +194,7 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// A seal names one caller: whoever differs in anything has not opened it.
+// A sealed session id is valid for one caller. A caller that differs in any field did not open the session.
 func TestConversationSeal(t *testing.T) {
 	h := &hall{seal: []byte("0123456789abcdef")}
 	who := access.Caller{Login: "a@example.com", Tailnet: "example.com", Device: access.Device{ID: "n1"}, Via: access.ViaTailnet}

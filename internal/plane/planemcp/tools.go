@@ -13,9 +13,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// tools are all that there are, in the order in which clients get them told. To
-// revoke the sign-in of somebody else is no tool on purpose, and neither is
-// anything that returns a credential, a file or what is at an address.
+// tools returns all tools, in the order in which clients see them. There is deliberately no tool to revoke another person's sign-in. There
+// is also none that returns a credential, a file or the content of a URL.
 func tools() []tool {
 	return slices.Concat(fleetTools(), jobTools(), changeTools(), enrollTools(), []tool{
 		one(tool{name: "whoami", title: "Who am I", set: "", verb: plane.GetMe.Verb, doc: plane.GetMe.Doc, pattern: plane.GetMe.Pattern, most: plane.GetMe.MaxAnswer}, whoami, nil),
@@ -55,7 +54,7 @@ func tools() []tool {
 	})
 }
 
-// history is the tool for the record.
+// history returns the tool for the audit log.
 func history() tool {
 	t := reading[plane.HistoryRequest](tool{name: "list_audit", title: "Audit record", doc: "List entries of the audit record, the newest first: the caller's own, or all.", set: Audit,
 		verb: plane.ListAudit.Verb, pattern: plane.ListAudit.Pattern, most: plane.ListAudit.MaxAnswer},
@@ -71,12 +70,12 @@ func history() tool {
 	return t
 }
 
-// one is a tool for an operation that answers with one thing.
+// one returns a tool for an operation that returns one object.
 func one[T any](t tool, summary func(T, plane.Meta) string, rows func(T) table) tool {
 	return reading[plane.Empty](t, func(e *plane.Envelope[T]) plane.Envelope[T] { return *e }, summary, rows)
 }
 
-// list is a tool for the pages of a list.
+// list returns a tool for a paged list.
 func list[T any](t tool, noun string, head []string, row func(T) []string) tool {
 	t = reading[plane.ListRequest](t, func(e *plane.Envelope[[]T]) plane.Envelope[[]T] { return *e },
 		func(all []T, m plane.Meta) string { return pageOf(len(all), noun, m) },
@@ -110,7 +109,7 @@ func overview(o plane.Overview, _ plane.Meta) string {
 		{plane.KindChange, "open change", o.Changes}, {plane.KindDrift, "drift", o.Drift}} {
 		switch {
 		case slices.Contains(o.Hidden, of.kind):
-		case of.tally == nil && of.kind == plane.KindChange: // most often there is no repository
+		case of.tally == nil && of.kind == plane.KindChange: // most installations have no repository
 		case of.tally == nil:
 			parts = append(parts, of.noun+"s not known")
 		default:
@@ -143,8 +142,8 @@ func attention(o plane.Overview) table {
 	})
 }
 
-// shrinking is the overview's tool, which leaves out half of what needs attention,
-// the less bad, and says how many that are, until it fits.
+// shrinking lets the overview drop the less severe half of its attention list, repeatedly, until the result fits. More counts what was
+// dropped.
 func shrinking(t tool) tool {
 	t.view.shrink = func(data any) bool {
 		o := data.(*plane.Overview)
@@ -156,7 +155,7 @@ func shrinking(t tool) tool {
 	return t
 }
 
-// pageOf is how much of a list a page is.
+// pageOf describes how much of a list a page holds.
 func pageOf(n int, noun string, m plane.Meta) string {
 	if m.Page == nil {
 		return "It is not known which " + plural(noun) + " there are."
@@ -185,7 +184,7 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// unknown stands in a table for what is not known: a zero would be a lie.
+// unknown stands for an unknown value in a table, where zero would be wrong.
 const unknown = "?"
 
 func maybe[T any](v *T) string {
@@ -209,7 +208,7 @@ func maybeMoment(t *time.Time) string {
 	return moment(*t)
 }
 
-// word is a state with what is to be said of it.
+// word returns a state with its reason and a remark.
 func word(state, reason string, also bool, what string) string {
 	if reason != "" {
 		state += " (" + reason + ")"

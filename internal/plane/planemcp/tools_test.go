@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write the tools of each role into testdata")
 
-// PLANE-04, for tools: which persona is told of which, and what a call of each comes
-// to, over HTTP and over lines. Both agree with the API, whose matrix it is.
+// PLANE-04, for tools: which tools each persona sees, and the result of a call of each, over HTTP and over lines. Both agree with the role
+// matrix of the API.
 func TestToolsOfRoles(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	everything := names(listed(t, of.overHTTP(t, "pat")))
@@ -54,8 +54,7 @@ func TestToolsOfRoles(t *testing.T) {
 	golden(t, "roles.txt", b.String())
 }
 
-// What clients are told of the tools: names, hints, and schemas that take nothing
-// else and that every answer fits.
+// The descriptions of the tools: names, hints and closed schemas that every result matches.
 func TestToolsDescribeThemselves(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	s := of.overHTTP(t, "pat")
@@ -91,7 +90,7 @@ func TestToolsDescribeThemselves(t *testing.T) {
 	golden(t, "tools.txt", b.String())
 }
 
-// closed holds that an object with named members takes no others.
+// closed checks that an object with properties allows no others.
 func closed(t *testing.T, where string, schema any) {
 	t.Helper()
 	m, ok := schema.(map[string]any)
@@ -115,8 +114,7 @@ func closed(t *testing.T, where string, schema any) {
 	}
 }
 
-// PLANE-06, for tools: a source that is down is the first thing that is said, and what
-// is not known is not said to be nothing.
+// PLANE-06, for tools: a source that is down comes first in the text. Unknown is not shown as none.
 func TestToolsTellOfSources(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	of.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "no connection `rm -rf`"})
@@ -136,8 +134,7 @@ func TestToolsTellOfSources(t *testing.T) {
 	}
 }
 
-// Pages go on with the cursor; what is too large for an answer comes in smaller pages,
-// none of it left out.
+// Pages continue with the cursor. A result that is too large comes in smaller pages, complete.
 func TestToolsPage(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	var many []plane.Object
@@ -195,7 +192,7 @@ func TestToolsetsAndHints(t *testing.T) {
 	}
 }
 
-// Each call of a tool leaves the entry of what it asked, with the tool's name.
+// Each tool call has an audit entry of its request, with the tool's name.
 func TestToolsAreRecorded(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	s := of.overHTTP(t, "alice")

@@ -18,24 +18,24 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// atOnce is how many questions of one caller are asked concurrently.
+// atOnce is the maximum number of concurrent Prometheus queries per request.
 const atOnce = 4
 
-// maxAnswer bounds an answer, in bytes.
+// maxAnswer is the maximum size of a response, in bytes.
 const maxAnswer = 8 << 20
 
-// Source is what a Prometheus is called among the sources.
+// Source is the name of the Prometheus among the sources.
 const Source = "prometheus"
 
-// A Desk answers what callers ask about numbers over time.
+// Desk is the service for metrics.
 type Desk struct {
 	Plane      *plane.Desk
-	Prometheus Query // nil: there is none
+	Prometheus Query // nil: no Prometheus
 
 	shared shared
 }
 
-// A WindowName chooses a window: 1h, 6h, 24h or 7d.
+// WindowName selects a window: 1h, 6h, 24h or 7d.
 type WindowName string
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -59,26 +59,26 @@ func (w WindowName) window() Window {
 	return windows[0]
 }
 
-// A PoolRequest asks about the runners of an organisation in a pool.
+// PoolRequest asks for metrics of an organisation's runners in a pool.
 type PoolRequest struct {
 	planefleet.PoolRequest
 	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
 }
 
-// A NameRequest is a [PoolRequest] that names a pool without saying whose.
+// NameRequest is a [PoolRequest] that names a pool without its organisation.
 type NameRequest struct {
 	Name   string     `json:"-" path:"name"`
 	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
 }
 
-// A FleetRequest asks about all runners that the caller may see.
+// FleetRequest asks for metrics of all runners that the caller may see.
 type FleetRequest struct {
 	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
 	Org    plane.Text `json:"-" query:"org" doc:"only of this organisation"`
 	Forge  plane.Text `json:"-" query:"forge" doc:"only of this forge"`
 }
 
-// Metrics are numbers over time.
+// Metrics holds series over a window.
 type Metrics struct {
 	Of          string   `json:"of" doc:"the id of a pool, or what was chosen"`
 	Window      string   `json:"window" enum:"1h,6h,24h,7d"`
@@ -87,7 +87,7 @@ type Metrics struct {
 	Markers     []Marker `json:"markers" doc:"what happened meanwhile"`
 }
 
-// A Series is one number over time.
+// Series is one series.
 type Series struct {
 	Name       string            `json:"name" enum:"running,waiting,idle,busy,max,completed,startup_p50,startup_p95,gitlab_running,gitlab_limit,gitlab_begun,gitlab_failed,gitlab_duration_p95"`
 	Unit       string            `json:"unit" enum:"jobs,runners,1/s,s"`
@@ -97,14 +97,14 @@ type Series struct {
 	Summary    Summary           `json:"summary"`
 }
 
-// A Summary is a series in three numbers; null where nothing was measured.
+// Summary summarises a series. Values are null where nothing was measured.
 type Summary struct {
 	Last *float64 `json:"last"`
 	Min  *float64 `json:"min"`
 	Max  *float64 `json:"max"`
 }
 
-// A Marker is something that happened.
+// Marker is an event in the window.
 type Marker struct {
 	At   time.Time `json:"at"`
 	Kind string    `json:"kind" enum:"hold,change"`
@@ -112,7 +112,7 @@ type Marker struct {
 	Ref  string    `json:"ref"`
 }
 
-// pool are the numbers of an organisation's runners in a pool.
+// pool returns the metrics of an organisation's runners in a pool.
 func (d *Desk) pool(ctx context.Context, p access.Permit, req PoolRequest) (e plane.Envelope[Metrics], err error) {
 	o, l, err := plane.One[planefleet.Pool](d.Plane, plane.KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool")
 	if err != nil {
@@ -132,7 +132,7 @@ func (d *Desk) named(ctx context.Context, p access.Permit, req NameRequest) (e p
 	return d.pool(ctx, p, PoolRequest{of, req.Window})
 }
 
-// fleet are the numbers of all runners that the caller may see, together.
+// fleet returns the combined metrics of all runners that the caller may see.
 func (d *Desk) fleet(ctx context.Context, p access.Permit, req FleetRequest) (plane.Envelope[Metrics], error) {
 	l := d.Plane.Board.List(plane.KindPool)
 	v := plane.ViewerOf(p)
@@ -146,7 +146,7 @@ func (d *Desk) fleet(ctx context.Context, p access.Permit, req FleetRequest) (pl
 	return d.answer(ctx, p, cmp.Or(of, "all"), some, req.Window, l), nil
 }
 
-// answer asks the Prometheus about pools.
+// answer queries the Prometheus about pools.
 func (d *Desk) answer(ctx context.Context, p access.Permit, of string, pools []planefleet.Pool, name WindowName, l plane.Listing) plane.Envelope[Metrics] {
 	w := name.window()
 	g := NewGrid(w, d.Plane.Now())
@@ -163,8 +163,7 @@ func (d *Desk) answer(ctx context.Context, p access.Permit, of string, pools []p
 
 var errNone = errors.New("no Prometheus is set: see plane.prometheus.url")
 
-// series asks all questions, some at a time. One that fails fails all: numbers of which
-// some are silently not there would be read as if nothing had been measured.
+// series runs all queries, at most atOnce at a time. If one fails, all fail: a missing series would look as if nothing had been measured.
 func (d *Desk) series(ctx context.Context, pools []planefleet.Pool, all []Question, g Grid) ([]Series, error) {
 	if d.Prometheus == nil {
 		return nil, errNone
@@ -189,7 +188,7 @@ func (d *Desk) series(ctx context.Context, pools []planefleet.Pool, all []Questi
 	}
 	out, times := []Series{}, g.times()
 	for i, q := range all {
-		if len(answers[i]) == 0 && q.By == "" { // nothing was measured, which is to be seen
+		if len(answers[i]) == 0 && q.By == "" { // nothing was measured; show an empty series
 			answers[i] = []Found{{nil, make([]*float64, g.N)}}
 		}
 		for _, f := range answers[i] {
@@ -203,7 +202,7 @@ func (d *Desk) series(ctx context.Context, pools []planefleet.Pool, all []Questi
 	return out, nil
 }
 
-// viewOf names pools, in a line.
+// viewOf identifies a set of pools, in one line.
 func viewOf(pools []planefleet.Pool) string {
 	var ids []string
 	for _, o := range pools {
@@ -231,9 +230,8 @@ func summary(values []*float64) (s Summary) {
 	return s
 }
 
-// markers are the holds that were set since on some of the pools, and are still known,
-// and the changes of them, or of their organisations, that came into force since: when
-// the cluster was seen to have what they say or, before that, when they were merged.
+// markers returns the holds that were set on some of the pools since then, if still known. It also returns the changes of the pools or
+// their organisations since then. The time of a change is when the cluster had it, or, before that, when it was merged.
 func (d *Desk) markers(p access.Permit, pools []planefleet.Pool, since time.Time) []Marker {
 	out := []Marker{}
 	for _, h := range plane.Seen[planefleet.Hold](p, d.Plane.Board.List(plane.KindHold)) {
@@ -256,12 +254,12 @@ func (d *Desk) markers(p access.Permit, pools []planefleet.Pool, since time.Time
 	return out
 }
 
-// concerns reports whether a change is of a pool, or of whom the runners are.
+// concerns reports whether a change is about a pool or its organisation.
 func concerns(c planechange.Change, o planefleet.Pool) bool {
 	return c.Kind == "RunnerPool" && c.Name == o.Name || c.Kind == "RunnerEnrollment" && c.Name == o.OrgName
 }
 
-// The operations: both ends are made from these, and so are the reference and the tools.
+// The operations. The server, the client, the reference and the MCP tools are all derived from them.
 var (
 	GetMetrics = door.Op[PoolRequest, plane.Envelope[Metrics]]{Pattern: "GET " + plane.Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxAnswer: maxAnswer,
 		Doc: "Show numbers of the runners of one organisation in one pool over time.", Example: PoolRequest{planefleet.PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Answers: []plane.Envelope[Metrics]{example}, Refusals: plane.Seeking}
@@ -274,7 +272,7 @@ var (
 var example = plane.Example("Metrics", Metrics{Of: "github/acme/gh-nix", Window: "6h", StepSeconds: 120, Markers: []Marker{{plane.ExampleTime, "hold", "Pause by alice@example.com: node upgrade", "node-upgrade"}},
 	Series: []Series{{"running", "jobs", map[string]string{}, []time.Time{plane.ExampleTime.Add(-2 * time.Minute), plane.ExampleTime}, []*float64{nil, new(3.0)}, Summary{new(3.0), new(3.0), new(3.0)}}}})
 
-// Routes are the operations, with the desk behind them.
+// Routes returns the routes of the API, served by d.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{plane.Behind(d.Plane, GetMetrics, d.pool), plane.Behind(d.Plane, GetFleet, d.fleet), plane.Behind(d.Plane, GetNamed, d.named)}
 }

@@ -1,7 +1,6 @@
 package planemetrics
 
-// What the tests look into: they are of a package of their own, because the client
-// of a Prometheus imports this one.
+// Exports for the tests, which are in an external package because promquery imports this one.
 var (
 	Quote     = quote
 	OneOf     = oneOf
@@ -9,7 +8,7 @@ var (
 	Windows   = windows
 )
 
-// Shared is how many answers are kept.
+// Shared returns the number of cached results.
 func (d *Desk) Shared() int {
 	d.shared.mu.Lock()
 	defer d.shared.mu.Unlock()

@@ -35,14 +35,14 @@ import (
 
 var update = flag.Bool("update", false, "write the questions and the role matrix into testdata")
 
-// noon is now: what asks others has until the end of its permit.
+// noon is the real current time, because queries run in real time until the permit ends.
 var noon = time.Now().UTC().Truncate(time.Second)
 
 func row(forge, org, pool, kind string) planefleet.Pool {
 	return planefleet.Pool{ID: forge + "/" + org + "/" + pool, Forge: forge, OrgName: org, Name: pool, State: planefleet.Active, Controller: planefleet.Controller{Kind: kind, Namespace: "runners", Name: org + "-" + pool}}
 }
 
-// An upstream answers as Prometheus' API does.
+// upstream answers like Prometheus' API.
 type upstream struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -87,11 +87,11 @@ func (u *upstream) questions() (all []string) {
 	return all
 }
 
-// An office is a desk behind a real door.
+// office is a service behind a real server.
 type office struct {
 	http.Handler
 	desk       *planemetrics.Desk
-	prometheus *promquery.Client // nil: there is none
+	prometheus *promquery.Client // nil: no Prometheus
 	caller     access.Caller
 	now        time.Time
 
@@ -159,8 +159,7 @@ func (a answer) source() plane.Source {
 
 const nix = "/api/v1/pools/github/acme/nix/metrics"
 
-// PLANE-06: numbers stand where they were measured, null where they were not, and on one
-// grid of times; what is no number is none.
+// PLANE-06: values are where they were measured, and null elsewhere, on one grid of times. NaN and infinities count as missing.
 func TestPLANE06_Gaps(t *testing.T) {
 	u := newUpstream(t)
 	from := noon.Truncate(30 * time.Second).Add(-time.Hour)
@@ -187,15 +186,15 @@ func TestPLANE06_Gaps(t *testing.T) {
 	u.answers(func(url.Values) (int, string) {
 		return 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`
 	})
-	for _, s := range newOffice(u.URL).ask(t, nix).Data.Series { // nothing measured is seen as that
+	for _, s := range newOffice(u.URL).ask(t, nix).Data.Series { // unmeasured series are visible as such
 		if s.Summary != (planemetrics.Summary{}) || slices.ContainsFunc(s.Values, func(v *float64) bool { return v != nil }) {
 			t.Errorf("%s: %+v", s.Name, s.Summary)
 		}
 	}
 }
 
-// PLANE-06: without a Prometheus, and with one that fails in any way, there are no
-// numbers, and it is said why; it is not asked again at once, and comes back by itself.
+// PLANE-06: without a Prometheus, or with one that fails, there are no values and the source says why. It is not queried again at once, and
+// it recovers without a restart.
 func TestPLANE06_Away(t *testing.T) {
 	a := newOffice("").ask(t, nix)
 	if a.Status != 200 || a.Data.Series != nil || a.source().Status != plane.Down || !strings.Contains(a.source().Message, "no Prometheus is set") {
@@ -244,8 +243,8 @@ func TestPLANE06_Away(t *testing.T) {
 	}
 }
 
-// AU-01, PLANE-06: where the Prometheus is, and what it is asked with, is told to nobody
-// who asks; the log has why it does not answer, and no password.
+// AU-01, PLANE-06: no caller receives the URL or the credentials of the Prometheus. The log has the cause of a failure, without the
+// password.
 func TestPLANE06_NoAddress(t *testing.T) {
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
@@ -262,7 +261,7 @@ func TestPLANE06_NoAddress(t *testing.T) {
 		o := newOffice("http://scraper:hunter2@" + at)
 		var log strings.Builder
 		o.prometheus.Log = slog.New(slog.NewTextHandler(&log, nil))
-		for range 2 { // the second time it is left alone
+		for range 2 { // the second time no query is sent
 			w := httptest.NewRecorder()
 			r := httptest.NewRequestWithContext(t.Context(), "GET", nix, nil)
 			r.Host = "dashboard"
@@ -284,8 +283,7 @@ func TestPLANE06_NoAddress(t *testing.T) {
 	}
 }
 
-// PLANE-09, MC-05: questions are ours, for exactly the workloads that the caller may see,
-// whatever names are spelt like.
+// PLANE-09, MC-05: the queries are the plane's own, for exactly the workloads that the caller may see, whatever characters names contain.
 func TestPLANE09_Questions(t *testing.T) {
 	u := newUpstream(t)
 	o := newOffice(u.URL)
@@ -346,8 +344,7 @@ func TestPLANE09_Questions(t *testing.T) {
 	}
 }
 
-// Who asks the same within a step is answered what was answered; whose view is another is
-// asked for anew, and so is what failed.
+// Callers with the same query within a step share a result. A different view causes a new query, and so does a failed one.
 func TestAnswersAreShared(t *testing.T) {
 	u := newUpstream(t)
 	fine := u.answer
@@ -384,7 +381,7 @@ func TestAnswersAreShared(t *testing.T) {
 	asked("after a failure", nix, 8)
 }
 
-// Changes that came into force stand beside holds, for who may see them.
+// Changes that took effect appear next to holds, for callers that may see them.
 func TestMarkersOfChanges(t *testing.T) {
 	o := newOffice("")
 	at := func(id, kind, name, org string, s change.State, merged, applied *time.Time) plane.Object {
@@ -405,13 +402,13 @@ func TestMarkersOfChanges(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	o.caller = person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
-	if got := refs(); !slices.Equal(got, []string{"hold h", "change merged"}) { // the pool's is the platform's
+	if got := refs(); !slices.Equal(got, []string{"hold h", "change merged"}) { // the pool belongs to the platform
 		t.Errorf("who sees acme alone is told %q", got)
 	}
 }
 
-// ID-12, PLANE-04: every operation for every kind of caller. Each refusal is declared,
-// each visit leaves one entry, and nobody is told of another organisation.
+// ID-12, PLANE-04: every operation for every kind of caller. Each error is declared, each request has one audit entry, and no caller learns
+// of another organisation.
 func TestRoles(t *testing.T) {
 	u := newUpstream(t)
 	var got strings.Builder
@@ -456,7 +453,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// Every question is one that Prometheus itself understands.
+// Prometheus itself accepts every query.
 func TestQuestionsAreUnderstood(t *testing.T) {
 	bin, err := buildcache.Lookup("prometheus")
 	if err != nil {

@@ -1,9 +1,7 @@
-// Package planemetrics shows operators numbers of CI runners over time, from a
-// Prometheus if there is one. It keeps law 7: what was not measured is null, never 0,
-// and without a Prometheus there are no numbers and the source says so.
+// Package planemetrics shows metrics of CI runners over time, from an optional Prometheus. It keeps law 7: an unmeasured value is null,
+// never 0. Without a Prometheus there are no values, and the source says so.
 //
-//	pool, window --Questions--> PromQL of ours --Prometheus--> series on one grid of times
+//	pool, window --Questions--> own PromQL --Prometheus--> series on one grid of times
 //
-// A caller never supplies a question: they are templates, and what stands in them is
-// quoted by one function.
+// Callers never supply PromQL. The queries are templates, and one function quotes the values in them.
 package planemetrics

@@ -10,26 +10,26 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
-// A Window is how far back one looks, and in which steps.
+// Window is a time range up to now, with its step.
 type Window struct {
 	Name     string
 	For      time.Duration
 	Step     time.Duration
-	RateOver string // what a rate is taken over: some steps, and no less than four scrapes of a minute
+	RateOver string // range of a rate: some steps, and at least four scrapes of a minute
 }
 
-// windows are all that there are.
+// windows holds all windows.
 var windows = []Window{{"1h", time.Hour, 30 * time.Second, "5m"}, {"6h", 6 * time.Hour, 2 * time.Minute, "5m"}, {"24h", 24 * time.Hour, 5 * time.Minute, "10m"}, {"7d", 7 * 24 * time.Hour, 30 * time.Minute, "1h"}}
 
-// A Question is one series, or several that differ in one label.
+// Question is a query for one series, or for several that differ in one label.
 type Question struct {
 	Name string
 	Unit string // jobs, runners, 1/s, s
 	Expr string
-	By   string // the label by which it is several; "": it is one
+	By   string // the label that differs; "": one series
 }
 
-// quote is a label's value in PromQL.
+// quote returns a label value quoted for PromQL.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -48,7 +48,7 @@ func quote(s string) string {
 	return b.String()
 }
 
-// oneOf is a pattern that matches exactly these.
+// oneOf returns a quoted pattern that matches exactly one of the values, followed by the pattern behind.
 func oneOf(values []string, behind string) string {
 	quoted := make([]string, len(values))
 	for i, v := range values {
@@ -57,7 +57,7 @@ func oneOf(values []string, behind string) string {
 	return quote("(" + strings.Join(quoted, "|") + ")" + behind)
 }
 
-// workloads are those of some pools, as one kind of controller has them.
+// workloads returns the names and namespaces of the pools' workloads of the given kinds.
 func workloads(pools []planefleet.Pool, kinds ...string) (names, namespaces []string) {
 	for _, p := range pools {
 		if c := p.Controller; c.Name == "" || c.Namespace == "" || !slices.Contains(kinds, c.Kind) {
@@ -70,10 +70,10 @@ func workloads(pools []planefleet.Pool, kinds ...string) (names, namespaces []st
 	return slices.Compact(names), slices.Compact(namespaces)
 }
 
-// questions are what is asked about some pools in a window.
+// questions returns the queries about some pools in a window.
 func questions(pools []planefleet.Pool, w Window) (all []Question) {
 	if names, namespaces := workloads(pools, "AutoscalingRunnerSet"); len(names) > 0 {
-		// A scrape that does not honour labels calls the listener's own exported_.
+		// Without honor_labels a scrape renames the listener's own labels to exported_*.
 		name, namespace := oneOf(names, ""), oneOf(namespaces, "")
 		either := func(f func(prefix string) string) string { return f("") + " or " + f("exported_") }
 		at := func(metric, prefix string) string {
@@ -94,7 +94,7 @@ func questions(pools []planefleet.Pool, w Window) (all []Question) {
 			Question{"startup_p50", "s", slow("0.5", "gha_job_startup_duration_seconds"), ""}, Question{"startup_p95", "s", slow("0.95", "gha_job_startup_duration_seconds"), ""})
 	}
 	if names, namespaces := workloads(pools, "Deployment"); len(names) > 0 {
-		// A manager's metrics have the labels of its pod, which is named after the workload.
+		// A manager's metrics have the labels of its pod, whose name begins with the workload name.
 		in := fmt.Sprintf("{pod=~%s,namespace=~%s}", oneOf(names, "-[a-z0-9]+-[a-z0-9]+"), oneOf(namespaces, ""))
 		rate := func(by, metric string) string {
 			return fmt.Sprintf("sum%s(rate(%s%s[%s]))", by, metric, in, w.RateOver)

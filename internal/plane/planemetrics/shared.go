@@ -7,28 +7,26 @@ import (
 	"time"
 )
 
-// maxShared is how many answers are kept. Beyond that each caller asks alone.
+// maxShared is the maximum number of cached results. Beyond that, each caller queries on its own.
 const maxShared = 2000
 
-// shared are answers that callers have in common who ask the same for as long as the
-// same would be answered. What differs in what it is about is not the same: a key names
-// the pools, so that no organisation's view is another's. Failures are not kept. Its zero
-// value is ready for use.
+// shared caches query results for callers with the same query, until the grid changes. A key names the pools, so organisations never share
+// a result about different pools. Errors are not cached. The zero value is ready for use.
 type shared struct {
 	mu  sync.Mutex
 	all map[string]*one
 }
 
-// one is a question that was asked.
+// one is a cached or running query.
 type one struct {
 	until    time.Time
 	answered chan struct{}
-	found    []Found // read it after answered
+	found    []Found // read it only after answered is closed
 	err      error
 }
 
-// ask is the answer that is there, or that comes of ask: it goes on, within its own
-// bounds, if the caller who asked first has left.
+// ask returns the cached result, or calls ask once for all callers with the key. That call continues, within its own limits, if the first
+// caller leaves.
 func (s *shared) ask(ctx context.Context, key string, now, until time.Time, ask func(context.Context) ([]Found, error)) ([]Found, error) {
 	s.mu.Lock()
 	maps.DeleteFunc(s.all, func(_ string, o *one) bool { return !now.Before(o.until) })

@@ -13,7 +13,7 @@ import (
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 )
 
-// bounded is a transport whose answers are not read beyond MaxBytes.
+// bounded is a transport that limits response bodies to MaxBytes.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
@@ -29,8 +29,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// An exchange is one query over the wire. It records the status, which the library
-// loses, and the failures that the library does not tell apart.
+// exchange is one query over HTTP. It records the status, which the library drops, and the failures that the library does not distinguish.
 type exchange struct {
 	api.Client
 
@@ -41,8 +40,7 @@ type exchange struct {
 // Do implements [api.Client].
 func (x *exchange) Do(ctx context.Context, r *http.Request) (*http.Response, []byte, error) {
 	if r.Method != http.MethodPost {
-		// The library repeats a query that was refused with 403, 405 or 501 as a GET,
-		// with the expression in the URL, where proxies log it.
+		// The library repeats a query that failed with 403, 405 or 501 as a GET, with the expression in the URL, where proxies log it.
 		x.failure = fmt.Errorf("it answered %d", x.status)
 		return nil, nil, x.failure
 	}
@@ -58,7 +56,7 @@ func (x *exchange) Do(ctx context.Context, r *http.Request) (*http.Response, []b
 		x.failure = awayError{"it cannot be reached", err}
 	case err != nil:
 		x.failure = awayError{"its answer broke off", err}
-	case x.status/100 == 2 && x.status != http.StatusOK: // success, to the library
+	case x.status/100 == 2 && x.status != http.StatusOK: // the library treats it as success
 		x.failure = fmt.Errorf("it answered %d", x.status)
 	}
 	if x.failure != nil {
@@ -67,8 +65,7 @@ func (x *exchange) Do(ctx context.Context, r *http.Request) (*http.Response, []b
 	return res, body, nil
 }
 
-// refused returns what an answer means that the library did not take for success.
-// It repeats no more of the answer than the name of the error.
+// refused returns the error for a response that the library did not accept. It repeats only the name of the error from the response.
 func (x *exchange) refused(err error) error {
 	if e, is := errors.AsType[*v1.Error](err); is && e.Type != v1.ErrBadResponse {
 		return fmt.Errorf("it answered %d %.60q", x.status, e.Type)
@@ -76,8 +73,8 @@ func (x *exchange) refused(err error) error {
 	return fmt.Errorf("it answered %d, and no Prometheus answers so", x.status)
 }
 
-// An awayError says why there is no answer to all who may see the sources. The cause
-// may hold the address of the Prometheus and its password, so Error leaves it out.
+// awayError says why there is no response. Every caller that sees the sources sees it. The cause may contain the URL of the Prometheus and
+// its password, so Error omits it.
 type awayError struct {
 	what  string
 	cause error

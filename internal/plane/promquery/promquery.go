@@ -1,8 +1,6 @@
-// Package promquery asks a Prometheus for series over time, with Prometheus' own
-// client. It is a package of its own, so that programs that only describe the
-// operations of [planemetrics] do not link that client. It keeps two laws: answers
-// are bounded, and no error tells where the Prometheus is or with which password
-// it is asked.
+// Package promquery queries a Prometheus for series over time, with Prometheus' own client. It is a separate package so that programs that
+// only describe the operations of [planemetrics] do not link that client. Responses have a size limit, and no error contains the URL or
+// password of the Prometheus.
 package promquery
 
 import (
@@ -23,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planemetrics"
 )
 
-// Bounds of one query and its answer, and of the pause after a failure.
+// The limits of one query and its response, and of the pause after a failure.
 const (
 	queryTime = 10 * time.Second
 	MaxBytes  = 8 << 20
@@ -33,23 +31,21 @@ const (
 	maxConns  = 16
 )
 
-// A Client queries one Prometheus. Its methods may be called concurrently. After a
-// failure it does not ask again for a pause, which grows with each failure. Callers
-// must not change its fields after the first query.
+// Client queries one Prometheus. It is safe for concurrent use. After a failure it sends no query during a pause, which grows with each
+// failure. Callers must not change its fields after the first query.
 type Client struct {
-	URL  string // such as http://prometheus.monitoring.svc:9090; it may hold a user and a password
+	URL  string // such as http://prometheus.monitoring.svc:9090; may contain user and password
 	HTTP *http.Client
-	Log  *slog.Logger // gets the cause of a failure, which callers do not get
+	Log  *slog.Logger // logs the cause of a failure, which callers do not receive
 	Now  func() time.Time
 
 	mu    sync.Mutex
-	until time.Time // no query before
+	until time.Time // no query before this time
 	pause time.Duration
 	last  error
 }
 
-// HTTPClient returns a client for [Client.HTTP] that follows no redirects and uses
-// no proxy.
+// HTTPClient returns a client for [Client.HTTP] that follows no redirects and uses no proxy.
 func HTTPClient() *http.Client {
 	return &http.Client{Timeout: queryTime, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: maxConns / 4, MaxConnsPerHost: maxConns}}
@@ -69,7 +65,7 @@ func (c *Client) Query(ctx context.Context, expr string, g planemetrics.Grid) ([
 	return all, err
 }
 
-// paused returns why no query is made now.
+// paused returns an error during a pause.
 func (c *Client) paused() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,13 +85,13 @@ func (c *Client) answered(err error) {
 		c.pause, c.until = 0, time.Time{}
 		return
 	}
-	if now := c.Now(); !now.Before(c.until) { // concurrent queries fail once
+	if now := c.Now(); !now.Before(c.until) { // concurrent failures count once
 		c.pause = min(max(2*c.pause, minPause), MaxPause)
 		c.until = now.Add(c.pause)
 	}
 }
 
-// withoutURL returns a cause without the URL, which may hold a password.
+// withoutURL returns a cause without the URL, which may contain a password.
 func withoutURL(err error) error {
 	if u, is := errors.AsType[*url.Error](err); is {
 		return u.Err
@@ -135,7 +131,7 @@ func (c *Client) query(ctx context.Context, expr string, g planemetrics.Grid) ([
 	return all, nil
 }
 
-// onGrid puts the values of a series onto a grid. NaN and infinities are no values.
+// onGrid returns the values of a series on a grid. NaN and infinities count as missing.
 func onGrid(s *model.SampleStream, g planemetrics.Grid) planemetrics.Found {
 	f := planemetrics.Found{Labels: make(map[string]string, len(s.Metric)), Values: make([]*float64, g.N)}
 	for name, value := range s.Metric {

@@ -14,8 +14,7 @@ import (
 	"testing"
 )
 
-// sourceSum is what seal.mjs writes beside the bundle: the sum of the sums of all
-// that it is built from.
+// sourceSum returns the checksum that seal.mjs writes next to the bundle: the sum over the sums of all source files.
 func sourceSum(root fs.FS) (string, error) {
 	var names []string
 	for _, part := range []string{"index.html", "package-lock.json", "package.json", "seal.mjs", "src", "svelte.config.js", "tsconfig.json", "vite.config.ts"} {
@@ -41,7 +40,7 @@ func sourceSum(root fs.FS) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// PLANE-17: a bundle that is older than its sources is found without Node.
+// PLANE-17: a bundle that is older than its sources is detected without Node.
 func TestBundleIsFresh(t *testing.T) {
 	const sources = "../../../web"
 	got, err := sourceSum(os.DirFS(sources))
@@ -59,7 +58,7 @@ func TestBundleIsFresh(t *testing.T) {
 		t.Errorf("the bundle was built from other sources than those in web/. Run: make web")
 	}
 
-	// The check itself: any change of a source changes the sum.
+	// The check itself works: any change of a source changes the sum.
 	other := t.TempDir()
 	if err := os.CopyFS(other, onlySources(t, sources)); err != nil {
 		t.Fatal(err)
@@ -75,7 +74,7 @@ func TestBundleIsFresh(t *testing.T) {
 	}
 }
 
-// onlySources are the sources without what npm has put beside them.
+// onlySources returns the sources without the files that npm adds.
 func onlySources(t *testing.T, dir string) fs.FS {
 	t.Helper()
 	root := t.TempDir()
@@ -102,8 +101,8 @@ func onlySources(t *testing.T, dir string) fs.FS {
 	return os.DirFS(root)
 }
 
-// The page refers to files that are there, by names that change with what is in
-// them, and has no script or style of its own, which the policy would forbid.
+// The page refers only to existing files, whose names change with their content. It has no inline script or style, which the policy
+// forbids.
 func TestPageRefersToTheBundle(t *testing.T) {
 	files := bundle()
 	page := string(files["index.html"].plain)

@@ -13,8 +13,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Form is api, but that people who open a page are refused in a page: one without
-// the application and without anything of the installation.
+// Form returns api with one change: a browser that opens a page receives errors as a page. That page contains neither the application nor
+// data of the installation.
 func (s Site) Form(api *door.Form) *door.Form {
 	return &door.Form{
 		Answer: api.Answer,
@@ -29,7 +29,7 @@ func (s Site) Form(api *door.Form) *door.Form {
 	}
 }
 
-// wantsPage reports whether a visit is that of a browser to a page.
+// wantsPage reports whether the request comes from a browser that opens a page.
 func wantsPage(about door.About) bool {
 	for _, machines := range []string{"/api", "/mcp", "/assets"} {
 		if about.Path == machines || strings.HasPrefix(about.Path, machines+"/") {
@@ -44,8 +44,8 @@ func wantsPage(about door.About) bool {
 	return false
 }
 
-// style is the whole of what a refusal's page may look like: it stands in the
-// page, since who is refused gets no file of ours, and the policy names its hash.
+// style is the complete style of an error page. It is inline because a refused caller must not receive any files. The content security
+// policy has its hash.
 const style = `:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif;background:light-dark(#f6f7f9,#0d1015);color:light-dark(#151a21,#e8ebf0)}` +
 	`body{margin:0;padding:10vh 1.25rem 3rem}main{max-width:40rem;margin:auto;padding:2rem;background:light-dark(#fff,#14181f);border:1px solid light-dark(#e3e6eb,#252c36);border-radius:12px;overflow-wrap:anywhere}` +
 	`h1{font-size:1.375rem;line-height:1.3;letter-spacing:-.01em;margin:0 0 .75rem}h2{font-size:1rem;margin:1.75rem 0 .5rem}p{margin:.5rem 0}` +
@@ -57,7 +57,7 @@ func refusalPolicy() string {
 	return fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'", base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// refusal is the page. Whatever in it comes from elsewhere goes through esc.
+// refusal returns the error page. All foreign text goes through esc.
 func (s Site) refusal(about door.About, p *problem.Error) []byte {
 	esc := func(text string) string { return html.EscapeString(line(text)) }
 	title := refusalTitle(p.Code)
@@ -86,7 +86,7 @@ func (s Site) refusal(about door.About, p *problem.Error) []byte {
 	return []byte(b.String())
 }
 
-// refusalTitle is what a page says in a few words.
+// refusalTitle returns the title of an error page.
 func refusalTitle(c problem.Code) string {
 	switch c {
 	case problem.NotAuthorized:
@@ -106,14 +106,14 @@ func refusalTitle(c problem.Code) string {
 	return "You may not come in"
 }
 
-// grant is what somebody would have to add to the tailnet policy.
+// grant returns an example grant for the tailnet policy that would admit the login.
 func (s Site) grant(login string) string {
 	quoted := func(text string) string {
 		var b strings.Builder
 		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false) // which the page does
+		e.SetEscapeHTML(false) // the page escapes it
 		if err := e.Encode(text); err != nil {
-			return `""` // text is always written
+			return `""` // a string can always be encoded
 		}
 		return strings.TrimSuffix(b.String(), "\n")
 	}

@@ -1,11 +1,9 @@
-// Package web is the dashboard as a browser gets it: one page, its script and its
-// style, the plain text for who has no script, and what refusals look like to
-// people. It keeps law 10: every name that others chose is escaped, and the
-// browser itself is told to run, load and frame nothing but what is ours.
+// Package web serves the dashboard to browsers: one page with its script and style, plain text for clients without scripts, and error
+// pages. It keeps law 10: all foreign names are escaped. The content security policy lets the browser run and load only the site's own
+// content, and lets no other site frame it.
 //
-// The bundle in dist is built from the sources in web/ and committed, so that
-// nobody needs Node to build the program; a test finds one that is older than its
-// sources.
+// The bundle in dist is built from the sources in web/ and committed, so that building the program does not need Node. A test detects a
+// bundle that is older than its sources.
 package web
 
 import (
@@ -29,31 +27,30 @@ import (
 //go:embed dist/index.html dist/assets
 var dist embed.FS
 
-// A Site is the dashboard. Overview is required.
+// Site is the dashboard. Overview and Now are required.
 type Site struct {
-	// Overview is what /text shows to a caller: the desk's.
+	// Overview returns the overview that /text shows. It is a method of plane.Desk.
 	Overview func(context.Context, access.Permit, plane.Empty) (plane.Envelope[plane.Overview], error)
-	// Now is the time of what /text shows.
+	// Now returns the current time, which /text shows.
 	Now func() time.Time
-	// Capability and Contact are what the page for people without a role tells: the
-	// name of the plane's capability in the tailnet policy, and whom to ask.
+	// Capability and Contact are for the page that people without a role see: the name of the plane's capability in the tailnet policy, and
+	// the contact for access.
 	Capability, Contact string
-	// Tag, optional, is by what the plane's node stands in that policy.
+	// Tag is the plane's tag in that policy. It is optional.
 	Tag string
 }
 
-// Paths are where the dashboard's pages lie. All are the one page: its script
-// shows what the address says.
+// Paths returns the paths of the dashboard's pages. All serve the same page; its script shows the content for the path.
 func Paths() []string {
 	return []string{"/{$}", "/clusters", "/signins", "/network", "/fleet", "/orgs", "/orgs/{org}", "/pools/{forge}/{org}/{pool}", "/runners/{namespace}/{name}", "/changes", "/changes/{id}", "/confirm/{id}", "/adapters", "/audit", "/settings"}
 }
 
-// policy is what the browser may do with our pages: run and load what is ours,
-// write HTML by Svelte's own templates only, and nothing else.
+// policy is the content security policy of the pages. The browser may run and load only the site's own content, and only Svelte's templates
+// may create HTML.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; " +
 	"require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
 
-// guarded are the headers of every answer to a browser.
+// guarded returns the security headers of every response to a browser.
 func guarded(policy string) http.Header {
 	return http.Header{
 		"Content-Security-Policy":      {policy},
@@ -64,8 +61,8 @@ func guarded(policy string) http.Header {
 	}
 }
 
-// A PageRequest asks for the page. What it may say is read by the page's script:
-// it is declared here, because the door refuses what nobody has declared.
+// PageRequest asks for the page. Only the page's script reads these parameters. They are declared because the server rejects undeclared
+// ones.
 type PageRequest struct {
 	Tab      string `json:"-" query:"tab"`
 	Query    string `json:"-" query:"q"`
@@ -80,18 +77,17 @@ type PageRequest struct {
 	Encoding string `json:"-" header:"Accept-Encoding"`
 }
 
-// An AssetRequest asks for a file that the page refers to. Its name says what is
-// in it.
+// AssetRequest asks for a file of the page. Its name contains a hash of its content.
 type AssetRequest struct {
 	File     string `json:"-" path:"file"`
 	Encoding string `json:"-" header:"Accept-Encoding"`
 }
 
-// A File is an answer of bytes.
+// File is a response with the content of a file.
 type File struct {
 	contentType  string
 	header       http.Header
-	plain, small []byte // small: compressed, nil when that is not wanted or not worth it
+	plain, small []byte // small is compressed; nil if not accepted or not smaller
 }
 
 // Shape implements [door.Shaped].
@@ -104,7 +100,7 @@ func (f File) Shape(string) (door.Shape, error) {
 	return s, nil
 }
 
-// accepted is f for a browser that sent this Accept-Encoding.
+// accepted returns f for a browser with this Accept-Encoding.
 func (f File) accepted(encoding string) File {
 	for part := range strings.SplitSeq(encoding, ",") {
 		name, q, _ := strings.Cut(strings.ReplaceAll(part, " ", ""), ";")
@@ -116,8 +112,7 @@ func (f File) accepted(encoding string) File {
 	return f
 }
 
-// Routes are the dashboard's part of the plane's door. They panic when a required
-// field is missing.
+// Routes returns the dashboard's routes for the plane's server. It panics if a required field is missing.
 func (s Site) Routes() []door.Route {
 	if s.Overview == nil || s.Now == nil {
 		panic("web: a required field is missing")
@@ -143,8 +138,8 @@ func (s Site) Routes() []door.Route {
 		text.Serve(s.text))
 }
 
-// bundle reads the built files. They are compressed here and not when they are
-// built: what two machines compress differs, and what is committed must not.
+// bundle reads the built files. It compresses them at startup and not at build time, because compression differs between machines and the
+// committed files must not.
 func bundle() map[string]File {
 	files := map[string]File{}
 	root, err := fs.Sub(dist, "dist")
@@ -172,7 +167,7 @@ func bundle() map[string]File {
 	return files
 }
 
-// contentType is that of the few kinds of files that a bundle has.
+// contentType returns the content type of a bundle file.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".html":

@@ -21,12 +21,12 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/web"
 )
 
-// site is the pages behind a real door, for one caller.
+// site serves the pages behind a real server, for one caller.
 func site(c access.Caller) http.Handler {
 	return siteFor(func() access.Caller { return c })
 }
 
-// siteFor is the pages for whoever comes.
+// siteFor serves the pages for the caller that who returns.
 func siteFor(who func() access.Caller) http.Handler {
 	now := func() time.Time { return time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC) }
 	s := web.Site{Now: now, Capability: "tailplane.dev/cap/plane", Contact: `<b>us</b> & "them"`,
@@ -88,7 +88,7 @@ func body(t *testing.T, r *http.Response) string {
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
 
-// Every page is the same, is never kept, and has the policy of the contract.
+// Every path has the same page, which is never cached and has the content security policy of the contract.
 func TestPages(t *testing.T) {
 	h := site(viewer())
 	for _, path := range web.Paths() {
@@ -106,7 +106,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Of a page there is a head; of what is no page there is none.
+// HEAD works for pages and for nothing else.
 func TestHeads(t *testing.T) {
 	h := site(viewer())
 	for path, want := range map[string]int{"/": http.StatusOK, "/text": http.StatusOK, "/assets/none.js": http.StatusMethodNotAllowed, "/none": http.StatusNotFound} {
@@ -120,8 +120,8 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// Files have names of their content, so browsers keep them; who takes them
-// compressed gets them so, and both forms are the same file.
+// File names depend on the content, so browsers may cache them. A client that accepts compression receives it, and both forms have the same
+// content.
 func TestAssets(t *testing.T) {
 	h := site(viewer())
 	refs := regexp.MustCompile(`/assets/[^"]+`).FindAllString(body(t, get(h, "/")), -1)
@@ -152,8 +152,8 @@ func TestAssets(t *testing.T) {
 	}
 }
 
-// PL-01: people without a role get a page that says who they are seen as and what
-// to do, and nothing of the application or the installation; machines get JSON.
+// PL-01: a person without a role receives a page with the identity that the plane sees and the next step, and nothing of the application or
+// the installation. Machines receive JSON.
 func TestDeniedPage(t *testing.T) {
 	h := site(caller(`mallory<script>alert(1)</script>@x.dev`))
 	for _, path := range []string{"/", "/clusters", "/text"} {
@@ -189,7 +189,7 @@ func TestDeniedPage(t *testing.T) {
 	}
 }
 
-// An address that the pages do not know is refused in a page, too.
+// An address that the pages do not accept also gives an error page.
 func TestUnreadableAddress(t *testing.T) {
 	r := get(site(viewer()), "/clusters?utm_source=x", "Accept", "text/html")
 	if page := body(t, r); r.StatusCode != http.StatusBadRequest || !strings.Contains(page, "This address cannot be read") || !strings.Contains(page, "utm_source") {
@@ -197,7 +197,7 @@ func TestUnreadableAddress(t *testing.T) {
 	}
 }
 
-// A tagged node never gets the pages, whatever a grant says of the API.
+// A tagged node never receives the pages, whatever a grant says of the API.
 func TestTaggedNodesGetNoPage(t *testing.T) {
 	c := caller("", `{"role":"viewer","orgs":["*"],"tags":["tag:ci"]}`)
 	c.Tags = []access.Tag{"tag:ci"}
@@ -207,7 +207,7 @@ func TestTaggedNodesGetNoPage(t *testing.T) {
 	}
 }
 
-// The text is for terminals: it says what is not known, and moves no cursor.
+// The text is for terminals. It states what is unknown and contains no cursor movements.
 func TestText(t *testing.T) {
 	r := get(site(viewer()), "/text")
 	text := body(t, r)
@@ -224,7 +224,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// A site without what it needs does not open.
+// Routes panics if a required field is missing.
 func TestRoutesNeedTheirParts(t *testing.T) {
 	defer func() {
 		if recover() == nil {
@@ -234,7 +234,7 @@ func TestRoutesNeedTheirParts(t *testing.T) {
 	web.Site{}.Routes()
 }
 
-// FuzzRefusal holds that no login, device or contact is ever HTML.
+// FuzzRefusal checks that a login, device or contact never becomes HTML.
 func FuzzRefusal(f *testing.F) {
 	for _, s := range []string{"", "a@b", "<script>", "\"'><img src=x>", "\x00\x1b\u202e", "&lt;", "</pre></style><script>"} {
 		f.Add(s, s)

@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// text is the overview for a terminal, or for a browser without scripts.
+// text serves the overview for a terminal or a browser without scripts.
 func (s Site) text(ctx context.Context, p access.Permit, _ plane.Empty) (File, error) {
 	if err := p.Require(access.FleetRead, s.Now()); err != nil {
 		return File{}, err
@@ -27,7 +27,7 @@ func (s Site) text(ctx context.Context, p access.Permit, _ plane.Empty) (File, e
 	return f, nil
 }
 
-// render writes an overview. Of what is not known it says so.
+// render formats an overview. It states which values are unknown.
 func render(e plane.Envelope[plane.Overview], c access.Caller, now time.Time) []byte {
 	var out strings.Builder
 	o := e.Data
@@ -45,7 +45,7 @@ func render(e plane.Envelope[plane.Overview], c access.Caller, now time.Time) []
 		switch {
 		case slices.Contains(o.Hidden, of.kind):
 			fmt.Fprintf(w, "%s\t\tnot for you\n", of.name)
-		case of.tally == nil && of.kind == plane.KindChange: // most often there is no repository
+		case of.tally == nil && of.kind == plane.KindChange: // most installations have no repository
 		case of.tally == nil:
 			fmt.Fprintf(w, "%s\t\tnot known\n", of.name)
 		default:
@@ -83,8 +83,7 @@ func render(e plane.Envelope[plane.Overview], c access.Caller, now time.Time) []
 	return []byte(out.String())
 }
 
-// line is text of others on one line, in which nothing moves a terminal's cursor,
-// turns the reading around or has no width.
+// line returns foreign text on one line, without characters that move a terminal's cursor, change the reading direction or have no width.
 func line(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == ' ' || unicode.IsPrint(r) {

@@ -27,9 +27,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Enrollments writes enrollments, where the plane approves them. It needs get, create,
-// patch and delete on runnerenrollments, and that the admission policies let its account
-// write them.
+// Enrollments writes enrollments when the plane approves them. It needs get, create, patch and delete on runnerenrollments. The admission
+// policies must also let its service account write them.
 type Enrollments struct {
 	client   client.Client
 	approver func(login string) bool
@@ -38,8 +37,7 @@ type Enrollments struct {
 
 var _ planeenroll.Writer = (*Enrollments)(nil)
 
-// NewEnrollments returns what writes enrollments. Approver says whose approval counts
-// with the fleet. It asks nothing yet.
+// NewEnrollments returns a writer of enrollments. approver reports whether the fleet accepts a login's approval. It sends no request yet.
 func NewEnrollments(config *rest.Config, approver func(login string) bool, now func() time.Time) (*Enrollments, error) {
 	if config == nil || approver == nil || now == nil {
 		return nil, errors.New("writing enrollments takes a client configuration, approvers and a clock")
@@ -51,8 +49,7 @@ func NewEnrollments(config *rest.Config, approver func(login string) bool, now f
 	return &Enrollments{client.WithFieldValidation(c, metav1.FieldValidationStrict), approver, now}, nil
 }
 
-// permitted returns an error unless p permits one of the verbs to one organisation,
-// whoever calls.
+// permitted returns an error unless p permits one of the verbs for one organisation. It does not trust the caller's own checks.
 func (s *Enrollments) permitted(p access.Permit, verbs ...access.Verb) error {
 	if p.Org() == "" {
 		return problem.New(problem.Internal, "internal error").Because(errors.New("a permit for no organisation was used for an enrollment"))
@@ -66,7 +63,7 @@ func (s *Enrollments) permitted(p access.Permit, verbs ...access.Verb) error {
 	return err
 }
 
-// does is permitted, for what only some of those may do who may ask for it.
+// does is like permitted, for an action that more people may request than make. asks is the verb of the request, does that of the action.
 func (s *Enrollments) does(p access.Permit, asks, does access.Verb) error {
 	if err := s.permitted(p, asks); err != nil {
 		return err
@@ -133,8 +130,7 @@ func (s *Enrollments) Create(ctx context.Context, p access.Permit, spec json.Raw
 	return s.shown(e), true, nil
 }
 
-// change patches an enrollment from what it was when it was read: nothing is written
-// over that somebody else has changed meanwhile.
+// change reads an enrollment, applies as, and patches it. It returns a Conflict error if another writer changed it meanwhile.
 func (s *Enrollments) change(ctx context.Context, org string, dryRun bool, as func(e *v1alpha1.RunnerEnrollment) error) (planefleet.Enrollment, error) {
 	was, err := s.get(ctx, org)
 	if err != nil {
@@ -165,13 +161,13 @@ func (s *Enrollments) Edit(ctx context.Context, p access.Permit, patch json.RawM
 		if err != nil {
 			return err
 		}
-		spec.Approval = e.Spec.Approval // whoever edits approves nothing
+		spec.Approval = e.Spec.Approval // an edit never approves
 		e.Spec = spec
 		switch {
-		case fleet.Digest(e) == digest && (stood || !belonged || fleet.Belongs(e, by)): // owners and members, which nobody approves
+		case fleet.Digest(e) == digest && (stood || !belonged || fleet.Belongs(e, by)): // only owners or members changed
 		case stood:
 			setRequestedBy(e, by)
-		default: // also who has left the organisation by this, to approve for it
+		default: // also for a caller who leaves the organisation with this edit, who must not approve it afterwards
 			setRequestedBy(e, append(s.shown(e).RequestedBy, by)...)
 		}
 		return nil
@@ -191,7 +187,7 @@ func (s *Enrollments) Approve(ctx context.Context, p access.Permit, digest strin
 	})
 }
 
-// lookedAt refuses to decide about anything else than has the digest.
+// lookedAt returns an error unless the enrollment still has the digest that the caller has reviewed.
 func lookedAt(e *v1alpha1.RunnerEnrollment, digest string) error {
 	if digest != fleet.Digest(e) {
 		return problem.New(problem.Conflict, "It is not what was looked at: somebody has changed it since.", "Look at it as it is now.")
@@ -199,8 +195,8 @@ func lookedAt(e *v1alpha1.RunnerEnrollment, digest string) error {
 	return nil
 }
 
-// Decline implements [planeenroll.Writer]. What anybody writes of the enrollment meanwhile,
-// an approval or how it stands, is in the way: it was not looked at.
+// Decline implements [planeenroll.Writer]. Any write to the enrollment meanwhile, such as an approval or a status, makes it fail, because
+// the caller has not reviewed that.
 func (s *Enrollments) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
 	if err := s.permitted(p, access.EnrollmentDecline); err != nil {
 		return planefleet.Enrollment{}, err
@@ -224,14 +220,14 @@ func (s *Enrollments) Decline(ctx context.Context, p access.Permit, digest strin
 	return s.shown(e), nil
 }
 
-// onlyAskedFor says whether nobody has approved an enrollment and nothing was ever made of
-// it: the fleet's finalizer is on before anything is, and until it has gone.
+// onlyAskedFor reports whether the enrollment is unapproved and the fleet has made nothing for it. The fleet adds its finalizer before it
+// makes anything, and removes it last.
 func onlyAskedFor(e *v1alpha1.RunnerEnrollment) bool {
 	return e.Spec.Approval == nil && e.DeletionTimestamp.IsZero() && len(e.Finalizers) == 0 && len(e.Status.Pools) == 0 &&
 		e.Status.Offboard == nil && (e.Status.Phase == "" || e.Status.Phase == v1alpha1.PhaseRequested)
 }
 
-// counts refuses whose decisions about enrollments do not count with the fleet.
+// counts returns an error if the fleet does not accept the caller's decisions about enrollments.
 func (s *Enrollments) counts(c access.Caller) error {
 	switch {
 	case c.Tagged() || c.Shared:
@@ -242,7 +238,7 @@ func (s *Enrollments) counts(c access.Caller) error {
 	return nil
 }
 
-// approve is somebody's approval of what an enrollment says.
+// approve sets the caller's approval of the enrollment's current content.
 func (s *Enrollments) approve(e *v1alpha1.RunnerEnrollment, c access.Caller) error {
 	by := c.Identity()
 	own := func(message string) error {
@@ -261,12 +257,12 @@ func (s *Enrollments) approve(e *v1alpha1.RunnerEnrollment, c access.Caller) err
 	return nil
 }
 
-// approved says whether the plane's approval is of what the enrollment says.
+// approved reports whether the plane's approval is for the enrollment's current content.
 func approved(e *v1alpha1.RunnerEnrollment) bool {
 	return e.Spec.Approval != nil && e.Spec.Approval.Digest == fleet.Digest(e)
 }
 
-// Rotate implements [planeenroll.Writer]. What was approved stays so, by who rotates.
+// Rotate implements [planeenroll.Writer]. An approved enrollment stays approved, with the caller as the approver.
 func (s *Enrollments) Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
 	if err := s.does(p, access.RotateRequest, access.CredentialsRotate); err != nil {
 		return planefleet.Enrollment{}, err
@@ -296,7 +292,7 @@ func (s *Enrollments) Ask(ctx context.Context, p access.Permit, what planefleet.
 	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
 		by := p.Caller().Identity()
 		if w := s.shown(e).Asked; w != nil && w.What == what && w.By == by && w.Reason == reason {
-			return nil // it stands there
+			return nil // the same request exists already
 		}
 		text, err := json.Marshal(planefleet.EnrollmentAsked{What: what, By: by, At: s.now().UTC().Truncate(time.Second), Reason: reason})
 		if err != nil {
@@ -307,7 +303,7 @@ func (s *Enrollments) Ask(ctx context.Context, p access.Permit, what planefleet.
 	})
 }
 
-// Offboard implements [planeenroll.Writer]. One that is ending already is left to end.
+// Offboard implements [planeenroll.Writer]. It leaves an enrollment that is ending already as it is.
 func (s *Enrollments) Offboard(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
 	if err := s.does(p, access.OffboardRequest, access.EnrollmentOffboard); err != nil {
 		return planefleet.Enrollment{}, err
@@ -322,7 +318,7 @@ func (s *Enrollments) Offboard(ctx context.Context, p access.Permit, dryRun bool
 	return s.shown(e), nil
 }
 
-// refused is why a write did not come to pass.
+// refused converts an error of a write to a problem.
 func (s *Enrollments) refused(org string, err error) error {
 	switch {
 	case apierrors.IsConflict(err):
@@ -337,7 +333,7 @@ func (s *Enrollments) refused(org string, err error) error {
 	return enrollmentUnsaid(fmt.Errorf("write the enrollment %s: %w", org, err))
 }
 
-// specOf reads a spec that somebody sent, as strictly as the API server does.
+// specOf decodes a spec from a caller as strictly as the API server does.
 func specOf(text json.RawMessage) (spec v1alpha1.RunnerEnrollmentSpec, err error) {
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.DisallowUnknownFields()
@@ -347,7 +343,7 @@ func specOf(text json.RawMessage) (spec v1alpha1.RunnerEnrollmentSpec, err error
 	return spec, nil
 }
 
-// merged is a spec with a merge patch (RFC 7386).
+// merged returns the spec after a merge patch (RFC 7386).
 func merged(spec v1alpha1.RunnerEnrollmentSpec, patch json.RawMessage) (v1alpha1.RunnerEnrollmentSpec, error) {
 	var was, changes map[string]any
 	text, err := json.Marshal(spec)
@@ -368,7 +364,7 @@ func merged(spec v1alpha1.RunnerEnrollmentSpec, patch json.RawMessage) (v1alpha1
 
 func setRequestedBy(e *v1alpha1.RunnerEnrollment, logins ...string) {
 	slices.Sort(logins)
-	text, _ := json.Marshal(slices.Compact(logins)) // strings: nothing in them cannot be written
+	text, _ := json.Marshal(slices.Compact(logins)) // strings can always be encoded
 	note(e, v1alpha1.RequestedByAnnotation, string(text))
 }
 

@@ -19,11 +19,9 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// PL-06, PL-08: where the plane approves, an enrollment is written as it was asked for; who
-// wrote some of it, or belongs to the organisation, approves none of it; it is declined while it
-// was only asked for; an approval is
-// of what was looked at, and void as soon as anything of it is another; and no permit
-// does for another organisation or another thing.
+// PL-06, PL-08: where the plane approves, it writes an enrollment as requested. A caller that wrote some of it, or belongs to the
+// organisation, cannot approve it. It can be declined while it is only requested. An approval covers the reviewed content, and any change
+// voids it. A permit for another organisation or action does not count.
 func TestPL06_Enrollments(t *testing.T) {
 	p := newPlace(t)
 	org := "newco-" + p.Namespace[len(p.Namespace)-6:]
@@ -60,7 +58,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	spec := json.RawMessage(`{"forge":"github","configURL":"https://github.com/` + org + `","pools":[{"name":"gh-nix"}],"credentials":{"secretName":"x"},"owners":["nora@newco.dev"]}`)
 	nora := permit("nora@newco.dev", access.EnrollmentRequest)
 
-	// It is asked for.
+	// It is requested.
 	_, _, err = s.Create(t.Context(), permit("nora@newco.dev", access.OffboardRequest), spec, "r1", false)
 	refused(err, problem.Internal)
 	if _, _, err := s.Create(t.Context(), nora, json.RawMessage(`{"forge":"github","colour":"red"}`), "r1", false); problem.CodeOf(err) != problem.Validation || !strings.Contains(err.Error(), "colour") {
@@ -87,7 +85,7 @@ func TestPL06_Enrollments(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 
-	// It is declined as it was looked at, and only while nothing was made of it.
+	// It is declined at the reviewed digest, and only while nothing was made for it.
 	declines := func(who string) access.Permit { return permit(who, access.EnrollmentDecline) }
 	_, err = s.Decline(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), asked.Digest, false)
 	refused(err, problem.Internal)
@@ -123,7 +121,7 @@ func TestPL06_Enrollments(t *testing.T) {
 		t.Fatalf("asked for again: %v", err)
 	}
 
-	// It is approved, by another one than asked for it, and as it was looked at.
+	// Another caller than the requester approves it, at the reviewed digest.
 	approves := func(who string) access.Permit { return permit(who, access.EnrollmentApprove) }
 	if e, err := s.Edit(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"quota":{"pods":7}}`), false); err != nil || len(e.RequestedBy) != 2 {
 		t.Fatalf("%+v, %v", e, err)
@@ -156,7 +154,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), digest, false)
 	refused(err, problem.Conflict)
 
-	// Its credential is rotated, which leaves it approved; who may only ask, asks.
+	// The rotation keeps it approved. A caller that may only request it does so.
 	_, err = s.Rotate(t.Context(), permit("nora@newco.dev", access.RotateRequest), false)
 	refused(err, problem.Forbidden)
 	if e, err := s.Ask(t.Context(), permit("nora@newco.dev", access.RotateRequest), planefleet.WishRotate, "a laptop was lost", false); err != nil || e.Asked == nil || e.Asked.By != "nora@newco.dev" {
@@ -174,7 +172,7 @@ func TestPL06_Enrollments(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 
-	// Any other edit voids it, and who made it does not approve it.
+	// Any other edit voids the approval, and its author cannot approve it.
 	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"isolation":"Namespace"}`), false); err != nil || len(e.RequestedBy) != 1 || e.RequestedBy[0] != "paula@platform.dev" {
 		t.Fatalf("%+v, %v", e, err)
 	}

@@ -26,7 +26,7 @@ type Holds struct {
 	now    func() time.Time
 }
 
-// NewHolds returns what makes and lifts holds. It asks nothing yet.
+// NewHolds returns a Holds. It sends no request yet.
 func NewHolds(config *rest.Config, now func() time.Time) (*Holds, error) {
 	if config == nil || now == nil {
 		return nil, errors.New("making holds takes a client configuration and a clock")
@@ -38,8 +38,7 @@ func NewHolds(config *rest.Config, now func() time.Time) (*Holds, error) {
 	return &Holds{c, now}, nil
 }
 
-// scoped returns an error unless p permits v to what the scope holds, whoever calls:
-// it was narrowed to the organisation, or is for all.
+// scoped returns an error unless p permits v for the scope. The permit must be narrowed to the scope's organisation, or be for all.
 func (s *Holds) scoped(p access.Permit, v access.Verb, scope planefleet.Scope) error {
 	if err := p.Require(v, s.now()); err != nil {
 		return err
@@ -50,8 +49,8 @@ func (s *Holds) scoped(p access.Permit, v access.Verb, scope planefleet.Scope) e
 	return problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for a hold of %v", p.Org(), scope))
 }
 
-// Create makes a hold in the name of the permit's caller. One that is there under its
-// name is returned as it is, if the same was asked for by the same caller.
+// Create makes a hold in the name of the permit's caller. If the name exists, it returns that hold unchanged, provided the same caller sent
+// the same request.
 func (s *Holds) Create(ctx context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
 	if err := s.scoped(p, access.HoldsCreate, d.Scope); err != nil {
 		return planefleet.Hold{}, false, err
@@ -77,7 +76,7 @@ func (s *Holds) Create(ctx context.Context, p access.Permit, d planefleet.Draft,
 	return o, true, nil
 }
 
-// found is the hold that has the name already.
+// found returns the existing hold with the draft's name.
 func (s *Holds) found(ctx context.Context, d planefleet.Draft, by string) (planefleet.Hold, bool, error) {
 	is := new(v1alpha1.RunnerHold)
 	if err := s.client.Get(ctx, client.ObjectKey{Name: d.Name}, is); err != nil {
@@ -93,13 +92,13 @@ func (s *Holds) found(ctx context.Context, d planefleet.Draft, by string) (plane
 	return o, false, nil
 }
 
-// Lift deletes exactly the hold that was looked at: another one of its name stays.
+// Lift deletes the hold only if its UID is that of h. A newer hold of the same name stays.
 func (s *Holds) Lift(ctx context.Context, p access.Permit, h planefleet.Hold, dryRun bool) error {
 	if err := s.scoped(p, access.HoldsLift, h.Scope); err != nil {
 		return err
 	}
 	switch err := planekube.Trying(s.client, dryRun).Delete(ctx, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, client.Preconditions{UID: new(types.UID(h.UID))}); {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another one has its name by now
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // deleted, or another hold has the name now
 		return gone()
 	case err != nil:
 		return unsaid("The API server has not said that the hold was lifted.", fmt.Errorf("lift the hold %s: %w", h.Name, err))
@@ -107,8 +106,7 @@ func (s *Holds) Lift(ctx context.Context, p access.Permit, h planefleet.Hold, dr
 	return nil
 }
 
-// Reschedule changes when exactly the hold that was looked at ends by itself, if it says
-// still what it said then.
+// Reschedule changes the expiry of the hold with the UID of h, if the hold has not changed since h was read.
 func (s *Holds) Reschedule(ctx context.Context, p access.Permit, h planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
 	if err := s.scoped(p, access.HoldsLift, h.Scope); err != nil {
 		return planefleet.Hold{}, err
@@ -144,7 +142,7 @@ func gone() error {
 	return problem.New(problem.NotFound, "There is no such hold any more.", "List the holds that you may see.")
 }
 
-// unsaid is a problem about a write of which it is not known what has become.
+// unsaid returns the problem for a request whose result is unknown.
 func unsaid(message string, err error) error {
 	return problem.New(problem.Unavailable, message, "Look at the holds, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
 }

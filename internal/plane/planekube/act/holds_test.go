@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// FLEET-04, PL-08: a hold is made once, changed and lifted as it was looked at, in a dry
-// run not at all, and by no permit for another organisation or another thing.
+// FLEET-04, PL-08: a hold is made once, changed and lifted at the version that was read. A dry run changes nothing, and neither does a
+// permit for another organisation or action.
 func TestFLEET04_Holds(t *testing.T) {
 	p := newPlace(t)
 	org, pool := p.Namespace+"-o", p.Namespace+"-p"

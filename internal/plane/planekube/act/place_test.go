@@ -10,8 +10,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
-// newPlace is one whose account may do what is done here, and read nothing else. Its
-// namespace is the sign-ins'.
+// newPlace returns an environment whose account has exactly the rights of this package. Its namespace is that of the sign-ins.
 func newPlace(t *testing.T) *planekubetest.Place {
 	t.Helper()
 	return planekubetest.New(t, nil, planekubetest.Rights{

@@ -1,6 +1,5 @@
-// Package act does in Kubernetes what people ask the plane for: it ends sign-ins, makes,
-// changes and lifts holds, and writes enrollments. Whatever its caller has checked, nothing
-// is done without a permit for that, and for whom it is done to.
+// Package act makes the plane's changes in Kubernetes: it ends sign-ins, makes, changes and lifts holds, and writes enrollments. Every
+// method checks the permit for its action and its target, whatever the caller has already checked.
 package act
 
 import (
@@ -28,7 +27,7 @@ type Signins struct {
 	now       func() time.Time
 }
 
-// NewSignins returns what ends the sign-ins of a namespace. It asks nothing yet.
+// NewSignins returns a Signins for one namespace. It sends no request yet.
 func NewSignins(config *rest.Config, namespace string, now func() time.Time) (*Signins, error) {
 	if config == nil || namespace == "" || now == nil {
 		return nil, errors.New("ending sign-ins takes a client configuration, a namespace and a clock")
@@ -40,17 +39,15 @@ func NewSignins(config *rest.Config, namespace string, now func() time.Time) (*S
 	return &Signins{namespace, c, now}, nil
 }
 
-// tokenMemory is how long Kubernetes remembers that a token was good.
+// tokenMemory is how long Kubernetes caches that a token is valid.
 const tokenMemory = 10 * time.Second
 
-// Revoke deletes exactly the sign-in that it has looked at, which must be the
-// caller's own unless the permit is for all. Its binding goes at once, and
-// Kubernetes refuses its token within the ten seconds that it remembers one. The
-// reason stands in the record of the visit. A dry run asks the API server, and
-// changes nothing.
+// Revoke deletes a sign-in. Unless the permit is for all, the sign-in must be the caller's own. Its binding goes at once. Kubernetes
+// refuses its token within ten seconds, the time that it caches a valid token. The audit entry of the request has the reason. A dry run
+// sends a dry-run request to the API server and changes nothing.
 //
-// Whoever may not see a sign-in is told that there is none. Nobody is told that a
-// sign-in has ended which has not: an answer that did not come is an error.
+// A caller that may not see a sign-in receives NotFound. Revoke reports success only if the API server confirmed the deletion; a missing
+// response is an error.
 func (s *Signins) Revoke(ctx context.Context, p access.Permit, namespace, name, _ string, dryRun bool) (plane.Revocation, error) {
 	none := problem.New(problem.NotFound, "There is no such sign-in, or you may not end it.", "List the sign-ins that you may see.")
 	if err := p.Require(access.SigninsRevoke, s.now()); err != nil {
@@ -73,7 +70,7 @@ func (s *Signins) Revoke(ctx context.Context, p access.Permit, namespace, name, 
 		exactly = append(exactly, client.DryRunAll)
 	}
 	switch err := s.client.Delete(ctx, o, exactly...); {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another one has its name by now
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // deleted, or another sign-in has the name now
 		return plane.Revocation{}, none
 	case err != nil:
 		return plane.Revocation{}, away(fmt.Errorf("end the sign-in %s: %w", name, err))

@@ -15,9 +15,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A sign-in is ended by its owner and by whom the permit is for all, exactly the one
-// that there is, and by nobody else, whatever the caller of Revoke has checked
-// before (PL-08). The answer says what has happened.
+// Only the owner of a sign-in, or a caller with a permit for all, can end it, and only the existing one. It does not matter what the caller
+// of Revoke has checked (PL-08). The response says what happened.
 func TestPL08_Revoke(t *testing.T) {
 	p := newPlace(t)
 	desk, err := NewSignins(p.Config, p.Namespace, time.Now)
@@ -78,7 +77,7 @@ func TestPL08_Revoke(t *testing.T) {
 		t.Errorf("anybody's, by an operator of all: %v %q", deleted, code)
 	}
 
-	// An API server that cannot be asked has ended nothing.
+	// An API server that does not respond has ended nothing.
 	gate, through := kubetest.NewGate(t, p.Config)
 	desk, err = NewSignins(through, p.Namespace, time.Now)
 	p.Must(err)

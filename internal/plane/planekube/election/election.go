@@ -1,5 +1,5 @@
-// Package election says which of several replicas of the plane is its node. There are never
-// two: who cannot renew the Lease stops before another one may begin.
+// Package election selects which replica of the plane is its tailnet node. There are never two: a replica that cannot renew the Lease stops
+// before another one may start.
 package election
 
 import (
@@ -27,44 +27,41 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// LeaseName is the Lease that says which replica is the plane's node.
+// LeaseName is the Lease that names the replica that is the plane's node.
 const LeaseName = "tailplane-plane"
 
-// Of the election. Who cannot renew stops before another one may begin: two nodes
-// with one key would take the tailnet from each other.
+// Timing of the election. A replica that cannot renew stops before another one may start: two nodes with one key would take the tailnet
+// connection from each other.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 8 * time.Second
 	retryPeriod   = 2 * time.Second
 
-	// overdue is how long after the loss of the Lease a term may still end: the last
-	// renewal was a pause and a deadline ago, and a second is left for the clocks.
+	// overdue is how long a term may take to end after the Lease was lost. The last renewal was a retry period and a renew deadline
+	// earlier, and one second is left for clock differences.
 	overdue = leaseDuration - renewDeadline - retryPeriod - time.Second
-	// releaseLimit bounds giving the Lease up.
+	// releaseLimit bounds the release of the Lease.
 	releaseLimit = 1500 * time.Millisecond
 )
 
-// ErrLost is the end of a term that was not asked for: the Lease could not be
-// renewed, or somebody has taken it.
+// ErrLost means that a term ended because the Lease could not be renewed or another replica took it.
 var ErrLost = errors.New("this replica has lost the Lease " + LeaseName + ", by which it is the plane's node")
 
-// An Election lets one of several replicas at a time do something. All exported
-// fields are required.
+// Election runs a function on one replica at a time. All exported fields are required.
 type Election struct {
 	Config    *rest.Config
-	Namespace string // of the Lease, which must exist: a right to create cannot be limited to a name
+	Namespace string // of the Lease, which must exist: RBAC cannot limit create to one name
 	Log       *slog.Logger
 
-	// Overdue is called when a term has not ended soon enough after the Lease was
-	// lost. It must end the process: another replica begins now.
+	// Overdue is called when a term has not ended in time after the Lease was lost. It must end the process, because another replica starts
+	// now.
 	Overdue func()
 
 	trouble atomic.Pointer[error]
 }
 
-// Run waits until this replica holds the Lease, and then runs term, once. The ctx
-// of term ends when ctx does and when the Lease is lost, which is ErrLost; the
-// Lease is given up when term has returned, and not before.
+// Run waits until this replica holds the Lease, and then runs term once. The context of term ends when ctx ends, or when the Lease is lost;
+// Run then returns ErrLost. It releases the Lease only after term has returned.
 func (e *Election) Run(ctx context.Context, term func(context.Context) error) error {
 	if e.Config == nil || e.Namespace == "" || e.Log == nil || e.Overdue == nil {
 		return errors.New("the plane's election lacks a setting: configuration, namespace, log and what to do when a term is overdue are required")
@@ -90,7 +87,7 @@ func (e *Election) Run(ctx context.Context, term func(context.Context) error) er
 	if err != nil {
 		return fmt.Errorf("election of the plane's node: %w", err)
 	}
-	// The election goes on until the term has ended, however that comes.
+	// The election continues until the term has ended for any reason.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var election sync.WaitGroup
@@ -102,7 +99,7 @@ func (e *Election) Run(ctx context.Context, term func(context.Context) error) er
 	e.Log.Info("waiting to be the plane's node", "lease", e.Namespace+"/"+LeaseName)
 	select {
 	case <-began:
-	case <-lost: // it was won and lost at once, or ctx has ended
+	case <-lost: // the Lease was won and lost at once, or ctx has ended
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
@@ -145,8 +142,7 @@ func (e *Election) Run(ctx context.Context, term func(context.Context) error) er
 	return err
 }
 
-// Trouble is why the election cannot go on, nil while it can: the Lease is missing,
-// or may not be read.
+// Trouble returns why the election cannot continue, for example because the Lease is missing or not readable. It returns nil while it can.
 func (e *Election) Trouble() error {
 	if err := e.trouble.Load(); err != nil {
 		return *err
@@ -154,7 +150,7 @@ func (e *Election) Trouble() error {
 	return nil
 }
 
-// tell keeps how the Lease was read, and logs what is new.
+// tell stores the result of reading the Lease, and logs a new error.
 func (e *Election) tell(err error) {
 	switch was := e.trouble.Load(); {
 	case err == nil:
@@ -165,7 +161,7 @@ func (e *Election) tell(err error) {
 	}
 }
 
-// given is a Lease that the manifests give. What is wrong with it is said in words.
+// given is the lock of a Lease that the manifests create. It adds an explanation to errors.
 type given struct {
 	resourcelock.Interface
 	of *Election
@@ -183,7 +179,7 @@ func (g given) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return r, b, err
 }
 
-// Create is what the election does when there is none. It never makes one.
+// Create is called when the Lease does not exist. It always returns an error, because the manifests must create the Lease.
 func (g given) Create(context.Context, resourcelock.LeaderElectionRecord) error {
 	err := kube.ExplainGiven("read", "Lease", g.of.lease(), apierrors.NewNotFound(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, LeaseName))
 	g.of.tell(err)
@@ -194,8 +190,7 @@ func (e *Election) lease() client.ObjectKey {
 	return client.ObjectKey{Namespace: e.Namespace, Name: LeaseName}
 }
 
-// release gives the Lease up, if it is ours, so that another replica need not wait
-// until it runs out. That it does not work has no other harm.
+// release gives up the Lease if this replica holds it, so that another replica need not wait until it expires. A failure is harmless.
 func (e *Election) release(ctx context.Context, lock *resourcelock.LeaseLock) {
 	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
@@ -206,7 +201,7 @@ func (e *Election) release(ctx context.Context, lock *resourcelock.LeaseLock) {
 		}
 		now := metav1.Now()
 		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now, LeaderTransitions: r.LeaderTransitions})
-		if !apierrors.IsConflict(err) { // a last renewal of ours, which was still under way
+		if !apierrors.IsConflict(err) { // the conflict is with this replica's own last renewal, which was still in flight
 			return
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
-// A place is one with the Lease, whose account may hold it.
+// place is an environment with the Lease and an account that may hold it.
 type place struct{ *planekubetest.Place }
 
 func newPlace(t *testing.T) *place {
@@ -31,7 +31,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// A replica runs an election until its ctx ends.
+// replica runs an election until its context ends.
 type replica struct {
 	stop    context.CancelFunc
 	leads   atomic.Bool
@@ -58,9 +58,8 @@ func (p *place) replica(config *rest.Config, busy *atomic.Int32) *replica {
 	return r
 }
 
-// PLANE-18, in part: of several replicas one is the node. When it goes, the next
-// one begins, at once if it went in order; when it loses the Lease it ends before
-// another one may begin; and never are there two.
+// PLANE-18, in part: of several replicas one is the node. When it stops, the next one starts, at once after an orderly stop. When it loses
+// the Lease, it stops before another one may start. There are never two.
 func TestPLANE18_Election(t *testing.T) {
 	p := newPlace(t)
 	var busy atomic.Int32
@@ -100,8 +99,7 @@ func TestPLANE18_Election(t *testing.T) {
 	}
 }
 
-// Without its Lease nobody is elected, and the reason is said; with it the election
-// goes on by itself.
+// Without the Lease there is no leader, and Trouble gives the reason. With it the election continues without a restart.
 func TestElectionTrouble(t *testing.T) {
 	p := newPlace(t)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: LeaseName}}
@@ -132,8 +130,7 @@ func TestElectionTrouble(t *testing.T) {
 	}
 }
 
-// A term that does not end when the Lease is lost is told of, while no other
-// replica may begin yet.
+// A term that does not end when the Lease is lost is reported before another replica may start.
 func TestElectionOverdue(t *testing.T) {
 	p := newPlace(t)
 	gate, through := kubetest.NewGate(t, p.Config)
