@@ -93,9 +93,11 @@ func TestSGN06_AnsweredWhenReady(t *testing.T) {
 		logout(t, p)
 	}
 	slices.Sort(lags)
-	t.Logf("answered after Ready: median %v, all %v", lags[len(lags)/2].Round(time.Millisecond/10), lags)
-	if lags[len(lags)/2] > 50*time.Millisecond {
-		t.Errorf("the median is %v", lags[len(lags)/2])
+	// The third of nine: other processes delay some answers on a shared machine, and a server that polled would delay most.
+	third := lags[2]
+	t.Logf("answered after Ready: third %v, all %v", third.Round(time.Millisecond/10), lags)
+	if third > 50*time.Millisecond {
+		t.Errorf("six of nine answers took longer than %v", third)
 	}
 }
 

@@ -143,7 +143,11 @@ func TestGatewaySettingsInStep(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(text), &full); err != nil {
 		t.Fatal(err)
 	}
+	deprecated := []string{"proxy.allowContainerboot", "proxy.containerbootImage"} // accepted with a warning, and written by no chart
 	for _, path := range settingPaths(reflect.TypeFor[settings.Gateway](), "") {
+		if slices.Contains(deprecated, path) {
+			continue
+		}
 		if _, there, err := unstructured.NestedFieldNoCopy(full, strings.Split(path, ".")...); err != nil || !there {
 			t.Errorf("the setting %s is not in the chart: %v", path, err)
 		}
