@@ -40,8 +40,8 @@ type Surroundings struct {
 }
 
 // Place returns the member of a spread that creates the object. The first of these that applies decides: the
-// owner or involved object, the pin, the rule's places, the rule's strategy. A pin that contradicts the
-// owner's cluster is an error. The error is a *[Refusal].
+// owner or involved object, the pin, the rule's places, the rule's strategy. A pin overrides the involved
+// object of an Event. A pin that contradicts the owner's cluster is an error. The error is a *[Refusal].
 //
 // Callers must not use it for an existing object, which stays where it is.
 func Place(s *document.Spread, r *Request, o *Object, around Surroundings) (Placement, error) {
