@@ -70,7 +70,7 @@ type Cluster struct {
 // Limits limit the requests to one cluster; 0: no limit.
 type Limits struct {
 	QPS      float64 `json:"qps,omitempty"`   // requests per second
-	Burst    int     `json:"burst,omitempty"` // default: QPS, rounded up
+	Burst    int     `json:"burst,omitempty"` // size of the token bucket; 0 means 1
 	InFlight int     `json:"inFlight,omitempty"`
 }
 

@@ -1,10 +1,9 @@
-// Package observe is what an adapter shows of its work: metrics, traces, an
-// audit record, a line of its log for each request, and answers to who runs it.
-// It keeps law 8, that no secret is in any of them, and law 10: what a stranger
-// chooses makes no series, ends no line and turns no text around.
+// Package observe implements the adapter's telemetry: metrics, traces, an audit log, a log line for each request, and
+// the data of the admin server. It keeps law 8: none of them contains a secret. It also keeps law 10: text that a client
+// chooses cannot create a series, end a line or change the direction of text.
 //
-// An [Observer] takes in visits. Whoever handles a request begins a [Visit],
-// tells it what happens, and ends it on every way out; from that come all four:
+// An [Observer] observes requests. The handler of a request begins a [Visit], reports each step to it, and ends it on
+// every path. All four outputs come from these calls:
 //
 //	Begin -> Asked -> Routed -> Admit -> Call ... Call.End -> Opened (a stream) -> End
 //	           \-> Refused ----------------------------------------------------/

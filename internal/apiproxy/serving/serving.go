@@ -1,13 +1,11 @@
-// Package serving is the Kubernetes API of a pod as the pod reaches it: it lets
-// the pod's own applications in, and carries each request to the cluster that
-// serves it and the answer back, byte for byte. It keeps law 3: every refusal
-// comes before the first byte that a cluster sees.
+// Package serving is the HTTP server of the adapter, which serves the Kubernetes API to its pod. It authenticates the
+// pod's applications, forwards each request to the cluster that serves it, and relays the response byte for byte. It
+// keeps law 3: every refusal happens before the first byte goes to a cluster. These are the steps:
 //
 //	form -> host -> same site -> local token -> read -> upgrade -> impersonation -> token request -> route -> credential -> send
 //
-// There is no permit here: the caller is the pod, known by the loopback address
-// and its local token, and what it may do is what its ServiceAccount may at each
-// cluster.
+// The package has no permits. The caller is the pod, which the loopback address and the local token authenticate. RBAC
+// for its ServiceAccount in each cluster authorises it.
 package serving
 
 import (

@@ -47,14 +47,14 @@ const (
 	slotTime = 10 * time.Second
 )
 
-// health follows the outcomes.
+// health is a circuit breaker. Outcomes change its state:
 //
 //	unknown -> healthy <-> degraded
 //	   \          |           |
 //	    +---------+-----------+--- 3 x unreached --> unhealthy -- 1 trial answered --> healthy
 //
-// While it is unhealthy everybody is answered at once, but for one trial at a
-// time, after 1 to 30 seconds. It locks no longer than it takes to count.
+// While the cluster is unhealthy, every request fails at once, except for one trial at a time, after 1 to 30 seconds.
+// health holds its lock only for counting.
 type health struct {
 	mu       sync.Mutex
 	state    State // "" is unknown
