@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// PinKey is the label or annotation by which an object selects its cluster.
+// PinKey is the label or annotation with which an object selects its cluster.
 const PinKey = "mca.tailplane.dev/cluster"
 
 // Placement is the cluster where a new object is created.

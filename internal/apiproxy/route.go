@@ -16,12 +16,10 @@ type Kind string
 const (
 	Home   Kind = "home"   // Cluster serves it, because no rule matches
 	Single Kind = "single" // Cluster serves it
-	// the response merges a collection of all Members; one object is in the cluster of its owner, see [Place]
-	// and [Owners]
-	Spread Kind = "spread"
-	Union  Kind = "union" // the response merges all Members, each with its own namespaces
-	Deny   Kind = "deny"  // Refusal is the response
-	Body   Kind = "body"  // the routing depends on the body: the caller must [Peek] and call Route again
+	Spread Kind = "spread" // merged from Members; one object is in its owner's cluster, see [Place] and [Owners]
+	Union  Kind = "union"  // the response merges all Members, each with its own namespaces
+	Deny   Kind = "deny"   // Refusal is the response
+	Body   Kind = "body"   // the routing depends on the body: the caller must [Peek] and call Route again
 )
 
 // Decision is the result of routing: which clusters serve a request, and why.

@@ -12,9 +12,9 @@
 //		Bare: query.Get("includeObject") == "None",
 //		Ask: func(ctx context.Context, m merge.Member, a position.Ask) (*merge.Body, error) {
 //			v := maps.Clone(query)
-//			a.Set(v) // positions, limit, watch; selectors stay
-//			v.Set("includeObject", ...) // Metadata for None: rows must be named
-//			resp, err := clusters[m.Name].Get(ctx, path, v, accept) // for a.Names: JSON metadata lists
+//			a.Set(v) // sets positions, limit and watch; keeps selectors
+//			v.Set("includeObject", ...) // Metadata instead of None: rows need names
+//			resp, err := clusters[m.Name].Get(ctx, path, v, accept) // if a.Names is set: JSON metadata lists
 //			if err != nil {
 //				return nil, err
 //			}
@@ -24,7 +24,7 @@
 //				b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 //				return nil, wire.ParseStatus(b, form.Proto, resp.StatusCode)
 //			}
-//			form.Shape = shape // what Accept asked for; the Content-Type of an answer does not say
+//			form.Shape = shape // as requested by Accept; the Content-Type does not contain it
 //			if a.Names {
 //				form.Shape = wire.Metadata
 //			}
@@ -36,7 +36,7 @@
 //
 //	list, err := c.List(r.Context(), position.ParseQuery(query, false))
 //	if errors.Is(err, merge.ErrForms) {
-//		// ask again, with an Ask that accepts JSON only
+//		// retry with an Ask that accepts only JSON
 //	}
 //	if status, ok := errors.AsType[*wire.Status](err); ok {
 //		// w.WriteHeader(status.Code), status.Append, Retry-After: status.RetryAfter

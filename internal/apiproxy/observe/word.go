@@ -43,7 +43,7 @@ func AuthFailures() []AuthFailure { return []AuthFailure{TokenMissing, TokenWron
 // Failure is why a cluster gave no response, or a bad one.
 type Failure string
 
-// The failures. Limit and unhealthy come from the adapter itself, before it sends a request.
+// The failures. FailedLimit and FailedUnhealthy come from the adapter itself, before it sends a request.
 const (
 	FailedConnect    Failure = "connect"
 	FailedTLS        Failure = "tls"

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// dnsNames are the names by which clients in the pod may call the API server. The long ones are for pods that
+// dnsNames are the names of the API server that clients in the pod may use. The long ones are for pods that
 // map them to the loopback address.
 var dnsNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
 

@@ -159,7 +159,7 @@ func (k *Keeper) unchanged() bool {
 }
 
 // look returns the state of a file or folder. When the kubelet writes a new version of a ConfigMap or Secret,
-// it replaces the link ..data beside the files.
+// it replaces the link ..data next to the files.
 func look(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -351,7 +351,7 @@ func (l *List) Splice(out io.Writer, comma bool) error {
 	return nil
 }
 
-// through skips the rest of the item.
+// through reads the rest of the item. The mode of the window decides what happens to the bytes.
 func (l *List) through() error {
 	if !l.form.Proto {
 		return l.w.unwind(l.base)

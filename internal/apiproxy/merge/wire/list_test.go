@@ -221,7 +221,7 @@ func TestListRefuses(t *testing.T) {
 	}
 }
 
-// TestListMemory checks that the window holds no more than its size and the part of an item up to its name.
+// TestListMemory checks that the window holds at most its size and the part of an item up to its name.
 func TestListMemory(t *testing.T) {
 	big := pods(3, "east")
 	big.Items[1].Spec.Containers[0].Image = strings.Repeat("x", 3<<20)
