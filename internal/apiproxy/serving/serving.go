@@ -142,8 +142,8 @@ func (s *Server) prepare() {
 	})
 }
 
-// Run serves on ln, whose connections it wraps in TLS, until ctx ends. Then it accepts no more requests,
-// tells HTTP/2 clients to go away, and ends watches and followed logs. Plain requests may take ten more
+// Run serves on ln, whose connections it wraps in TLS, until ctx ends. Then it stops accepting requests,
+// sends GOAWAY to HTTP/2 clients, and ends watches and followed logs. Plain requests may take ten more
 // seconds, upgraded connections Grace.
 func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) error {
 	s.prepare()
