@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// checkTime bounds one question to the admin port; the kubelet asks again.
+// checkTime is the timeout of one readiness query to the admin port. The kubelet repeats the probe.
 const checkTime = 2 * time.Second
 
-// check asks the adapter of this pod whether it is ready. A probe of the kubelet
-// comes from outside the pod and could not reach a loopback address.
+// check queries the readiness of the adapter in this pod. The kubelet runs it as an exec probe, because a
+// network probe comes from outside the pod and cannot reach a loopback address.
 func check(ctx context.Context, f proxyFlags) error {
 	addr := f.admin
 	if at, err := netip.ParseAddrPort(addr); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/roster"
 )
 
-// askFlags say whether the clusters of a document are asked, and with what.
+// askFlags are the flags that make a command query the clusters of a configuration.
 type askFlags struct {
 	ask   bool
 	where proxyFlags
@@ -27,14 +27,14 @@ func (f *askFlags) register(p *pflag.FlagSet) {
 	folders(p, &f.where)
 }
 
-// folders are the flags that say where credentials are.
+// folders registers the flags that locate credentials.
 func folders(p *pflag.FlagSet, f *proxyFlags) {
 	p.StringVar(&f.credentials, "credentials-dir", "/etc/mca/credentials", "where the Secrets of other clusters are mounted, each in a folder of its name")
 	p.StringVar(&f.audiences, "audience-dir", "/var/run/secrets/mca.tailplane.dev", "where tokens for other clusters lie, as <cluster>/token")
 	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's real token, ca.crt and namespace lie")
 }
 
-// clusters asks the clusters of a document, which is valid.
+// clusters queries the clusters of a configuration. text must be valid.
 func (f *askFlags) clusters(ctx context.Context, text []byte) ([]roster.Reached, error) {
 	doc, _, err := document.Parse(text)
 	if err != nil {
@@ -50,13 +50,14 @@ func (f *askFlags) clusters(ctx context.Context, text []byte) ([]roster.Reached,
 	return keeper.Ask(ctx, doc), nil
 }
 
-// checked is what there is to say of a document, and of its clusters if they were asked.
+// checked is the report on a configuration, and on its clusters if the command queried them.
 type checked struct {
 	apiproxy.Report
 	Clusters []roster.Reached `json:"clusters,omitempty"`
 }
 
-// print writes a line for each cluster. What a cluster says is data.
+// print writes a line for each cluster. It quotes text that comes from a cluster, because that text is
+// untrusted.
 func (r checked) print(out io.Writer, name string) {
 	for _, c := range r.Clusters {
 		switch {
@@ -71,7 +72,7 @@ func (r checked) print(out io.Writer, name string) {
 	}
 }
 
-// unreached is the error when a cluster cannot be asked.
+// unreached returns an error if a query to a cluster failed.
 func (r checked) unreached() error {
 	n := 0
 	for _, c := range r.Clusters {

@@ -16,7 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// errInvalid is what a file or request is refused with; the reasons were printed.
+// errInvalid returns an error with exit code 3 for a refused file or request. The caller has already printed
+// the reasons.
 func errInvalid(format string, args ...any) error {
 	return exitCode{exitRefused, fmt.Errorf(format, args...)}
 }
@@ -181,7 +182,7 @@ func printJSON(out io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// exactly wants n arguments.
+// exactly returns a validator that requires n arguments.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -191,7 +192,7 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// readFile reads a file whole; - is standard input.
+// readFile reads a whole file; "-" is standard input.
 func readFile(name string, stdin io.Reader) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(stdin)

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/inject"
 )
 
-// injectFlags say what is injected into which manifests.
+// injectFlags are the flags of the inject command.
 type injectFlags struct {
 	file, output, configMap, image, kube string
 	credentials                          []string
@@ -102,7 +102,7 @@ func injectFiles(c *cobra.Command, f injectFlags) error {
 	return writeSources(c.OutOrStdout(), f, folder, in, out)
 }
 
-// sources reads what -f names.
+// sources reads the files that -f names.
 func sources(name string, stdin io.Reader) (in []inject.Source, folder bool, err error) {
 	if name == "-" {
 		b, err := io.ReadAll(stdin)
@@ -127,7 +127,8 @@ func sources(name string, stdin io.Reader) (in []inject.Source, folder bool, err
 	return in, true, err
 }
 
-// writeSources writes everything, or the files of a folder that have changed.
+// writeSources writes the result. In a folder it writes only the files that changed, unless --output names
+// another place.
 func writeSources(stdout io.Writer, f injectFlags, folder bool, in, out []inject.Source) error {
 	if !folder {
 		if f.output == "" || f.output == "-" {
@@ -163,7 +164,7 @@ func writeSources(stdout io.Writer, f injectFlags, folder bool, in, out []inject
 	return nil
 }
 
-// replaceFile writes a file as one step, with the mode of the one that was there.
+// replaceFile writes a file atomically and keeps the mode of an existing file.
 func replaceFile(name string, text []byte) error {
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(name); err == nil {

@@ -1,6 +1,5 @@
-// Command mca is the Kubernetes API of the pod that it runs in: applications
-// reach it at a loopback address with a token of the pod's own, and it alone
-// holds the credentials with which it asks the clusters.
+// Command mca is a sidecar that serves the Kubernetes API to its pod. Applications reach it at a loopback
+// address with a token that only this pod has. The adapter alone holds the credentials for the clusters.
 package main
 
 import (
@@ -16,21 +15,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Set by the linker in releases: -X main.version=v1.2.3
+// version is set by the linker in releases: -X main.version=v1.2.3
 var version string
 
-// What the program ends with.
+// Exit codes.
 const (
 	exitError     = 1
 	exitUsage     = 2
-	exitRefused   = 3 // what was asked for is invalid, or not allowed
+	exitRefused   = 3 // the input is invalid, or the request is not allowed
 	exitNotReady  = 4
-	exitUnreached = 5 // a cluster cannot be asked
+	exitUnreached = 5 // a query to a cluster failed
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err := command().ExecuteContext(ctx)
 	if err == nil {
 		return
@@ -42,7 +41,7 @@ func main() {
 	os.Exit(exitError)
 }
 
-// exitCode is an error with an exit code of its own.
+// exitCode is an error with a specific exit code.
 type exitCode struct {
 	code int
 	error

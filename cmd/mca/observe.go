@@ -21,27 +21,27 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/roster"
 )
 
-// Bounds of the admin port and of the port of metrics.
+// Limits of the admin server and the metrics server.
 const (
-	adminTime   = 30 * time.Second // a profile takes as long
+	adminTime   = 30 * time.Second // as long as a profile takes
 	adminHeader = 16 << 10
 )
 
-// A sight is what is shown of the adapter: counted, traced, recorded.
+// sight holds the telemetry of the adapter: metrics, traces and the audit log.
 type sight struct {
 	observer *observe.Observer
-	record   *record.Record // nil: none was asked for
+	record   *record.Record // nil: --audit is not set
 	tracer   atomic.Pointer[observe.Tracer]
-	recorded atomic.Bool // as the document says
+	recorded atomic.Bool // whether the configuration enables the audit log
 
 	namespace string
 	log       *slog.Logger
-	traced    document.Tracing // what tracer was made of
+	traced    document.Tracing // the settings that tracer was built from
 	endTracer context.CancelFunc
 	running   sync.WaitGroup
 }
 
-// newSight opens the audit record, if there is to be one.
+// newSight opens the audit log if audit is not empty.
 func newSight(audit, namespace string, known func(group, resource, subresource string) bool, log *slog.Logger) (*sight, error) {
 	s := &sight{namespace: namespace, log: log, endTracer: func() {}}
 	if audit != "" {
@@ -64,7 +64,7 @@ func newSight(audit, namespace string, known func(group, resource, subresource s
 	return s, nil
 }
 
-// take follows a document that is about to serve.
+// take applies a configuration that is about to serve.
 func (s *sight) take(doc *document.Document) error {
 	var clusters, rules []string
 	for _, c := range doc.Clusters {
@@ -93,7 +93,7 @@ func (s *sight) take(doc *document.Document) error {
 	return nil
 }
 
-// run writes the record until ctx ends, and then what waits of record and traces.
+// run writes the audit log until ctx ends. It then flushes the pending audit records and traces.
 func (s *sight) run(ctx context.Context) {
 	if s.record != nil {
 		if err := s.record.Run(ctx); err != nil {
@@ -105,7 +105,7 @@ func (s *sight) run(ctx context.Context) {
 	s.running.Wait()
 }
 
-// states are how the clusters do.
+// states returns the health of all clusters.
 func states(keeper *roster.Keeper) (all []observe.ClusterState) {
 	for _, c := range keeper.Roster().Clusters() {
 		h := c.Health()
@@ -114,7 +114,7 @@ func states(keeper *roster.Keeper) (all []observe.ClusterState) {
 	return all
 }
 
-// sources are asked at each scrape.
+// sources returns the values that each scrape of the metrics reads.
 func (s *sight) sources(keeper *roster.Keeper, fan *fanout.Server, expires func() time.Time) observe.Sources {
 	from := observe.Sources{Clusters: func() []observe.ClusterState { return states(keeper) }, Owners: fan.Known, Certificate: expires,
 		Traces: func() observe.TraceStats { return s.tracer.Load().Stats() }}
@@ -124,7 +124,7 @@ func (s *sight) sources(keeper *roster.Keeper, fan *fanout.Server, expires func(
 	return from
 }
 
-// adminPort is what whoever runs the adapter may ask.
+// adminPort returns the handler of the admin server.
 func (s *sight) adminPort(keeper *roster.Keeper, fan *fanout.Server, opens func(string) bool, ready func() error, profiles bool) http.Handler {
 	p := &adminport.Port{
 		Ready: ready, Opens: opens, Gatherer: s.observer.Metrics, Log: s.log, Profiles: profiles,
@@ -155,7 +155,7 @@ func (s *sight) adminPort(keeper *roster.Keeper, fan *fanout.Server, opens func(
 	return p.Handler()
 }
 
-// serve serves an address of the adapter's own until ctx ends.
+// serve serves HTTP at one of the adapter's own addresses until ctx ends.
 func serve(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger) error {
 	srv := &http.Server{Handler: h, ReadTimeout: adminTime, ReadHeaderTimeout: adminTime, WriteTimeout: 2 * adminTime, IdleTimeout: adminTime,
 		MaxHeaderBytes: adminHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), DisableGeneralOptionsHandler: true}
@@ -167,7 +167,8 @@ func serve(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logge
 	return nil
 }
 
-// listenMetrics binds the address of metrics, which others reach; nil if there is none.
+// listenMetrics binds the metrics address, which is reachable from outside the pod. It returns nil if addr is
+// empty.
 func listenMetrics(addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil

@@ -28,15 +28,15 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// configEvery is how often the configuration is looked at.
+// configEvery is the interval between two checks of the configuration.
 const configEvery = 2 * time.Second
 
-// upgradeGrace is how long exec and the like may go on after SIGTERM: the pod's
+// upgradeGrace is how long upgraded connections, such as exec, may continue after SIGTERM. It is the pod's
 // grace period less five seconds.
 const upgradeGrace = 25 * time.Second
 
-// proxyFlags say where things are. Every path is one, so that tests run several
-// adapters on one machine.
+// proxyFlags are the flags of the proxy command. Every path is a flag, so that tests can run several adapters
+// on one machine.
 type proxyFlags struct {
 	listen, admin, metrics, config, credentials, audiences, account, share, state, audit, logLevel, logFormat string
 
@@ -73,8 +73,9 @@ func proxyCommand() *cobra.Command {
 	return cmd
 }
 
-// proxy serves until ctx ends. Load state, bind, show the files, be ready: a
-// cluster need not answer for that, or its outage would keep every pod from starting.
+// proxy serves until ctx ends. It loads the state, binds its addresses, writes the shared files and becomes
+// ready. None of this needs a response from a cluster; otherwise the outage of one cluster would keep every
+// pod from starting.
 func proxy(ctx context.Context, f proxyFlags) error {
 	log, err := logger(f)
 	if err != nil {
@@ -161,7 +162,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	ready.Store(ctx.Err() == nil)
 	log.Info("serving", "version", ownVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "clusters", len(keeper.Roster().Clusters()), "home", own.Servers[0])
 
-	// What shows how the adapter does outlives it by the time that takes to drain.
+	// Telemetry runs until the server has drained, which is after ctx ends.
 	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
 	soon, endSoon := context.WithCancel(ctx)
 	defer endSoon()
@@ -194,7 +195,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	}
 }
 
-// ownCluster finds the pod's cluster as every client in a cluster does.
+// ownCluster finds the pod's own cluster by the standard in-cluster environment variables and files.
 func ownCluster(f proxyFlags) (own upstream.Config, namespace string, _ error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -219,7 +220,7 @@ func ownCluster(f proxyFlags) (own upstream.Config, namespace string, _ error) {
 	return own, strings.TrimSpace(string(b)), nil
 }
 
-// listen binds a loopback address: what is served here is for this pod alone.
+// listen binds a loopback address, because these servers are only for this pod.
 func listen(addr string) (net.Listener, error) {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil || !at.Addr().IsLoopback() {
@@ -228,7 +229,7 @@ func listen(addr string) (net.Listener, error) {
 	return net.Listen("tcp", addr)
 }
 
-// address is what was bound, for who asked for port 0.
+// address records the bound addresses, for callers that chose port 0.
 type address struct {
 	Listen string `json:"listen"`
 	Admin  string `json:"admin"`

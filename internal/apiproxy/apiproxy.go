@@ -1,10 +1,8 @@
-// Package apiproxy decides for the Kubernetes API of a pod which cluster serves
-// a request: what is asked for, where it goes, who has an object, where a new
-// one is made. It keeps law 7: what it cannot read exactly as Kubernetes would,
-// or cannot place for certain, is refused and never guessed.
+// Package apiproxy decides which cluster serves each Kubernetes API request of a pod. It parses the request,
+// routes it, finds the cluster that holds an object, and places new objects. It keeps law 7: it refuses a
+// request that it cannot read exactly as Kubernetes would or cannot place with certainty. It never guesses.
 //
-// Everything here is pure: bytes and values in, values out, with no I/O and no
-// clock.
+// The package is pure: it maps bytes and values to values, without I/O and without a clock.
 package apiproxy
 
 import (
@@ -13,13 +11,13 @@ import (
 	"time"
 )
 
-// A Refusal is an answer that the adapter gives itself. It has the parts of a
-// Kubernetes Status; who serves it writes it in the encoding that was asked for.
+// Refusal is an error response that the adapter itself produces. It has the parts of a Kubernetes Status. The
+// HTTP layer encodes it in the format that the client accepts.
 type Refusal struct {
-	Status     int           // of HTTP
-	Reason     string        // a StatusReason of Kubernetes, such as "BadRequest"
-	Message    string        // without the "mca: " before it
-	RetryAfter time.Duration // 0: no Retry-After
+	Status     int           // HTTP status code
+	Reason     string        // a Kubernetes StatusReason, such as "BadRequest"
+	Message    string        // without the "mca: " prefix
+	RetryAfter time.Duration // zero: no Retry-After header
 }
 
 // Error returns the message.
@@ -31,8 +29,8 @@ func refuse(status int, format string, args ...any) *Refusal {
 
 func bad(format string, args ...any) *Refusal { return refuse(http.StatusBadRequest, format, args...) }
 
-// reasons are what Kubernetes calls the statuses that a Refusal carries. 409 is
-// AlreadyExists or Conflict, which whoever makes the refusal says.
+// reasons maps the HTTP statuses of a Refusal to Kubernetes status reasons. Status 409 can mean AlreadyExists
+// or Conflict, so code that needs AlreadyExists must set Reason itself.
 var reasons = map[int]string{
 	http.StatusBadRequest:            "BadRequest",
 	http.StatusForbidden:             "Forbidden",

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Creates says whether r may make an object: a POST to a collection, a
-// server-side apply, or an update of a kind that Kubernetes makes if it is not
-// there. One that has a name makes it only if nobody has it. A POST to the
-// subresource of an object, such as an eviction, makes none.
+// Creates reports whether r may create an object. Three requests may: a POST to a collection, a server-side
+// apply, and an update of a kind that Kubernetes creates if it does not exist. An apply or update creates the
+// object only if no cluster has one of that name. A POST to a subresource, such as an eviction, creates
+// nothing.
 func (r *Request) Creates(contentType string) bool {
 	if r.NonResource || r.Subresource != "" {
 		return false
@@ -29,14 +29,14 @@ func createsWithoutPost(r *Request, contentType string) bool {
 	return false
 }
 
-// Applies says whether a patch of that type is a server-side apply.
+// Applies reports whether contentType is that of a server-side apply patch.
 func Applies(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && strings.HasPrefix(media, "application/apply-patch+")
 }
 
-// createdByUpdate are, with their groups, the kinds that a PUT makes if they are
-// not there (AllowCreateOnUpdate in Kubernetes 1.37), but for events.
+// createdByUpdate maps the resources that a PUT creates if they do not exist to their API groups
+// (AllowCreateOnUpdate in Kubernetes 1.37). Events are handled separately.
 var createdByUpdate = map[string]string{
 	"leases": "coordination.k8s.io", "leasecandidates": "coordination.k8s.io",
 	"limitranges": "", "endpoints": "", "services": "", "runtimeclasses": "node.k8s.io",

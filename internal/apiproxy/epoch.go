@@ -8,9 +8,9 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// CheckEpoch refuses a document that may not follow another one: it goes back, or
-// it takes objects out of collections, or moves them, and does not raise the
-// epoch by which clients learn of that.
+// CheckEpoch returns an error if next may not follow prev. The epoch must not decrease. It must increase if
+// next removes objects from collections or moves them, because clients learn of such a change only by the
+// epoch.
 func CheckEpoch(prev, next *document.Document) error {
 	if next.Epoch < prev.Epoch {
 		return fmt.Errorf("the epoch goes back from %d to %d", prev.Epoch, next.Epoch)
@@ -24,17 +24,16 @@ func CheckEpoch(prev, next *document.Document) error {
 	return nil
 }
 
-// maxMoves bounds how many differences are listed.
+// maxMoves limits how many differences Moves lists.
 const maxMoves = 20
 
-// Moves lists what in a change of document may take objects out of a collection, or
-// move them to another cluster; nothing if none. It compares what routing means field
-// by field and does not compute which objects a rule takes from others. That clusters
-// or members are added, and that weights, places, limits or credentials change, moves
-// nothing.
+// Moves lists the differences that may remove objects from a collection or move them to another cluster. It
+// returns nil if there are none. It compares the routing settings field by field and does not compute which
+// objects one rule takes from another. Added clusters or members do not count as moves. Nor do changed
+// weights, places, limits or credentials.
 func Moves(prev, next *document.Document) (moves []string) {
 	if alone(prev) && alone(next) {
-		return nil // whatever it is called, it is the cluster of this pod
+		return nil // both are the pod's own cluster, even if the name differs
 	}
 	for i := range prev.Clusters {
 		was := &prev.Clusters[i]
@@ -45,7 +44,7 @@ func Moves(prev, next *document.Document) (moves []string) {
 		}
 		is := next.Cluster(was.Name)
 		switch {
-		case is == nil: // what that moves shows below
+		case is == nil: // movedRules reports the effects of a removed cluster
 		case is.Slot != was.Slot:
 			moves = append(moves, fmt.Sprintf("the slot of %s was %d and is %d", was.Name, was.Slot, is.Slot))
 		case was.UID != "" && is.UID != was.UID:
@@ -64,10 +63,10 @@ func Moves(prev, next *document.Document) (moves []string) {
 	return moves
 }
 
-// alone says whether the only cluster is the one that the pod runs in.
+// alone reports whether the pod's own cluster is the only cluster.
 func alone(d *document.Document) bool { return len(d.Clusters) == 1 && d.Clusters[0].InCluster }
 
-// sameCluster says whether two entries of one name are certainly one cluster.
+// sameCluster reports whether two entries with one name are certainly the same cluster.
 func sameCluster(was, is *document.Cluster) bool {
 	if was.UID != "" && was.UID == is.UID {
 		return true
@@ -78,7 +77,7 @@ func sameCluster(was, is *document.Cluster) bool {
 	return len(was.Servers) == 0 || slices.ContainsFunc(was.Servers, func(s string) bool { return slices.Contains(is.Servers, s) })
 }
 
-// movedRules compares the rules of two documents, in their order.
+// movedRules compares the rules of two configurations in order.
 func movedRules(prev, next *document.Document) (moves []string) {
 	rest, restNow := unmatchedHolders(prev), unmatchedHolders(next)
 	if lacks(rest, restNow) {
@@ -88,7 +87,7 @@ func movedRules(prev, next *document.Document) (moves []string) {
 	for len(was) > 0 && len(is) > 0 && len(changes(was[0], is[0])) == 0 {
 		was, is = was[1:], is[1:]
 	}
-	last := true // what is left are the last rules: behind them only the unmatched is
+	last := true // true while the remaining rules are the last ones, with only the unmatched setting after them
 	for len(was) > 0 && len(is) > 0 && len(changes(was[len(was)-1], is[len(is)-1])) == 0 {
 		was, is, last = was[:len(was)-1], is[:len(is)-1], false
 	}
@@ -111,8 +110,7 @@ func movedRules(prev, next *document.Document) (moves []string) {
 	return moves
 }
 
-// namedChanges lists how rules that do not follow each other in the same way differ,
-// by their names.
+// namedChanges compares the rules that are left after the common start and end. It pairs them by name.
 func namedChanges(was, is []*document.Rule) (moves []string) {
 	find := func(rules []*document.Rule, name string) int {
 		return slices.IndexFunc(rules, func(r *document.Rule) bool { return r.Name == name })
@@ -135,7 +133,7 @@ func namedChanges(was, is []*document.Rule) (moves []string) {
 	return moves
 }
 
-// changes lists how a rule that takes the place of another one moves objects.
+// changes lists how replacing rule was by rule is moves objects.
 func changes(was, is *document.Rule) []string {
 	if !sameCollections(&was.Match, &is.Match) {
 		return []string{fmt.Sprintf("rule %s does not match the objects that it did", was.Name)}
@@ -147,7 +145,7 @@ func changes(was, is *document.Rule) []string {
 	if old == nil || now == nil {
 		return nil
 	}
-	// Another member than before may have an object that several have.
+	// If several members have the object, another member may now serve it.
 	if old.OnConflict != now.OnConflict {
 		return []string{fmt.Sprintf("onConflict of rule %s was %s and is %s", was.Name, old.OnConflict, now.OnConflict)}
 	}
@@ -158,7 +156,7 @@ func changes(was, is *document.Rule) []string {
 	return nil
 }
 
-// collectionRules returns the rules that say where lists and watches go.
+// collectionRules returns the rules that route lists or watches.
 func collectionRules(d *document.Document) (rules []*document.Rule) {
 	for i := range d.Rules {
 		if list, watch := readsCollections(&d.Rules[i].Match); list || watch {
@@ -172,7 +170,7 @@ func readsCollections(m *document.Match) (list, watch bool) {
 	return m.Verbs == nil || slices.Contains(m.Verbs, "list"), m.Verbs == nil || slices.Contains(m.Verbs, "watch")
 }
 
-// sameCollections says whether two matches are of the same lists and watches.
+// sameCollections reports whether two matches select the same lists and watches.
 func sameCollections(a, b *document.Match) bool {
 	list, watch := readsCollections(a)
 	listToo, watchToo := readsCollections(b)
@@ -180,13 +178,13 @@ func sameCollections(a, b *document.Match) bool {
 		sameSet(a.Namespaces, b.Namespaces) && sameSet(a.Names, b.Names) && sameSet(a.UserAgents, b.UserAgents)
 }
 
-// sameSet compares two lists of a match, whose order means nothing; nil is all.
+// sameSet compares two lists of a match as sets; nil means all.
 func sameSet[T comparable](a, b []T) bool {
 	in := func(all []T) func(T) bool { return func(v T) bool { return !slices.Contains(all, v) } }
 	return (a == nil) == (b == nil) && !slices.ContainsFunc(a, in(b)) && !slices.ContainsFunc(b, in(a))
 }
 
-// holders returns the clusters that have the objects of a rule.
+// holders returns the clusters that hold the objects of a rule.
 func holders(t *document.Target) []string {
 	switch {
 	case t.Spread != nil:
@@ -204,7 +202,7 @@ func unmatchedHolders(d *document.Document) []string {
 	return []string{d.Home}
 }
 
-// lacks says whether one of the clusters that had objects has them no more.
+// lacks reports whether a cluster of had is missing from has.
 func lacks(had, has []string) bool {
 	return slices.ContainsFunc(had, func(c string) bool { return !slices.Contains(has, c) })
 }
@@ -216,9 +214,9 @@ func clusters(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Retargeted says whether a collection that one cluster serves now was served by
-// another one under a document that this pod ran under before: its clients may
-// hold positions of that one, which mean something else here.
+// Retargeted reports whether a single cluster serves the collection now and another one may have served it
+// under an earlier configuration of this pod. Clients may then hold resource versions of the other cluster,
+// which mean something else here.
 func (t *Table) Retargeted(past []*Table, r *Request, beside Beside) bool {
 	d := t.Route(r, beside)
 	if d.Kind != Home && d.Kind != Single {
@@ -228,11 +226,11 @@ func (t *Table) Retargeted(past []*Table, r *Request, beside Beside) bool {
 	return slices.ContainsFunc(past, func(p *Table) bool {
 		d := p.Route(r, beside)
 		if d.Kind == Deny {
-			return false // it gave out no positions
+			return false // a denied collection has issued no resource versions
 		}
 		was := p.doc.Cluster(d.Cluster)
 		if was != nil && was.InCluster && is.InCluster {
-			return false // whatever it is called
+			return false // both are the pod's own cluster, even if the name differs
 		}
 		return was == nil || was.Name != is.Name || was.UID != "" && is.UID != "" && was.UID != is.UID || !sameCluster(was, is)
 	})

@@ -31,14 +31,14 @@ func parsedDocument(t testing.TB, s string) *document.Document {
 	return d
 }
 
-// What moves objects needs a higher epoch, and nothing else does.
+// TestEpoch checks that a change that moves objects needs a higher epoch, and that no other change does.
 func TestEpoch(t *testing.T) {
 	doc := exampleDocument(t)
 	prev := parsedDocument(t, doc)
 	north := "rules:"
 	for _, tt := range []struct {
 		name, old, new string
-		says           string // "": it moves nothing
+		says           string // "": the change moves nothing
 	}{
 		{"nothing", "epoch: 7", "epoch: 7", ""},
 		{"cluster added", north, "- {name: north, slot: 3, credentials: {secret: north}}\nrules:", ""},
@@ -104,7 +104,7 @@ func TestEpoch(t *testing.T) {
 	}
 }
 
-// The cluster of the pod may be called anything, as long as it is alone.
+// TestEpochOfOneCluster checks that the pod's cluster may be renamed while it is the only one.
 func TestEpochOfOneCluster(t *testing.T) {
 	other := parsedDocument(t, "apiVersion: mca.tailplane.dev/v1alpha1\nkind: Config\nhome: x\nclusters: [{name: x, slot: 3, inCluster: true}]\n")
 	if err := CheckEpoch(document.Default(), other); err != nil {
@@ -116,7 +116,7 @@ func TestEpochOfOneCluster(t *testing.T) {
 	}
 }
 
-// Of many changes some are listed.
+// TestEpochOfManyRules checks that only some of many changes are listed.
 func TestEpochOfManyRules(t *testing.T) {
 	var rules strings.Builder
 	for i := range 600 {
@@ -136,8 +136,8 @@ func TestEpochOfManyRules(t *testing.T) {
 	}
 }
 
-// Law: where Moves finds nothing, no cluster that had objects of a collection is left
-// out of it, whichever rules there were.
+// Law: if Moves finds nothing, every cluster that had objects of a collection is still part of it, for any
+// rules.
 func TestNothingMovesUnsaid(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
@@ -208,7 +208,7 @@ func TestRetargeted(t *testing.T) {
 		"/api/v1/namespaces/b/pods": true,
 		"/api/v1/namespaces/c/pods": false,
 		"/api/v1/nodes":             false,
-		"/api/v1/pods":              false, // merged, before and now: its positions are vectors
+		"/api/v1/pods":              false, // merged before and now: its positions are vectors
 	} {
 		u, err := url.Parse(target)
 		if err != nil {
@@ -279,8 +279,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A reload reads a document, compares it with the one before and makes it ready:
-// 50 ms at most.
+// BenchmarkReload parses a configuration, compares it with the previous one and compiles it. The budget is 50
+// ms.
 func BenchmarkReload(b *testing.B) {
 	var rules strings.Builder
 	for i := range 1000 {

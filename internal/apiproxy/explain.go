@@ -7,8 +7,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// An Explanation is a decision, for people and programs: what was asked, who
-// serves it and why.
+// Explanation describes a routing decision for people and programs: the request, the clusters that serve it,
+// and the reason.
 type Explanation struct {
 	NonResource bool   `json:"nonResource,omitempty"`
 	Verb        string `json:"verb"`
@@ -23,24 +23,24 @@ type Explanation struct {
 	Rule     string            `json:"rule,omitempty"`
 	Why      string            `json:"why"`
 	Clusters []ExplainedMember `json:"clusters,omitempty"`
-	Place    string            `json:"place,omitempty"` // where a new object is made, if its body was given
+	Place    string            `json:"place,omitempty"` // the cluster that would create the object, if the caller gave a body
 	PlaceWhy string            `json:"placeWhy,omitempty"`
-	Status   int               `json:"status,omitempty"` // of a refusal
+	Status   int               `json:"status,omitempty"` // HTTP status of a refusal
 	Message  string            `json:"message,omitempty"`
 	Warnings []string          `json:"warnings,omitempty"`
 }
 
-// An ExplainedMember is one cluster of a decision.
+// ExplainedMember is one cluster of a decision.
 type ExplainedMember struct {
 	Name       string   `json:"name"`
 	Slot       int      `json:"slot"`
-	Namespaces []string `json:"namespaces,omitempty"` // of a union: those that rules give it
-	Others     bool     `json:"others,omitempty"`     // of a union: and all that no rule names
+	Namespaces []string `json:"namespaces,omitempty"` // of a union: the namespace patterns that rules assign to it
+	Others     bool     `json:"others,omitempty"`     // of a union: it also has all namespaces that no rule names
 }
 
-// Explain says what becomes of a request. body and contentType are those of the
-// request; without a body, what depends on it is said to. Who has an object of a
-// spread, and which cluster is up, only the running adapter knows.
+// Explain returns how the adapter would route a request. body and contentType are those of the request.
+// Without a body, Explain reports that the decision depends on the body. Explain does not know which member
+// of a spread holds an object or which clusters are up; only the running adapter knows both.
 func (t *Table) Explain(method string, u *url.URL, userAgent, contentType string, body []byte) Explanation {
 	r, err := Parse(method, u)
 	if err != nil {
@@ -101,18 +101,18 @@ func refusedWith(e Explanation, err error) Explanation {
 	return e
 }
 
-// A Report says what is wrong with a document.
+// Report lists the errors and warnings of a configuration.
 type Report struct {
 	Valid    bool               `json:"valid"`
 	Errors   []document.Finding `json:"errors,omitempty"`
 	Warnings []document.Finding `json:"warnings,omitempty"`
-	// Moves is what it moves or takes away from what the previous document gave,
-	// if its epoch is not higher, as it has to be then.
+	// Moves lists the differences from the previous configuration that require a higher epoch. It is set only
+	// if both have the same epoch.
 	Moves []string `json:"moves,omitempty"`
 }
 
-// Validate checks a document, and against the one before it if there is one: nil
-// if there is none. A previous document that is itself refused is an error.
+// Validate checks a configuration. If previous is not nil, it also checks whether doc may follow it. It
+// returns an error if previous itself is invalid.
 func Validate(doc, previous []byte) (Report, error) {
 	d, warnings, err := document.Parse(doc)
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/jsonscan"
 )
 
-// MaxBody is the largest body that is looked into, in bytes: what the API server
-// takes by default.
+// MaxBody is the largest request body that the adapter inspects, in bytes. It is the API server's default
+// limit.
 const MaxBody = 3 << 20
 
-// maxYAML is the largest body of YAML that is not JSON: a tree of YAML needs up to
-// a hundred times its size, and no cluster keeps larger objects.
+// maxYAML is the largest YAML body in bytes that is not JSON. A YAML node tree needs up to a hundred times
+// the size of its text, and clusters do not store larger objects.
 const maxYAML = 1 << 20
 
-// An Object is what decides where a new object is made, read from its body.
+// Object holds the fields of a request body that decide where a new object is created.
 type Object struct {
 	APIVersion, Kind              string
 	Namespace, Name, GenerateName string
 	Labels, Annotations           map[string]string
 	OwnerReferences               []OwnerReference
-	Involved                      *Reference  // of an Event: what it is about
-	Attributes                    *Attributes // of a review; nil: it asks about no resource
-	ReviewNamespace               string      // of a review of rules
+	Involved                      *Reference  // of an Event: the object that it is about
+	Attributes                    *Attributes // of an access review; nil: it has no resource attributes
+	ReviewNamespace               string      // of a SelfSubjectRulesReview
 }
 
-// An OwnerReference names an object by which another one lives.
+// OwnerReference is an entry of metadata.ownerReferences.
 type OwnerReference struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -42,14 +42,14 @@ type OwnerReference struct {
 	Controller bool   `json:"controller"`
 }
 
-// A Reference names an object.
+// Reference names an object.
 type Reference struct {
 	APIVersion, Kind, Namespace, Name, UID string
 }
 
-// Anchor returns the object beside which o has to be: what an Event is about,
-// else the controller that owns it, else its first owner, whose namespace is that
-// of the request and not said.
+// Anchor returns the object that must be in the same cluster as o. For an Event it is the involved object.
+// Otherwise it is the controlling owner, or the first owner if none controls. An owner reference has no
+// namespace: its namespace is that of the request.
 func (o *Object) Anchor() (Reference, bool) {
 	if o.Involved != nil {
 		return *o.Involved, o.Involved.Name != ""
@@ -62,10 +62,9 @@ func (o *Object) Anchor() (Reference, bool) {
 	return Reference{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID}, true
 }
 
-// Peek reads of a body what decides where it goes, and changes nothing. It reads
-// JSON, YAML and Kubernetes' protobuf, as exactly as the API server; a field that
-// is there twice is refused, for two readers may take either (AD-04). The error
-// is a *[Refusal].
+// Peek reads the fields of a body that decide its routing, without changing the body. It reads JSON, YAML and
+// Kubernetes protobuf as strictly as the API server. It refuses a duplicate field, because two readers may
+// each use a different one (AD-04). The error is a *[Refusal].
 func Peek(body []byte, contentType, contentEncoding string) (*Object, error) {
 	o, refusal := peek(body, contentType, contentEncoding)
 	if refusal != nil {
@@ -81,7 +80,7 @@ func peek(body []byte, contentType, contentEncoding string) (*Object, *Refusal) 
 	if contentEncoding != "" && contentEncoding != "identity" {
 		return nil, refuse(http.StatusUnsupportedMediaType, "a body in encoding %.40q cannot be looked into", contentEncoding)
 	}
-	media := "application/json" // what the API server takes a body without a type for
+	media := "application/json" // the API server's default for a body without a Content-Type
 	if contentType != "" {
 		var err error
 		if media, _, err = mime.ParseMediaType(contentType); err != nil {
@@ -93,7 +92,7 @@ func peek(body []byte, contentType, contentEncoding string) (*Object, *Refusal) 
 		return peekJSON(body)
 	case "application/yaml", "application/apply-patch+yaml":
 		if t := bytes.TrimLeft(body, " \t\r\n"); len(t) > 0 && t[0] == '{' && json.Valid(body) {
-			return peekJSON(body) // it means the same, and is read in less memory
+			return peekJSON(body) // the result is the same, and JSON parsing needs less memory
 		}
 		if len(body) > maxYAML {
 			return nil, refuse(http.StatusRequestEntityTooLarge, "the body is YAML of more than %d bytes; send JSON", maxYAML)
@@ -169,7 +168,7 @@ func (o *Object) metadata(b []byte) error {
 	})
 }
 
-// Read fills r with what a valid document of JSON says.
+// Read sets r from a valid JSON object.
 func (r *OwnerReference) Read(b []byte) error {
 	return jsonscan.Members("ownerReferences", b, func(key string, value []byte) error {
 		switch key {
@@ -230,8 +229,8 @@ func (o *Object) reviewSpec(b []byte) error {
 	})
 }
 
-// jsonOf returns what decides of a YAML document, as JSON. What is there twice
-// stays there twice.
+// jsonOf converts the fields of a YAML document that matter for routing to JSON. It keeps duplicate fields,
+// so that the JSON reader refuses them.
 func jsonOf(body []byte) ([]byte, *Refusal) {
 	d := yaml.NewDecoder(bytes.NewReader(body))
 	var n, second yaml.Node
@@ -248,7 +247,7 @@ func jsonOf(body []byte) ([]byte, *Refusal) {
 	return b.Bytes(), nil
 }
 
-// writeJSON writes a node. At the top the values that nobody looks at are left out.
+// writeJSON writes a node as JSON. At the top level it replaces values that no reader uses by null.
 func writeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *Refusal {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
 		return bad("line %d of the body has an anchor, an alias or a tag, which are not looked into", n.Line)
@@ -299,13 +298,13 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *Refusal {
 		case "!!bool":
 			b.WriteString(strings.ToLower(n.Value))
 		default:
-			b.WriteByte('0') // a number: nothing that is looked at is one
+			b.WriteByte('0') // a number; no field that matters is a number
 		}
 	}
 	return nil
 }
 
 func writeText(b *bytes.Buffer, s string) {
-	out, _ := json.Marshal(s) // a string always has a form
+	out, _ := json.Marshal(s) // marshalling a string cannot fail
 	b.Write(out)
 }

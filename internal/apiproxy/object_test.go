@@ -26,8 +26,7 @@ const (
 	protobufType = "application/vnd.kubernetes.protobuf"
 )
 
-// encoded returns an object of Kubernetes in the three encodings that are read,
-// made by Kubernetes' own encoders.
+// encoded returns an object in the three encodings that Peek reads. It uses the encoders of Kubernetes.
 func encoded(t testing.TB, o runtime.Object) map[string][]byte {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -56,7 +55,7 @@ func encoded(t testing.TB, o runtime.Object) map[string][]byte {
 	return map[string][]byte{jsonType: j, yamlType: y, protobufType: p.Bytes()}
 }
 
-// AD-04: each encoding is read for what it says.
+// AD-04: Peek reads each encoding correctly.
 func TestPeek(t *testing.T) {
 	meta := metav1.ObjectMeta{Name: "a", Namespace: "b", Labels: map[string]string{"tier": "gold", "x": ""}, Annotations: map[string]string{PinKey: "east"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "c", UID: "1"}, {APIVersion: "batch/v1", Kind: "CronJob", Name: "d", UID: "2", Controller: new(true), BlockOwnerDeletion: new(false)}}}
@@ -96,7 +95,7 @@ func TestPeek(t *testing.T) {
 			}
 		}
 	}
-	// Keys are matched as they are written.
+	// Keys match exactly.
 	got, err := Peek([]byte(`{"Metadata":{"name":"wrong"},"metadata":{"Name":"wrong","name":"right","n\u0061mespace":"b"},"x":[{"metadata":{}},"}"],"y":1}`), "", "")
 	if err != nil || got.Name != "right" || got.Namespace != "b" {
 		t.Errorf("read %+v, %v", got, err)
@@ -106,7 +105,7 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// AD-04: what cannot be routed for certain is refused as the API server would.
+// AD-04: Peek refuses a body that cannot be routed with certainty, with the status that the API server uses.
 func TestPeekRefuses(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
@@ -159,8 +158,7 @@ func TestPeekRefuses(t *testing.T) {
 	}
 }
 
-// labelsTwice is so many labels that there is no room for them on the stack, one
-// of them twice.
+// labelsTwice returns more labels than the fixed-size buffer of the reader holds, with one duplicate.
 func labelsTwice() string {
 	var b strings.Builder
 	for _, c := range "abcdefghijklmnopqrstuvwxyz" {
@@ -169,7 +167,7 @@ func labelsTwice() string {
 	return b.String() + `"t":""`
 }
 
-// FuzzPeek holds that what is read as JSON is what a decoder of JSON reads.
+// FuzzPeek checks that Peek and a JSON decoder agree.
 func FuzzPeek(f *testing.F) {
 	for contentType, body := range encoded(f, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, InvolvedObject: corev1.ObjectReference{Name: "x"}}) {
 		f.Add(body, contentType)
@@ -187,7 +185,7 @@ func FuzzPeek(f *testing.F) {
 		if contentType != jsonType {
 			return
 		}
-		var generic map[string]any // whose keys are matched as they are written
+		var generic map[string]any // its keys match exactly
 		if err := json.Unmarshal(body, &generic); err != nil {
 			t.Fatalf("%q is read, and is not JSON: %v", body, err)
 		}

@@ -8,48 +8,47 @@ import (
 	"time"
 )
 
-// How much is learned, and for how long it is believed that nobody has an object.
+// Limits of Owners: the number of entries, and how long an entry that no cluster has the object stays valid.
 const (
 	maxOwners  = 50_000
 	absentTime = time.Second
 )
 
-// A Key is what an object is known by over all clusters.
+// Key identifies an object across all clusters.
 type Key struct {
 	Group, Resource, Namespace, Name string
 }
 
-// Key returns the key of the object that r is about.
+// Key returns the key of the object that r names.
 func (r *Request) Key() Key { return Key{r.Group, r.Resource, r.Namespace, r.Name} }
 
-// Owners is what is known about which member of a spread has an object: from
-// answers to creates, from gets, from lists and watches. An Owners is for one
-// document: another document begins with a new Owners.
+// Owners caches which member of a spread holds each object. Its sources are the responses to creates and
+// gets, lists and watches. An Owners belongs to one configuration; a new configuration starts with a new one.
 //
-// It holds two maps. New and used entries go to the current one. When that is full
-// it becomes the previous one, and the entries of the old previous map are dropped:
-// they were not used while half of the bound was learned.
+// It holds two maps. New and used entries go to the current map. When the current map is full, it becomes the
+// previous one, and the entries of the old previous map are dropped. Those entries were not used while half
+// of the limit was filled.
 type Owners struct {
 	seed maphash.Seed
-	half int // of the bound, the most that one map holds
+	half int // the most entries in one map: half of maxOwners
 
 	mu                sync.Mutex
-	current, previous map[uint64]owner // a hash is in one of them
+	current, previous map[uint64]owner // a hash is in at most one of them
 }
 
-// An owner is the cluster that has an object.
+// owner is the cluster that holds an object.
 type owner struct {
-	cluster string // "": no cluster has it, until the time
-	until   int64  // in ns since 1970
+	cluster string // "": no cluster has it; valid until the time in until
+	until   int64  // Unix time in nanoseconds
 }
 
-// NewOwners returns an Owners that knows nothing.
+// NewOwners returns an empty Owners.
 func NewOwners() *Owners {
 	return &Owners{seed: maphash.MakeSeed(), half: maxOwners / 2, current: map[uint64]owner{}, previous: map[uint64]owner{}}
 }
 
-// hash is of 64 bits. Two keys of one hash are so rare that the wrong member's
-// "not found", upon which all are asked, is the answer to them.
+// hash returns a 64-bit hash of k. Collisions are very rare. After one, the wrong member answers "not found"
+// and the adapter queries all members.
 func (o *Owners) hash(k Key) uint64 {
 	var h maphash.Hash
 	h.SetSeed(o.seed)
@@ -60,8 +59,8 @@ func (o *Owners) hash(k Key) uint64 {
 	return h.Sum64()
 }
 
-// Find returns the cluster that has the object. absent says that no cluster had it
-// less than a second ago. If neither is known, all members are to be asked.
+// Find returns the cluster that holds the object. absent reports that no cluster had it less than a second
+// ago. If cluster is "" and absent is false, the caller must query all members.
 func (o *Owners) Find(k Key, now time.Time) (cluster string, absent bool) {
 	h := o.hash(k)
 	o.mu.Lock()
@@ -80,11 +79,11 @@ func (o *Owners) Find(k Key, now time.Time) (cluster string, absent bool) {
 	return found.cluster, found.cluster == ""
 }
 
-// Learn notes that a cluster has the object.
+// Learn records that cluster has the object.
 func (o *Owners) Learn(k Key, cluster string) { o.note(k, owner{cluster: cluster}) }
 
-// Absent notes that no member has the object. It is believed for a second, and
-// only if all were asked.
+// Absent records that no member has the object. The entry is valid for one second. Callers must call it only
+// after all members answered.
 func (o *Owners) Absent(k Key, now time.Time) {
 	o.note(k, owner{until: now.Add(absentTime).UnixNano()})
 }
@@ -108,8 +107,8 @@ func (o *Owners) set(h uint64, is owner) {
 	o.current[h] = is
 }
 
-// Forget drops what is known of the object, if it is that the cluster has it:
-// the cluster said that it was deleted, or not found. "" is any cluster.
+// Forget drops the entry of the object if it names cluster, because that cluster reported the object as
+// deleted or not found. An empty cluster matches any.
 func (o *Owners) Forget(k Key, cluster string) {
 	h := o.hash(k)
 	o.mu.Lock()
@@ -121,36 +120,35 @@ func (o *Owners) Forget(k Key, cluster string) {
 	}
 }
 
-// Len returns how many objects something is known of.
+// Len returns the number of entries.
 func (o *Owners) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.current) + len(o.previous)
 }
 
-// An Answer is what a member said when it was asked whether it has an object.
+// Answer is a member's response to the query whether it has an object.
 type Answer struct {
 	Cluster string
-	Status  int   // of HTTP; 0: none came
-	Err     error // why none came; it goes to the log and not to the client
+	Status  int   // HTTP status; 0: no response
+	Err     error // why there was no response; for the log, not for the client
 }
 
-// A Verdict is what the answers of all members say together.
+// Verdict is the result of the answers of all members.
 type Verdict struct {
-	Owner string // who has the object; "" if nobody is known to
-	// Absent says that every member was asked and none has it: a create may go on,
-	// and anything else gets the first member's own "not found".
+	Owner string // the cluster that has the object; "" if none is known to
+	// Absent reports that every member answered and none has the object. A create may then proceed. For any
+	// other request the first member's own "not found" is the response.
 	Absent  bool
-	Unasked []string // the members that could not be asked
-	Refusal *Refusal // if there is neither an owner nor certainty that there is none
-	Warning string   // for the client; "": none
+	Unasked []string // members that did not answer
+	Refusal *Refusal // set if the owner is unknown and the object may still exist
+	Warning string   // for the client; "" if there is none
 }
 
-// Judge says who has an object. The answers are of all members, in their order.
-// prefer lets the first of several have it, where else that is a conflict. A
-// member that could not be asked may have it, so that it is never "not found"
-// then (AD-05); one that was found is not doubted for that, unless prefer would
-// have taken the silent one.
+// Judge combines the answers of all members, which must be in member order. If several members have the
+// object, that is a conflict unless prefer is set; then the first of them wins. A member that did not answer
+// may have the object, so the result is never "not found" in that case (AD-05). A found owner stands despite
+// a silent member, unless prefer is set and the silent member comes before it.
 func Judge(answers []Answer, prefer bool) Verdict {
 	var v Verdict
 	var have []string

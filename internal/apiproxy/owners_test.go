@@ -21,17 +21,17 @@ func TestOwners(t *testing.T) {
 	find(job, now, "", false)
 	o.Learn(job, "east")
 	find(job, now, "east", false)
-	find(job, now.Add(time.Hour), "east", false) // only what is absent is forgotten with time
+	find(job, now.Add(time.Hour), "east", false) // only absence expires
 	find(Key{"batch", "jobs", "na", ""}, now, "", false)
 	find(Key{"batch", "jobs", "", "na"}, now, "", false)
-	o.Forget(job, "west") // a late word of another cluster
+	o.Forget(job, "west") // a late report of another cluster
 	find(job, now, "east", false)
 	o.Forget(job, "east")
 	find(job, now, "", false)
 
 	o.Absent(job, now)
 	find(job, now.Add(999*time.Millisecond), "", true)
-	o.Learn(job, "west") // it was made
+	o.Learn(job, "west") // it was created
 	find(job, now, "west", false)
 	o.Absent(job, now)
 	find(job, now.Add(time.Second), "", false)
@@ -42,7 +42,7 @@ func TestOwners(t *testing.T) {
 
 	for i := range maxOwners + 10 {
 		o.Learn(Key{"", "pods", "n", fmt.Sprint(i)}, "east")
-		o.Find(Key{"", "pods", "n", "0"}, now) // asked for all the time
+		o.Find(Key{"", "pods", "n", "0"}, now) // used continuously
 	}
 	if o.Len() > maxOwners {
 		t.Errorf("%d entries, want at most %d", o.Len(), maxOwners)
@@ -51,7 +51,7 @@ func TestOwners(t *testing.T) {
 	find(Key{"", "pods", "n", "1"}, now, "", false)
 }
 
-// A look-up allocates nothing.
+// TestFindAllocatesNothing checks that a lookup does not allocate memory.
 func TestFindAllocatesNothing(t *testing.T) {
 	o := NewOwners()
 	k, now := Key{"batch", "jobs", "n", "a"}, time.Now()
@@ -61,7 +61,7 @@ func TestFindAllocatesNothing(t *testing.T) {
 	}
 }
 
-// AD-05, AD-07: what the members' answers mean.
+// AD-05, AD-07: the combined result of the members' answers.
 func TestJudge(t *testing.T) {
 	ok, gone, no, broken, silent := 200, 404, 403, 500, 0
 	for _, tt := range []struct {
@@ -81,7 +81,7 @@ func TestJudge(t *testing.T) {
 		{[3]int{gone, 401, gone}, false, "", 503, false},
 		{[3]int{gone, 302, gone}, false, "", 503, false},
 		{[3]int{silent, ok, gone}, false, "west", 0, false},
-		{[3]int{silent, ok, gone}, true, "", 503, false}, // east may have the one that is preferred
+		{[3]int{silent, ok, gone}, true, "", 503, false}, // east may have the preferred copy
 		{[3]int{gone, ok, silent}, true, "west", 0, false},
 		{[3]int{silent, silent, silent}, false, "", 503, false},
 		{[3]int{gone, no, gone}, false, "", 403, false},
@@ -126,15 +126,15 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// Law: what is found is what was told last. Entries are dropped only when there are
-// too many, and never one of those that were used last.
+// Law: Find returns the last reported owner. Entries are dropped only when there are too many, and never one
+// of the most recently used.
 func TestOwnersAreBounded(t *testing.T) {
 	const half, keys = 100, 500
 	random := rand.New(rand.NewPCG(1, 2))
 	now := time.Now()
 	o := NewOwners()
 	o.half = half
-	var order []int // the one that was used last comes first
+	var order []int // the most recently used one is first
 	has := map[int]string{}
 	clusters := []string{"east", "west"}
 	key := func(i int) Key { return Key{Resource: "pods", Name: fmt.Sprint(i)} }

@@ -15,35 +15,35 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// PinKey is the label or annotation by which an object says where it wants to be made.
+// PinKey is the label or annotation with which an object selects its cluster.
 const PinKey = "mca.tailplane.dev/cluster"
 
-// A Placement is where a new object is made.
+// Placement is the cluster where a new object is created.
 type Placement struct {
 	Cluster string
-	Why     string // a sentence
-	// Spilled says that the cluster it belongs to is down and this is the next.
+	Why     string // one sentence
+	// Spilled reports that the intended cluster is down and Cluster is the next one.
 	Spilled bool
 }
 
-// Surroundings are what decides about a new object beside itself.
+// Surroundings is the input of Place that does not come from the object.
 type Surroundings struct {
-	// Anchor is the cluster that has the object's anchor, see [Object.Anchor]; ""
-	// if it has none or nobody has it.
+	// Anchor is the cluster that has the object's anchor, see [Object.Anchor]. It is "" if the object has
+	// none, or if no cluster has it.
 	Anchor string
-	// Down says whether a cluster cannot be reached. Nil: none is down.
+	// Down reports whether a cluster is unreachable. Nil means that none is.
 	Down func(cluster string) bool
-	// Chance is a number from 0 up to 1, and Turn counts up with each new object:
-	// what strategies need that do not go by the name.
+	// Chance is a random number in [0, 1). Turn is a counter that increases with each new object. Strategies
+	// that do not use the name need them.
 	Chance float64
 	Turn   uint64
 }
 
-// Place says in which member of a spread the object of a create is made. What
-// decides first, holds: its pin, its owner (or what an Event is about), the rule's
-// places, the rule's strategy. The error is a *[Refusal].
+// Place returns the member of a spread that creates the object. The first of these that applies decides: the
+// owner or involved object, the pin, the rule's places, the rule's strategy. A pin overrides the involved
+// object of an Event. A pin that contradicts the owner's cluster is an error. The error is a *[Refusal].
 //
-// It is not asked about an object that exists: that stays where it is.
+// Callers must not use it for an existing object, which stays where it is.
 func Place(s *document.Spread, r *Request, o *Object, around Surroundings) (Placement, error) {
 	p, order, refusal := place(s, r, o, around)
 	if refusal != nil {
@@ -64,8 +64,8 @@ func Place(s *document.Spread, r *Request, o *Object, around Surroundings) (Plac
 	return Placement{}, refusal
 }
 
-// place returns where an object belongs, and in which order the members come if
-// that one is down; no order if there is no other.
+// place returns the cluster of an object and the order of the other members to try if that cluster is down.
+// The order is nil if no other cluster is allowed.
 func place(s *document.Spread, r *Request, o *Object, around Surroundings) (Placement, []string, *Refusal) {
 	pin, refusal := o.pin(s.Members)
 	if refusal != nil {
@@ -95,14 +95,14 @@ func place(s *document.Spread, r *Request, o *Object, around Surroundings) (Plac
 	return strategy(s, r, o, around)
 }
 
-// apart refuses an object whose owner is where it cannot be: the garbage collector
-// of another cluster would not know the owner, and delete the object.
+// apart returns the refusal for an object whose owner is in another cluster. The garbage collector of the
+// object's cluster would not find the owner and would delete the object.
 func apart(owner Reference, at, but string) *Refusal {
 	return refuse(http.StatusUnprocessableEntity, "its owner %s %s is in cluster %s, but %s: there it would be deleted as an orphan", owner.Kind, owner.Name, at, but)
 }
 
-// KeepTogether refuses an object that has to be in a cluster where its owner is not,
-// as anchor says; "" is nowhere known.
+// KeepTogether returns an error if the decision puts the object in another cluster than its owner. anchor is
+// the owner's cluster; "" means unknown.
 func (d *Decision) KeepTogether(o *Object, anchor string) error {
 	ref, ok := o.Anchor()
 	if !ok || o.Involved != nil || anchor == "" || anchor == d.Cluster || d.OwnerReferences != document.Follow {
@@ -111,7 +111,7 @@ func (d *Decision) KeepTogether(o *Object, anchor string) error {
 	return apart(ref, anchor, "rule "+d.Rule+" sends the object to "+d.Cluster)
 }
 
-// pin returns the cluster that the object names.
+// pin returns the cluster that the object selects by PinKey.
 func (o *Object) pin(members []string) (string, *Refusal) {
 	label, labelled := o.Labels[PinKey]
 	pin, annotated := o.Annotations[PinKey]
@@ -132,7 +132,7 @@ func (o *Object) pin(members []string) (string, *Refusal) {
 func strategy(s *document.Spread, r *Request, o *Object, around Surroundings) (Placement, []string, *Refusal) {
 	name := o.Name
 	if r.Name != "" {
-		name = r.Name // what the URL says, counts
+		name = r.Name // the name in the URL takes precedence
 	}
 	switch {
 	case s.Strategy == document.None:
@@ -147,9 +147,9 @@ func strategy(s *document.Spread, r *Request, o *Object, around Surroundings) (P
 	return Placement{Cluster: order[0], Why: "by its name, as the weights are"}, order[1:], nil
 }
 
-// Rendezvous returns the members of a spread that have a weight, in the order in
-// which an object prefers them. Every instance finds the same order, and a new
-// member takes only what prefers it.
+// Rendezvous returns the members of a spread that have a weight, in the order in which an object prefers
+// them. It uses weighted rendezvous hashing: every replica computes the same order, and a new member takes
+// only the objects that prefer it.
 func Rendezvous(s *document.Spread, group, resource, namespace, name string) []string {
 	type scored struct {
 		member string
@@ -161,9 +161,9 @@ func Rendezvous(s *document.Spread, group, resource, namespace, name string) []s
 		if w == 0 {
 			continue
 		}
-		// No name of Kubernetes has a NUL, so nothing else gives the same text.
+		// Kubernetes names contain no NUL, so the joined text is unambiguous.
 		sum := sha256.Sum256([]byte(strings.Join([]string{m, group, resource, namespace, name}, "\x00")))
-		// 53 bits, as a float has, and never 0 or 1.
+		// The 53 bits of a float64 mantissa, never 0 or 1.
 		u := (float64(binary.BigEndian.Uint64(sum[:8])>>11) + 0.5) / (1 << 53)
 		all = append(all, scored{m, -float64(w) / math.Log(u)})
 	}
@@ -183,8 +183,8 @@ func Rendezvous(s *document.Spread, group, resource, namespace, name string) []s
 	return order
 }
 
-// byChance returns the members that have a weight: the one that chance, a number
-// from 0 up to 1, falls on, and then those after it.
+// byChance returns the members that have a weight. The first one is chosen by chance, a number in [0, 1), in
+// proportion to the weights. The others follow in order.
 func byChance(s *document.Spread, chance float64) []string {
 	var order []string
 	sum := 0

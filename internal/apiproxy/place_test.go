@@ -44,7 +44,7 @@ func TestPlace(t *testing.T) {
 		spread *document.Spread
 		object Object
 		around Surroundings
-		want   string // the cluster, or the status and what is said
+		want   string // the cluster, or the status and a part of the message
 	}{
 		{"annotation", spread(places), Object{Annotations: pinned, Labels: map[string]string{"tier": "gold"}}, Surroundings{}, "north"},
 		{"label", spread(), Object{Labels: pinned}, Surroundings{}, "north"},
@@ -95,8 +95,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Without a name by chance, the next healthy member takes what spills; with a
-// name it is the next that the object prefers, at every instance.
+// TestSpill checks where objects spill. Without a name, the next healthy member gets the object. With a name,
+// it is the next member in the object's order of preference, on every replica.
 func TestSpill(t *testing.T) {
 	s := spread(func(s *document.Spread) { s.Create = "spill" })
 	r := &Request{Group: "batch", Resource: "jobs", Namespace: "n"}
@@ -110,8 +110,8 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// The weights are what is placed, an added member takes only what it is
-// preferred for, and the order is the same for ever: others have placed by it.
+// TestRendezvous checks that placements follow the weights, that an added member takes only the objects that
+// prefer it, and that the order never changes, because existing placements depend on it.
 func TestRendezvous(t *testing.T) {
 	s := spread(func(s *document.Spread) { s.Weights = map[string]int{"east": 70, "west": 30} })
 	counts := map[string]int{}

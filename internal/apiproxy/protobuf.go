@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// magic begins each body in Kubernetes' protobuf; a runtime.Unknown follows.
+// magic is the prefix of every Kubernetes protobuf body. A runtime.Unknown message follows it.
 var magic = []byte("k8s\x00")
 
-// parts is a protobuf message taken apart, by field; what is there more often
-// than a field may be is refused by who asks.
+// parts holds the fields of a protobuf message by number. Readers of a field that may occur only once must
+// refuse a repeated one.
 type parts map[protowire.Number][][]byte
 
-// takeApart reads the fields of a message that have a length; others have
-// nothing to say here, but for the truths.
+// takeApart reads the length-delimited and varint fields of a message. It reduces a varint to a boolean and
+// skips the other types.
 func takeApart(what string, b []byte) (parts, *Refusal) {
 	p := parts{}
 	for len(b) > 0 {
@@ -53,7 +53,7 @@ func takeApart(what string, b []byte) (parts, *Refusal) {
 	return p, nil
 }
 
-// one returns a field that may be there once; nil if it is not.
+// one returns a field that may occur at most once; nil if it is absent.
 func (p parts) one(what string, num protowire.Number) ([]byte, *Refusal) {
 	if len(p[num]) > 1 {
 		return nil, bad("%s is in the body twice", what)
@@ -67,7 +67,7 @@ func (p parts) one(what string, num protowire.Number) ([]byte, *Refusal) {
 	return []byte{}, nil
 }
 
-// A slot is a field of a message, and where its text goes.
+// slot is a field of a message and the variable that receives its text.
 type slot struct {
 	num  protowire.Number
 	name string
@@ -88,7 +88,7 @@ func (p parts) texts(slots ...slot) *Refusal {
 	return nil
 }
 
-// message takes apart a field that is a message; nil if it is not there.
+// message parses a field that is itself a message; nil if it is absent.
 func (p parts) message(what string, num protowire.Number) (parts, *Refusal) {
 	v, refusal := p.one(what, num)
 	if v == nil || refusal != nil {
@@ -97,8 +97,8 @@ func (p parts) message(what string, num protowire.Number) (parts, *Refusal) {
 	return takeApart(what, v)
 }
 
-// peekProtobuf reads the envelope and what decides of the object in it. Its field
-// numbers are those of Kubernetes' own generated.proto files.
+// peekProtobuf reads the envelope and the fields of the object that decide its routing. The field numbers
+// come from the generated.proto files of Kubernetes.
 func peekProtobuf(body []byte) (*Object, *Refusal) {
 	rest, ok := bytes.CutPrefix(body, magic)
 	if !ok {

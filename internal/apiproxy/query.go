@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// query fills in what the query says. Of a proxied request the query is for who
-// is behind the proxy.
+// query sets Params from the query string. The query of a proxied request belongs to the backend and is not
+// parsed.
 func (r *Request) query(raw string) *Refusal {
 	if raw == "" || r.Subresource == "proxy" {
 		return nil
@@ -35,8 +35,8 @@ func (r *Request) query(raw string) *Refusal {
 	return r.listParams(q)
 }
 
-// singular are the parameters that are read here. Kubernetes takes the first of
-// several, which others may not.
+// singular lists the parameters that the adapter reads. Kubernetes uses the first value of a repeated
+// parameter, and other readers may use another one, so a repeated one is refused.
 var singular = []string{"watch", "resourceVersion", "resourceVersionMatch", "limit", "continue", "sendInitialEvents",
 	"allowWatchBookmarks", "timeoutSeconds", "labelSelector", "fieldSelector"}
 
@@ -81,13 +81,13 @@ func (r *Request) listParams(q url.Values) *Refusal {
 	return nil
 }
 
-// nameable says whether an object can have the name: whether a path can.
+// nameable reports whether an object can have the name, which means that the name can be a path segment.
 func nameable(name string) bool {
 	return name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }
 
-// isTrue reads a truth as the API server does: what is there and is neither 0
-// nor false is true.
+// isTrue parses a boolean as the API server does: a parameter that is present and is neither 0 nor false is
+// true.
 func isTrue(q url.Values, key string) bool {
 	if !q.Has(key) {
 		return false

@@ -7,54 +7,53 @@ import (
 	"unicode/utf8"
 )
 
-// A Request is what one HTTP request asks of a Kubernetes API, read exactly as
-// the API server's own RequestInfo reads it. The zero value asks for nothing.
+// Request is a parsed Kubernetes API request, read exactly as the API server's RequestInfo reads it. The zero
+// value is no request.
 type Request struct {
-	// NonResource is a request for something that is no object, such as
-	// /version, /apis/apps/v1 or /openapi/v3; only Verb and Path are set then.
+	// NonResource marks a request for a path that is not a resource, such as /version, /apis/apps/v1 or
+	// /openapi/v3. Only Verb and Path are set then.
 	NonResource bool
-	// Verb is one of get, list, watch, create, update, patch, delete,
-	// deletecollection; of a non-resource request the method in lower case.
+	// Verb is one of get, list, watch, create, update, patch, delete, deletecollection. For a non-resource
+	// request it is the lower-case method.
 	Verb string
-	// Path is the decoded path, as it was asked for.
+	// Path is the decoded path of the request.
 	Path string
 
 	Group       string // "" is the core group
 	Version     string
 	Resource    string // plural, such as "pods"
 	Subresource string // such as "log"; "" is the object itself
-	// Namespace is "" for what is not in a namespace, and for all namespaces. Of
-	// the Namespace object "x" it is "x".
+	// Namespace is "" for cluster-scoped resources and for all namespaces. For the Namespace object "x" it is
+	// "x".
 	Namespace string
-	// Name is the object's, also where a list or watch selects it by
-	// metadata.name; "" is a collection.
+	// Name is the name of the object, also if a list or watch selects it by metadata.name. "" is a
+	// collection.
 	Name string
-	// Tail is what follows a subresource, as it was sent, still escaped and with
-	// its leading slash: the path of a proxied request, for the most part.
+	// Tail is the path after the subresource as the client sent it: still escaped, with its leading slash. It
+	// is mostly the path of a proxied request.
 	Tail string
-	// WatchPrefix says that the watch was asked for with the old /watch/ in the path.
+	// WatchPrefix reports that the path has the deprecated /watch/ prefix.
 	WatchPrefix bool
 
 	Params Params
 }
 
-// Params are the query parameters that decide how a request is served. Those of
-// lists are set for list, watch and deletecollection only.
+// Params are the query parameters that affect routing and merging. The list parameters are set only for list,
+// watch and deletecollection.
 type Params struct {
 	ResourceVersion      string
-	ResourceVersionMatch string // "", "Exact" or "NotOlderThan", or what the server will refuse
-	Limit                int64  // 0: none
+	ResourceVersionMatch string // "", "Exact", "NotOlderThan", or an invalid value that the server refuses
+	Limit                int64  // 0: no limit
 	Continue             string
-	SendInitialEvents    *bool // nil: not said
+	SendInitialEvents    *bool // nil: not set
 	AllowWatchBookmarks  bool
-	TimeoutSeconds       *int64 // nil: not said
-	LabelSelector        string // it parses
-	FieldSelector        string // it parses
+	TimeoutSeconds       *int64 // nil: not set
+	LabelSelector        string // valid
+	FieldSelector        string // valid
 	DryRun               bool
 }
 
-// Collection says whether the request is about many objects: what a rule that
-// spreads them has to merge, or to refuse.
+// Collection reports whether the request is for many objects. A spread must merge or refuse such a request.
 func (r *Request) Collection() bool {
 	switch r.Verb {
 	case "list", "deletecollection":
@@ -65,12 +64,11 @@ func (r *Request) Collection() bool {
 	return false
 }
 
-// Parse reads a request line. What could be read in two ways is refused with
-// status 400: an escaped slash, an empty or dotted segment, a control character,
-// a query that does not parse. Only what follows a proxy subresource is the
-// business of who is behind it (PX-10).
+// Parse parses a request line. It refuses with status 400 everything that two readers could read differently:
+// an escaped slash, an empty or dot segment, a control character, an invalid query. It does not check the
+// path after a proxy subresource, which belongs to the backend (PX-10).
 //
-// A HEAD is a GET. The error is a *[Refusal].
+// Parse treats HEAD as GET. The error is a *[Refusal].
 func Parse(method string, u *url.URL) (Request, error) {
 	r, refusal := parse(method, u)
 	if refusal != nil {
@@ -105,9 +103,8 @@ func parse(method string, u *url.URL) (Request, *Refusal) {
 	return r, r.query(u.RawQuery)
 }
 
-// segments splits and decodes an escaped path, and says of each segment where in
-// raw it ends. It stops after a proxy subresource, whose tail is nobody's
-// business here.
+// segments splits and decodes an escaped path. ends has the offset in raw of the end of each segment. It
+// stops after a proxy subresource, whose tail the adapter does not read.
 func segments(raw string) (parts []string, ends []int, _ *Refusal) {
 	parts, ends = make([]string, 0, 8), make([]int, 0, 8)
 	for at := 1; at < len(raw); {
@@ -130,8 +127,8 @@ func segments(raw string) (parts []string, ends []int, _ *Refusal) {
 	return parts, ends, nil
 }
 
-// readable refuses a segment that somebody between here and the object may read
-// in another way. Kubernetes allows no name with a slash or a percent sign.
+// readable refuses a segment that a server between the adapter and the object could read differently.
+// Kubernetes names contain no slash and no percent sign.
 func readable(part string) *Refusal {
 	switch {
 	case part == "":
@@ -151,14 +148,14 @@ func readable(part string) *Refusal {
 	return nil
 }
 
-// proxied says whether the last of parts is the proxy subresource of an object.
+// proxied reports whether the last of parts is the proxy subresource of an object.
 func proxied(parts []string) bool {
 	i := firstOfResource(parts)
 	return i > 0 && len(parts)-i == 3
 }
 
-// firstOfResource returns the index of the resource among the segments of a
-// path, or 0 if the path has none (yet).
+// firstOfResource returns the index of the resource among the segments of a path. It returns 0 if there is no
+// resource (yet).
 func firstOfResource(parts []string) int {
 	i := 0
 	switch {
@@ -180,7 +177,7 @@ func firstOfResource(parts []string) int {
 	return i
 }
 
-// take fills in what the path says; false if it is no path of a resource.
+// take sets the fields that come from the path. It returns false if the path is not a resource path.
 func (r *Request) take(method, raw string, parts []string, ends []int) (bool, *Refusal) {
 	i := 0
 	switch {
@@ -215,13 +212,13 @@ func (r *Request) take(method, raw string, parts []string, ends []int) (bool, *R
 	if len(parts) > i+2 {
 		r.Subresource, r.Tail = parts[i+2], raw[ends[i+2]:]
 		if r.Subresource != "proxy" && r.Tail == "/" {
-			r.Tail = "" // as the API server does, which cuts slashes at the end
+			r.Tail = "" // as the API server, which trims trailing slashes
 		}
 	}
 	switch method {
 	case http.MethodGet, http.MethodHead:
 		if r.Verb = "get"; r.Name == "" {
-			r.Verb = "list" // or watch, as the query says
+			r.Verb = "list" // or watch, depending on the query
 		}
 	case http.MethodPost:
 		r.Verb = "create"
@@ -242,8 +239,8 @@ func (r *Request) take(method, raw string, parts []string, ends []int) (bool, *R
 	return true, nil
 }
 
-// URLPath returns the path of r as clients write it: escaped, without an old
-// /watch/ prefix, with the tail as it was sent.
+// URLPath returns the path of r as clients write it: escaped, without the deprecated /watch/ prefix, with the
+// tail as sent.
 func (r *Request) URLPath() string {
 	if r.NonResource {
 		return (&url.URL{Path: r.Path}).EscapedPath()
@@ -261,7 +258,7 @@ func (r *Request) URLPath() string {
 		segment(&b, r.Namespace)
 	}
 	segment(&b, r.Resource)
-	if r.Name != "" && !r.Collection() { // that of a collection is in its selector
+	if r.Name != "" && !r.Collection() { // the name of a collection is in its field selector
 		segment(&b, r.Name)
 	}
 	if r.Subresource != "" {
@@ -271,8 +268,8 @@ func (r *Request) URLPath() string {
 	return b.String()
 }
 
-// Object returns the GET of the object that r is about: r without its
-// subresource, tail and parameters. It must have a name.
+// Object returns the GET request for the object of r: without subresource, tail and parameters. r must have a
+// name.
 func (r *Request) Object() Request {
 	o := Request{Verb: "get", Group: r.Group, Version: r.Version, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name}
 	p := o.URLPath()

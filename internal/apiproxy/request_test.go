@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// parseTarget reads the target of a request line.
+// parseTarget parses the target of a request line.
 func parseTarget(target string) (*url.URL, error) { return url.ParseRequestURI(target) }
 
-// parsed reads a target as a server does.
+// parsed parses a target as a server does.
 func parsed(t *testing.T, method, target string) (Request, error) {
 	t.Helper()
 	u, err := url.ParseRequestURI(target)
@@ -25,7 +25,7 @@ func parsed(t *testing.T, method, target string) (Request, error) {
 func TestParse(t *testing.T) {
 	for _, tt := range []struct {
 		method, target string
-		want           Request // but for Path
+		want           Request // except Path
 		why            string
 	}{
 		{"GET", "/", Request{NonResource: true, Verb: "get"}, "the root"},
@@ -89,7 +89,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// PX-08, PX-10: what can be read in two ways is refused.
+// PX-08, PX-10: Parse refuses ambiguous requests.
 func TestParseRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		method, target string
@@ -141,7 +141,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that what is accepted means the same when it is written anew.
+// FuzzParse checks that an accepted request keeps its meaning when URLPath writes it again.
 func FuzzParse(f *testing.F) {
 	for _, target := range []string{"/", "/api/v1/pods?watch=1", "/apis/apps/v1/namespaces/a/deployments/b/scale", "/api/v1/namespaces/a/pods/b/proxy/..%2f",
 		"/api/v1/watch/namespaces/a/pods", "/api/v1/namespaces/a/status", "/api/v1/pods?fieldSelector=metadata.name%3Db&limit=1", "/api/v1/nodes/%3f/"} {
@@ -168,7 +168,7 @@ func FuzzParse(f *testing.F) {
 		}
 		u2.RawQuery = u.RawQuery
 		if r.WatchPrefix {
-			return // its path says what the query need not
+			return // its path implies watch, so the query may lack it
 		}
 		r2, err := Parse(method, u2)
 		if err != nil {
@@ -193,7 +193,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// The object of a request is what one looks for before it is changed.
+// TestObject checks the request for the object itself, which precedes a change of it.
 func TestObject(t *testing.T) {
 	for target, want := range map[string]string{
 		"/api/v1/namespaces/a/pods/b/exec?command=x":                       "/api/v1/namespaces/a/pods/b",

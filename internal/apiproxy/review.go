@@ -7,12 +7,12 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// Attributes are what a review of authorization.k8s.io asks about.
+// Attributes are the resource attributes of an authorization.k8s.io review.
 type Attributes struct {
 	Verb, Group, Resource, Subresource, Namespace, Name string
 }
 
-// isReview says whether r asks what somebody may do.
+// isReview reports whether r is an access review.
 func isReview(r *Request) bool {
 	if r.Group != "authorization.k8s.io" || r.Verb != "create" || r.Subresource != "" {
 		return false
@@ -24,8 +24,8 @@ func isReview(r *Request) bool {
 	return false
 }
 
-// review sends a review to whoever would serve what it asks about. A review
-// without attributes of a resource is home's.
+// review routes an access review to the clusters that would serve the request under review. A review without
+// resource attributes goes to the home cluster.
 func (t *Table) review(r *Request, o *Object, agent string) Decision {
 	if r.Resource == "selfsubjectrulesreviews" {
 		return t.rulesReview(o, agent)
@@ -36,7 +36,7 @@ func (t *Table) review(r *Request, o *Object, agent string) Decision {
 	}
 	q := question{verb: a.Verb, group: a.Group, resource: a.Resource, subresource: a.Subresource, namespace: a.Namespace, name: a.Name, agent: agent}
 	if document.BuiltinScope(q.group, q.resource) == document.ClusterWide {
-		q.namespace = "" // kubectl says one of everything
+		q.namespace = "" // kubectl sets a namespace for cluster-scoped resources too
 	}
 	if q.isNamespace() {
 		q.namespace = q.name
@@ -57,15 +57,14 @@ func (t *Table) review(r *Request, o *Object, agent string) Decision {
 	return d
 }
 
-// rulesReview sends the question what one may do in a namespace to the cluster
-// that has the namespace.
+// rulesReview routes a SelfSubjectRulesReview to the cluster that has the namespace.
 func (t *Table) rulesReview(o *Object, agent string) Decision {
 	q := question{verb: "*", group: "*", resource: "*", namespace: o.ReviewNamespace, agent: agent}
 	members, refused := t.may(&q)
 	if refused != nil || len(members) == 0 {
 		return t.home("no cluster has the whole namespace")
 	}
-	last := members[len(members)-1] // of a rule for the whole namespace, or home
+	last := members[len(members)-1] // the cluster of a rule for the whole namespace, or home
 	d := Decision{Kind: Single, Cluster: last, Review: true, Why: "it has the namespace, but for what rules take out of it"}
 	if len(members) > 1 {
 		d.Warnings = []string{"only of cluster " + last + "; other rules send parts of the namespace to " + strings.Join(members[:len(members)-1], ", ")}
@@ -73,7 +72,7 @@ func (t *Table) rulesReview(o *Object, agent string) Decision {
 	return d
 }
 
-// certainty says how sure it is that a rule is about what a review asks.
+// certainty is how certainly a rule applies to the request under review.
 type certainty int
 
 const (
@@ -82,9 +81,9 @@ const (
 	surely
 )
 
-// may returns who could serve what q asks, in the order of the rules. q may have
-// "*" as verb, group or resource, and no namespace for all of them. A rule that
-// surely refuses it, before any that may serve it, is the answer.
+// may returns the clusters that could serve q, in the order of the rules. q may have "*" as verb, group or
+// resource; an empty namespace means all namespaces. If a rule surely refuses q before any other rule may
+// serve it, may returns that decision as refused.
 func (t *Table) may(q *question) (members []string, refused *Decision) {
 	scope := document.Unknown
 	if q.resource != "*" && q.group != "*" {
@@ -103,7 +102,7 @@ func (t *Table) may(q *question) (members []string, refused *Decision) {
 			if sure == surely && len(members) == 0 {
 				return nil, &r.decision
 			}
-			continue // a part of it is refused, or of what is left
+			continue // the rule refuses only a part of it
 		}
 		for _, c := range r.decision.Clusters() {
 			if !slices.Contains(members, c) {
@@ -126,7 +125,7 @@ func (t *Table) may(q *question) (members []string, refused *Decision) {
 	return members, nil
 }
 
-// about says whether a rule is about what a review asks.
+// about returns how certainly a rule applies to the request under review.
 func (q *question) about(m *document.Match, scope document.Scope) certainty {
 	all := surely
 	for _, c := range []certainty{oneOf(m.APIGroups, q.group), oneOf(m.Verbs, q.verb), q.aboutResource(m, scope), q.aboutNamespace(m, scope), aboutName(m.Names, q.name)} {

@@ -9,54 +9,54 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// A Kind is a kind of decision.
+// Kind is the kind of a decision.
 type Kind string
 
-// The kinds.
+// The kinds of decisions.
 const (
-	Home   Kind = "home"   // Cluster serves it, because no rule is about it
+	Home   Kind = "home"   // Cluster serves it, because no rule matches
 	Single Kind = "single" // Cluster serves it
-	Spread Kind = "spread" // a collection is merged of Members; an object is where its owner is, see [Place] and [Owners]
-	Union  Kind = "union"  // it is merged of Members, each with the namespaces that are its own
-	Deny   Kind = "deny"   // Refusal is the answer
-	Body   Kind = "body"   // the object decides: [Peek] at it and ask again
+	Spread Kind = "spread" // merged from Members; one object is in its owner's cluster, see [Place] and [Owners]
+	Union  Kind = "union"  // the response merges all Members, each with its own namespaces
+	Deny   Kind = "deny"   // Refusal is the response
+	Body   Kind = "body"   // the routing depends on the body: the caller must [Peek] and call Route again
 )
 
-// A Decision says who serves a request, and why.
+// Decision is the result of routing: which clusters serve a request, and why.
 type Decision struct {
 	Kind    Kind
 	Cluster string   // of Home and Single
-	Members []Member // of Spread and Union, in the order in which one is preferred
-	Rule    string   // the rule's name; "": none
-	Why     string   // a sentence
+	Members []Member // of Spread and Union, in order of preference
+	Rule    string   // the name of the rule; "" if none
+	Why     string   // one sentence
 	Refusal *Refusal // of Deny
-	// Spread is the rule's, of kind Spread.
+	// Spread is the spread of the rule, if Kind is Spread.
 	Spread *document.Spread
-	// OwnerReferences of what is written; "" is the business of the cluster. Of a
-	// collection in all namespaces it is Shelter if that is so of some of them.
+	// OwnerReferences is how to treat owner references in written objects; "" leaves them to the cluster. For
+	// a collection in all namespaces it is Shelter if it is Shelter for any namespace.
 	OwnerReferences document.OwnerReferences
-	// Overlap says that two members may have an object of one name.
+	// Overlap reports that two members may have an object with the same name.
 	Overlap bool
-	// Review says that a review is asked of all members, and is allowed only if
-	// all allow it. A refusal of a review is its answer "no".
+	// Review marks an access review. The adapter sends it to all members and allows only what all of them
+	// allow. A Refusal then becomes a review response "not allowed".
 	Review bool
-	// MustExist is not nil if the request may create what it updates and a rule
-	// forbids that: it is the answer if the object is not there.
+	// MustExist is set if the request may create the object that it updates and a rule forbids the creation.
+	// It is the response if the object does not exist.
 	MustExist *Refusal
 	// Warnings are for the client.
 	Warnings []string
 }
 
-// A Member is a cluster that has a part of what is merged.
+// Member is a cluster that holds a part of a merged response.
 type Member struct {
 	Cluster    string
-	Namespaces *Namespaces // nil: all it has
+	Namespaces *Namespaces // nil: all objects of the cluster
 }
 
-// Merged says whether the answer is put together of several clusters'.
+// Merged reports whether the response combines the responses of several clusters.
 func (d *Decision) Merged() bool { return d.Kind == Spread || d.Kind == Union }
 
-// Clusters returns the names of the clusters that may be asked.
+// Clusters returns the names of the clusters that may receive the request.
 func (d *Decision) Clusters() []string {
 	if d.Cluster != "" {
 		return []string{d.Cluster}
@@ -68,14 +68,14 @@ func (d *Decision) Clusters() []string {
 	return names
 }
 
-// Beside is what a request line does not say.
+// Beside holds the routing input that is not in the request line.
 type Beside struct {
 	UserAgent   string
 	ContentType string  // of the body
-	Object      *Object // in the body; nil: not looked at
+	Object      *Object // of the body; nil: not read yet
 }
 
-// Route decides who serves a request. It is pure.
+// Route decides which clusters serve a request. It is a pure function.
 func (t *Table) Route(r *Request, beside Beside) Decision {
 	if r.NonResource {
 		return t.home("it is no resource")
@@ -95,7 +95,7 @@ func (t *Table) Route(r *Request, beside Beside) Decision {
 	switch {
 	case q.isNamespace():
 		if q.namespace == "" {
-			q.namespace = q.name // of a list that selects one
+			q.namespace = q.name // of a list that selects one namespace by name
 		}
 	case r.Namespace != "":
 		q.namespaced = true
@@ -112,7 +112,7 @@ func (t *Table) Route(r *Request, beside Beside) Decision {
 	return d
 }
 
-// decide answers a question about one namespace, or about what is in none.
+// decide routes a request for one namespace or for a cluster-scoped resource.
 func (t *Table) decide(q *question) Decision {
 	i, peek, forbids := t.first(q)
 	switch {
@@ -138,7 +138,7 @@ func (t *Table) noDeleteCollection(rule string) Decision {
 
 func (t *Table) home(why string) Decision { return Decision{Kind: Home, Cluster: t.doc.Home, Why: why} }
 
-// unmatched is what becomes of what no rule is about.
+// unmatched returns the decision for requests that no rule matches.
 func (t *Table) unmatched() Decision {
 	if t.doc.Unmatched == document.UnmatchedRefuse {
 		return Decision{Kind: Deny, Why: "no rule is about it, and unmatched is refuse", Refusal: refuse(http.StatusForbidden,
@@ -147,8 +147,8 @@ func (t *Table) unmatched() Decision {
 	return t.home("no rule is about it")
 }
 
-// byBody prepares the question about a new object, and decides if the object
-// alone does.
+// byBody prepares the question for a create. It returns true if the decision depends only on the body, or if
+// the caller must read the body first.
 func (t *Table) byBody(r *Request, q *question, beside Beside) (Decision, bool) {
 	o := beside.Object
 	if isReview(r) && !t.lists(r) {
@@ -169,13 +169,13 @@ func (t *Table) byBody(r *Request, q *question, beside Beside) (Decision, bool) 
 			return Decision{Kind: Body, Why: "a rule may be about the namespace"}, true
 		}
 		if q.namespace = q.name; q.name == "" && q.generateName != "" {
-			q.namespace = q.generateName + "?????" // what it will be called, as far as rules can tell
+			q.namespace = q.generateName + "?????" // the future name, as precisely as rules can match it
 		}
 	}
 	return Decision{}, false
 }
 
-// lists says whether a rule lists the resource by its name.
+// lists reports whether a rule lists the resource by name.
 func (t *Table) lists(r *Request) bool {
 	x := t.named[r.Resource]
 	return x != nil && slices.ContainsFunc(x.all, func(i int32) bool {
@@ -184,8 +184,8 @@ func (t *Table) lists(r *Request) bool {
 	})
 }
 
-// acrossNamespaces decides about a collection that may be in all namespaces; false
-// if it is in none.
+// acrossNamespaces routes a collection across all namespaces. It returns false if the resource is
+// cluster-scoped, or if no rule splits it by namespace.
 func (t *Table) acrossNamespaces(r *Request, q *question) (Decision, bool) {
 	scope := t.scopeOf(r.Group, r.Resource)
 	q.namespaced, q.anyNamespace = scope != document.ClusterWide, true
@@ -194,7 +194,7 @@ func (t *Table) acrossNamespaces(r *Request, q *question) (Decision, bool) {
 		return Decision{}, false
 	}
 	var members []string
-	var left []string // what is denied
+	var left []string // the rules that deny a part
 	add := func(d *Decision) {
 		for _, c := range d.Clusters() {
 			if !slices.Contains(members, c) {
@@ -244,8 +244,8 @@ func (t *Table) acrossNamespaces(r *Request, q *question) (Decision, bool) {
 	return d, true
 }
 
-// union puts together what the rules give to several clusters. last is of the
-// namespaces that no rule names.
+// union combines the decisions for all namespaces. last is the decision for the namespaces that no rule
+// names.
 func (t *Table) union(q *question, last Decision, members, left []string, overlap bool) Decision {
 	rest := last.Clusters()
 	members = append(slices.DeleteFunc(members, func(c string) bool { return slices.Contains(rest, c) }), rest...)
@@ -261,7 +261,7 @@ func (t *Table) union(q *question, last Decision, members, left []string, overla
 	}
 	switch {
 	case len(members) == 0:
-		return last // everything is refused
+		return last // every namespace is refused
 	case len(members) == 1 && last.Kind != Deny && len(left) == 0:
 		return Decision{Kind: Single, Cluster: members[0], Why: "all rules that it may be about, and the default, name one cluster"}
 	case q.verb == "deletecollection":
@@ -280,21 +280,21 @@ func (t *Table) union(q *question, last Decision, members, left []string, overla
 	return d
 }
 
-// unknown refuses to guess whether a resource is in namespaces.
+// unknown refuses the request, because the scope of the resource is not known yet.
 func (t *Table) unknown(q *question) Decision {
 	r := refuse(http.StatusServiceUnavailable, "it is not known yet whether %s are in namespaces, which decides who has them", strings.TrimSuffix(q.resource+"."+q.group, "."))
 	r.RetryAfter = time.Second
 	return Decision{Kind: Deny, Why: "the scope of the resource is not known yet", Refusal: r}
 }
 
-// Namespaces are those of a union that are a member's own.
+// Namespaces is the set of namespaces that one member contributes to a union.
 type Namespaces struct {
 	table    *Table
 	question question
 	cluster  string
 }
 
-// Has says whether the objects of a namespace are to be taken from the member.
+// Has reports whether the member contributes the objects of namespace.
 func (n *Namespaces) Has(namespace string) bool {
 	q := n.question
 	q.namespace = namespace
@@ -306,8 +306,8 @@ func (n *Namespaces) Has(namespace string) bool {
 	return d.Cluster == n.cluster || slices.ContainsFunc(d.Members, func(m Member) bool { return m.Cluster == n.cluster })
 }
 
-// Patterns returns, in the order of the rules, the namespaces that rules give to
-// the member; rest says that it also has all that no rule names.
+// Patterns returns the namespace patterns that rules assign to the member, in rule order. rest reports that
+// the member also has every namespace that no rule names.
 func (n *Namespaces) Patterns() (patterns []string, rest bool) {
 	q := n.question
 	q.anyNamespace = true

@@ -9,40 +9,39 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// A Table is a document made ready to route by. It does not change.
+// Table is a configuration compiled for routing. Its fields do not change after NewTable.
 type Table struct {
 	doc   *document.Document
 	scope func(group, resource string) document.Scope
 	rules []rule
-	named map[string]*index // by resource: the rules that list it
-	wild  map[string]*index // by group, "*" for all: the rules that list no resources
+	named map[string]*index // rules that list the resource, by resource
+	wild  map[string]*index // rules that list no resources, by group; "*" is all groups
 	bodies
 }
 
-// bodies say for which creations a rule looks into the object.
+// bodies records which creates need the body for routing.
 type bodies struct {
-	namespaces bool // a rule may take a Namespace by its name
-	reviews    bool // there are rules at all
+	namespaces bool // a rule may match a Namespace by its name
+	reviews    bool // there is at least one rule
 }
 
-// A rule is one rule and what it decides.
+// rule is a rule of the configuration and its decision.
 type rule struct {
 	*document.Rule
 	decision Decision
 }
 
-// An index finds rules by namespace, in their order. A rule may be found in
-// several of its lists.
+// index finds rules by namespace, in rule order. A rule may be in several of its lists.
 type index struct {
-	all    []int32 // of rules that differ in nothing but their namespaces, the first
+	all    []int32 // the first of each set of rules that differ only in their namespaces
 	exact  map[string][]int32
-	prefix map[string][]int32 // by the longer end of a pattern, which is its beginning
-	suffix map[string][]int32 // or its end
-	rest   []int32            // of rules for all namespaces
-	// How long the keys of prefix and suffix are.
+	prefix map[string][]int32 // patterns by prefix, if the prefix is not shorter than the suffix
+	suffix map[string][]int32 // other patterns by suffix
+	rest   []int32            // rules for all namespaces
+	// The lengths of the keys of prefix and suffix.
 	prefixes, suffixes []int
 
-	seen map[string]bool // while it is made
+	seen map[string]bool // used only while NewTable runs
 }
 
 func (x *index) add(i int32, r *rule) {
@@ -84,7 +83,7 @@ func withLength(lengths []int, n int) []int {
 	return append(lengths, n)
 }
 
-// lists appends the lists of the rules that may be about a namespace; "" is none.
+// lists appends the lists of the rules that may match a namespace; "" means no namespace.
 func (x *index) lists(to [][]int32, namespace string) [][]int32 {
 	add := func(l []int32) {
 		if len(l) > 0 {
@@ -109,7 +108,7 @@ func (x *index) lists(to [][]int32, namespace string) [][]int32 {
 	return to
 }
 
-// at returns the index of a key, made if it is not there.
+// at returns the index of a key and creates it if needed.
 func at(indexes map[string]*index, key string) *index {
 	x := indexes[key]
 	if x == nil {
@@ -119,8 +118,8 @@ func at(indexes map[string]*index, key string) *index {
 	return x
 }
 
-// NewTable makes a document ready. The scope of resources that are not
-// Kubernetes' own is asked of scope, which may be nil and may change its mind.
+// NewTable compiles a configuration. scope returns the scope of resources that are not built into Kubernetes.
+// It may be nil, and its results may change over time.
 func NewTable(d *document.Document, scope func(group, resource string) document.Scope) *Table {
 	t := &Table{doc: d, scope: scope, rules: make([]rule, len(d.Rules)), named: map[string]*index{}, wild: map[string]*index{}}
 	t.reviews = len(d.Rules) > 0
@@ -152,15 +151,15 @@ func NewTable(d *document.Document, scope func(group, resource string) document.
 	return t
 }
 
-// about returns the indexes of the rules that may be about a resource; some may be nil.
+// about returns the indexes of the rules that may match a resource. Entries may be nil.
 func (t *Table) about(q *question) [3]*index {
 	return [3]*index{t.wild["*"], t.wild[q.group], t.named[q.resource]}
 }
 
-// Document returns the document of the table, which must not be changed.
+// Document returns the configuration of the table. Callers must not change it.
 func (t *Table) Document() *document.Document { return t.doc }
 
-// ruled returns what a rule decides.
+// ruled returns the decision of a rule.
 func ruled(r *document.Rule) Decision {
 	d := Decision{Rule: r.Name}
 	switch {
@@ -181,20 +180,20 @@ func ruled(r *document.Rule) Decision {
 	return d
 }
 
-// A question is what the rules are asked.
+// question is the input of rule matching.
 type question struct {
 	verb, group, resource, subresource string
 	namespace, name                    string
 	generateName                       string // of a new object without a name
 	agent                              string
-	namespaced                         bool // the resource is in namespaces
-	mayCreate                          bool // a patch or an update that makes what is not there
-	unnamed                            bool // a new object whose name was not looked at yet
-	anyNamespace                       bool // a matching rule need not be of the namespace
+	namespaced                         bool // the resource is namespaced
+	mayCreate                          bool // a patch or update that creates a missing object
+	unnamed                            bool // a new object whose name has not been read yet
+	anyNamespace                       bool // ignore the namespaces of the match
 }
 
-// matches says whether a rule is about a question. peek is true if that depends
-// on the object's name, which was not looked at.
+// matches reports whether a rule matches q. peek is true if the result depends on the name of the new object,
+// which has not been read yet.
 func (q *question) matches(m *document.Match, verb string) (yes, peek bool) {
 	switch {
 	case !q.anyNamespace && m.Namespaces != nil && (q.namespace == "" || !document.AnyOf(m.Namespaces, q.namespace)),
@@ -215,8 +214,8 @@ func (q *question) matches(m *document.Match, verb string) (yes, peek bool) {
 	return false, false
 }
 
-// resourceOf says whether the resource is one of a rule's. A rule that lists none
-// takes what is in its namespaces, and the Namespace objects themselves.
+// resourceOf reports whether a match selects the resource of q. A match without resources selects all
+// namespaced resources in its namespaces, and the Namespace objects themselves.
 func (q *question) resourceOf(m *document.Match) bool {
 	if m.Resources == nil {
 		return q.namespaced || m.Namespaces != nil && q.isNamespace() && q.namespace != ""
@@ -231,9 +230,9 @@ func (q *question) resourceOf(m *document.Match) bool {
 
 func (q *question) isNamespace() bool { return q.resource == "namespaces" && q.group == "" }
 
-// first returns the first rule that matches, or -1; peek if a rule before it
-// may, depending on the name. A rule that forbids to create what q may create is
-// noted in forbids.
+// first returns the index of the first rule that matches, or -1. peek reports that this rule matches only
+// depending on the object's name. forbids is the refusal of an earlier rule that denies the creation that q
+// may cause.
 func (t *Table) first(q *question) (at int, peek bool, forbids *Refusal) {
 	var few [24][]int32
 	lists := few[:0]
@@ -260,7 +259,7 @@ func (t *Table) first(q *question) (at int, peek bool, forbids *Refusal) {
 	}
 }
 
-// next takes the smallest of the heads of some ordered lists; -1 if all are empty.
+// next removes and returns the smallest head of several sorted lists, or -1 if all are empty.
 func next(lists [][]int32) int {
 	least, from := int32(-1), -1
 	for k := range lists {
@@ -275,7 +274,7 @@ func next(lists [][]int32) int {
 	return int(least)
 }
 
-// scopeOf returns what is known of a resource.
+// scopeOf returns the scope of a resource, as far as it is known.
 func (t *Table) scopeOf(group, resource string) document.Scope {
 	if s := document.BuiltinScope(group, resource); s != document.Unknown || t.scope == nil {
 		return s

@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// table reads the rules into a document of four clusters, of which home is the first.
+// table parses rules into a configuration with four clusters. The first one is home.
 func table(t testing.TB, rules string, options ...string) *Table {
 	t.Helper()
 	doc := "apiVersion: mca.tailplane.dev/v1alpha1\nkind: Config\nepoch: 7\nhome: here\nclusters:\n- {name: here, slot: 0, inCluster: true}\n"
@@ -29,7 +29,7 @@ func table(t testing.TB, rules string, options ...string) *Table {
 	return NewTable(d, scopes)
 }
 
-// scopes is what discovery would say of the custom resources of these tests.
+// scopes is the discovery of the custom resources in these tests.
 func scopes(group, resource string) document.Scope {
 	switch resource + "." + group {
 	case "widgets.example.com":
@@ -40,7 +40,7 @@ func scopes(group, resource string) document.Scope {
 	return document.Unknown
 }
 
-// summary is what a decision says, in a line.
+// summary returns a decision as one line.
 func summary(d *Decision) string {
 	switch d.Kind {
 	case Home, Single:
@@ -184,7 +184,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// A list that is not whole says so.
+// TestPartIsSaid checks that a partial list has a warning.
 func TestPartIsSaid(t *testing.T) {
 	for _, tt := range []struct {
 		table *Table
@@ -201,8 +201,8 @@ func TestPartIsSaid(t *testing.T) {
 	}
 }
 
-// Each namespace of a union is one cluster's, the one that a request in that
-// namespace goes to.
+// TestUnionIsAPartition checks that each namespace of a union belongs to one cluster, the one that serves
+// requests in that namespace.
 func TestUnionIsAPartition(t *testing.T) {
 	for _, rules := range []string{specRules,
 		"- {name: a, match: {namespaces: [\"a*\"]}, target: {cluster: east}}\n- {name: b, match: {namespaces: [\"*b\", ab]}, target: {cluster: west}}\n- {name: c, match: {namespaces: [c], verbs: [list]}, target: {deny: no}}\n- {name: d, match: {namespaces: [d]}, target: {cluster: here}}",
@@ -224,7 +224,7 @@ func TestUnionIsAPartition(t *testing.T) {
 	}
 }
 
-// What a rule forbids to create is not created by a patch or an update.
+// TestMustExist checks that a patch or update cannot create an object that a rule forbids to create.
 func TestMustExist(t *testing.T) {
 	tb := table(t, specRules+"\n- {name: no-roles, match: {resources: [roles], verbs: [create]}, target: {deny: \"no roles\"}}")
 	apply := Beside{ContentType: "application/apply-patch+yaml"}
@@ -297,8 +297,8 @@ func TestReviews(t *testing.T) {
 	}
 }
 
-// AD-04: the namespace of the URL decides, whatever the body says; the API server
-// refuses the one that differs.
+// AD-04: the namespace in the URL decides, not the one in the body. The API server refuses a body with
+// another namespace.
 func TestNamespaceOfTheURL(t *testing.T) {
 	tb := table(t, specRules)
 	for _, ns := range []string{"", "production", "batch"} {
@@ -317,7 +317,7 @@ func TestNamespaceOfTheURL(t *testing.T) {
 	}
 }
 
-// many is a document of 1,000 rules.
+// many returns a table with 1,000 rules.
 func many(b *testing.B, form string) *Table {
 	var rules []string
 	for i := range 1000 {
@@ -355,7 +355,7 @@ func BenchmarkRoute(b *testing.B) {
 	}
 }
 
-// The document that the specification shows routes as it says.
+// TestExampleDocument checks that the example of the specification routes as the specification describes.
 func TestExampleDocument(t *testing.T) {
 	b, err := os.ReadFile("document/testdata/config.yaml")
 	if err != nil {
@@ -371,7 +371,7 @@ func TestExampleDocument(t *testing.T) {
 	}
 }
 
-// The indexes find what reading all rules in order finds.
+// TestIndexesFindTheFirst checks that the indexes find the same rule as a linear search.
 func TestIndexesFindTheFirst(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(from ...string) string { return from[r.IntN(len(from))] }
@@ -396,7 +396,7 @@ func TestIndexesFindTheFirst(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, doc)
 			}
-			rules = append(rules, d.Rules[0]) // one by one, so that shadowed rules are among them
+			rules = append(rules, d.Rules[0]) // one at a time, so that shadowed rules are included
 		}
 		d := table(t, "").Document()
 		tb := NewTable(&document.Document{Home: d.Home, Clusters: d.Clusters, Unmatched: d.Unmatched, AllNamespaces: d.AllNamespaces, Rules: rules}, scopes)

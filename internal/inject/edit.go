@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// inject makes the patch, and the pod what the patch makes of it.
+// inject returns the patch and applies it to the pod.
 func (p *pod) inject(o Options) Patch {
 	want := build(p.wishes, o)
 	hash := want.hash()
@@ -29,8 +29,8 @@ func (p *pod) inject(o Options) Patch {
 	}
 	p.dropUnused(e)
 	if p.spec["automountServiceAccountToken"] != false {
-		// The pod's word wins over its ServiceAccount's: nothing mounts the real
-		// credential but we.
+		// The field of the pod overrides that of its ServiceAccount. Only the adapter may mount the real
+		// credential.
 		e.add(pointer("spec", "automountServiceAccountToken"), false)
 	}
 	if !same {
@@ -39,16 +39,16 @@ func (p *pod) inject(o Options) Patch {
 	return e.patch
 }
 
-// members is a list of objects that were looked at.
+// members returns a list of objects whose types have been checked.
 func members(list any) []map[string]any {
 	var f form
 	return f.objects(map[string]any{"": list}, "", "")
 }
 
-// A quality is what resources all containers but ours state.
+// quality summarises the resources of all containers except the adapter.
 type quality struct {
-	limited    bool // each has a limit of cpu
-	guaranteed bool // each has limits, and requests that are the same
+	limited    bool // each has a CPU limit
+	guaranteed bool // each has CPU and memory limits, and requests equal to them
 }
 
 func (p *pod) quality() quality {
@@ -70,7 +70,7 @@ func (p *pod) quality() quality {
 	return q
 }
 
-// fit gives the adapter resources with which the pod keeps its QoS class.
+// fit sets the adapter's resources so that the pod keeps its QoS class.
 func fit(c *container, q quality, standard Resources) {
 	if q.limited {
 		c.Resources.Limits.CPU = cmp.Or(standard.Limits.CPU, standard.Requests.CPU)
@@ -80,7 +80,7 @@ func fit(c *container, q quality, standard Resources) {
 	}
 }
 
-// editContainer makes our container the first of all.
+// editContainer makes the adapter the first init container.
 func (p *pod) editContainer(e *editor, want container, same bool) {
 	inits := members(p.spec["initContainers"])
 	at := slices.IndexFunc(inits, func(c map[string]any) bool { return c["name"] == containerName })
@@ -100,9 +100,9 @@ func (p *pod) editContainer(e *editor, want container, same bool) {
 	}
 }
 
-// upgrade returns what our container has to be. Variables and mounts that others
-// added beside ours are kept; so are resources that others set, unless the pod
-// would lose its QoS class.
+// upgrade returns the adapter's container, given the existing one. It keeps variables and mounts that others
+// have added. If same is set, it also keeps resources that others have set, unless the pod would lose its QoS
+// class.
 func upgrade(has map[string]any, want container, same bool) any {
 	next := tree(want).(map[string]any)
 	var f form
@@ -138,8 +138,8 @@ func equalQuantity(limit, need any) bool {
 	return l != nil && (need == nil || n != nil && n.Cmp(l) == 0)
 }
 
-// editVolumes puts our volumes there, the real credential first, and takes away
-// those that an older injection needed.
+// editVolumes adds the adapter's volumes, with the real credential first, and removes volumes that only an
+// older injection needed.
 func (p *pod) editVolumes(e *editor, want []volume) {
 	for i := len(members(p.spec["volumes"])) - 1; i >= 0; i-- {
 		name, _ := members(p.spec["volumes"])[i]["name"].(string)
@@ -166,7 +166,7 @@ func (p *pod) editVolumes(e *editor, want []volume) {
 	}
 }
 
-// lead makes a container find the adapter where it looks for the API server.
+// lead changes a container so that its clients connect to the adapter instead of the API server.
 func (p *pod) lead(e *editor, c map[string]any, want parts, at ...any) {
 	place := func(more ...any) string { return pointer(append(slices.Clone(at), more...)...) }
 	mounts := members(c["volumeMounts"])
@@ -196,7 +196,7 @@ func (p *pod) lead(e *editor, c map[string]any, want parts, at ...any) {
 				continue
 			}
 			there = true
-			if has["value"] != v.Value { // of an older injection
+			if has["value"] != v.Value { // from an older injection
 				e.replace(place("env", i), v)
 			}
 		}
@@ -208,14 +208,14 @@ func (p *pod) lead(e *editor, c map[string]any, want parts, at ...any) {
 		e.add(place("env"), missing)
 		return
 	}
-	// First of all, so that $(KUBERNETES_SERVICE_HOST) in a variable of the
-	// container means the adapter too.
+	// The variables come first, so that $(KUBERNETES_SERVICE_HOST) in another variable also resolves to the
+	// adapter.
 	for i, v := range missing {
 		e.add(place("env", i), v)
 	}
 }
 
-// withdraw leaves an excluded container without credentials, real ones and ours.
+// withdraw removes the credentials from an excluded container, both the real ones and the adapter's.
 func (p *pod) withdraw(e *editor, c map[string]any, want parts, at ...any) {
 	place := func(more ...any) string { return pointer(append(slices.Clone(at), more...)...) }
 	for i, m := range slices.Backward(members(c["volumeMounts"])) {
@@ -240,7 +240,7 @@ func (p *pod) isGenuine(mt map[string]any) bool {
 	return rest == "." && genuine(p.volume(name))
 }
 
-// dropUnused takes away what ServiceAccount admission added and nobody mounts any more.
+// dropUnused removes volumes of ServiceAccount admission that no container mounts any longer.
 func (p *pod) dropUnused(e *editor) {
 	used := map[any]bool{}
 	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
@@ -261,7 +261,7 @@ func (p *pod) dropUnused(e *editor) {
 func (p *pod) sign(e *editor, s status) {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // two strings
+		panic(err) // a struct of two strings always marshals
 	}
 	meta, _ := p.root["metadata"].(map[string]any)
 	switch {

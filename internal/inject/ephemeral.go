@@ -2,9 +2,9 @@ package inject
 
 import "slices"
 
-// Ephemeral decides on containers that are added to a pod that runs: old and new
-// are the pod in JSON. The pod is the one that was injected; only the new
-// containers are led to the adapter, as the API server lets no other be changed.
+// Ephemeral decides on ephemeral containers that are added to a running pod. old and updated are the pod in
+// JSON. It acts only on pods that have the adapter. It changes only the new containers, because the API
+// server allows no other change.
 func Ephemeral(old, updated []byte, o Options) Verdict {
 	before, err := decode(old)
 	if err != nil {
@@ -39,7 +39,7 @@ func ephemeral(before, root map[string]any, o Options) Verdict {
 	return Verdict{Outcome: Patched, Patch: patch}
 }
 
-// debug leads the ephemeral containers that p has and was had not.
+// debug connects the ephemeral containers that p has and was does not have.
 func (p *pod) debug(was *pod, o Options) (Patch, *refusal) {
 	w, _, err := wish(was.annotations, o.port())
 	if err != nil {

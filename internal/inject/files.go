@@ -13,19 +13,18 @@ import (
 	"github.com/tailplane/tailplane/internal/manifest"
 )
 
-// A Source is a file or a stream of manifests, in YAML or JSON, with any number
-// of documents.
+// Source is a file or a stream of YAML or JSON manifests, with any number of documents.
 type Source struct {
-	Name string // for people
+	Name string // for messages
 	Text []byte
 }
 
-// A Finding is what became of one pod template.
+// Finding is the result for one pod template.
 type Finding struct {
 	File string
-	Line int    // where its object begins, from 1
+	Line int    // of the start of the object, from 1
 	Kind string // such as Deployment
-	Name string // of the object, with its namespace if it says one
+	Name string // of the object, with its namespace if it has one
 	Verdict
 }
 
@@ -33,15 +32,14 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s %s: %s", f.File, f.Line, f.Kind, f.Name, f.Message)
 }
 
-// ErrRefused is what Files returns when a template cannot have the adapter.
+// ErrRefused is the error of Files if a template cannot have the adapter.
 var ErrRefused = errors.New("some pod templates cannot have the adapter; nothing is written")
 
-// Files puts the adapter into every pod template of the sources but those that
-// opt out. What it does not have to change is kept byte for byte: comments,
-// order, and objects of kinds that it does not know. Annotations, optional, are
-// set on each template first.
+// Files injects the adapter into every pod template of the sources that does not opt out. It keeps everything
+// else byte for byte: comments, field order, and objects of unknown kinds. If annotations is not nil, Files
+// first sets them on each template.
 //
-// After an error there is nothing to write. With ErrRefused the findings say why.
+// If it returns an error, there is nothing to write. With ErrRefused the findings have the reasons.
 func Files(in []Source, o Options, annotations map[string]string) (out []Source, found []Finding, err error) {
 	o.Unlabelled = InjectUnlabelled
 	refused := false
@@ -64,11 +62,11 @@ func Files(in []Source, o Options, annotations map[string]string) (out []Source,
 
 // Diff returns a unified diff of a source, or "" if nothing changed.
 func Diff(name string, old, updated []byte) string {
-	_, text, _ := strings.Cut(string(diff.Diff(name, old, name, updated)), "\n") // without the line that says "diff"
+	_, text, _ := strings.Cut(string(diff.Diff(name, old, name, updated)), "\n") // without the "diff" line
 	return text
 }
 
-// file is Files for one source.
+// file implements Files for one source.
 func file(s Source, o Options, annotations map[string]string) (text []byte, found []Finding, err error) {
 	for _, d := range manifest.Split(s.Text) {
 		changed, findings, err := document(d.Text, o, annotations)
@@ -87,29 +85,30 @@ func file(s Source, o Options, annotations map[string]string) (text []byte, foun
 
 var lineNumber = regexp.MustCompile(`\bline ([0-9]+)`)
 
-// inFile says an error about a document with the lines of the file.
+// inFile converts the line numbers in an error from the document to the file.
 func inFile(err error, began int) string {
 	if !lineNumber.MatchString(err.Error()) {
 		return fmt.Sprintf("line %d: %v", began, err)
 	}
 	return lineNumber.ReplaceAllStringFunc(err.Error(), func(m string) string {
-		n, _ := strconv.Atoi(strings.TrimPrefix(m, "line ")) // it has digits
+		n, _ := strconv.Atoi(strings.TrimPrefix(m, "line ")) // the match has digits
 		return fmt.Sprintf("line %d", n+began-1)
 	})
 }
 
-// templates says where the pod template of each kind that we know is.
+// templates maps each known kind to the path of its pod template.
 var templates = map[string][]string{
 	"v1 Pod": {}, "v1 PodTemplate": {"template"}, "v1 ReplicationController": {"spec", "template"},
 	"apps Deployment": {"spec", "template"}, "apps ReplicaSet": {"spec", "template"}, "apps StatefulSet": {"spec", "template"}, "apps DaemonSet": {"spec", "template"},
 	"batch Job": {"spec", "template"}, "batch CronJob": {"spec", "jobTemplate", "spec", "template"},
 }
 
-// document injects one document; it is text itself if nothing changes.
+// document injects the adapter into one document. It returns text itself if nothing changes.
 func document(text []byte, o Options, annotations map[string]string) ([]byte, []Finding, error) {
 	d, err := manifest.Parse(text)
 	if err != nil {
-		// Of a kind that is none of ours, or of none: not ours to say what is wrong.
+		// A document of another kind, or of no kind, may be invalid: reporting that is not the injector's
+		// task.
 		if d.Readable() && !mentions(d.Kind()) {
 			return text, nil, nil
 		}
@@ -136,7 +135,7 @@ func document(text []byte, o Options, annotations map[string]string) ([]byte, []
 	return changed, found, err
 }
 
-// mentions reports whether an object of a kind looks like one that we would change.
+// mentions reports whether an object of this kind looks like one that injection changes.
 func mentions(kind string) bool {
 	for k := range templates {
 		if _, name, _ := strings.Cut(k, " "); strings.TrimSuffix(kind, "List") == name {
@@ -146,13 +145,12 @@ func mentions(kind string) bool {
 	return kind == "List"
 }
 
-// fields are in the order in which people write those of our parts.
+// fields lists field names in the conventional order, which Rewrite uses for new fields.
 var fields = strings.Fields("name image imagePullPolicy restartPolicy command args exec env value startupProbe periodSeconds failureThreshold resources requests limits cpu memory " +
 	"securityContext runAsNonRoot runAsUser allowPrivilegeEscalation readOnlyRootFilesystem capabilities drop seccompProfile volumeMounts mountPath readOnly " +
 	"emptyDir projected configMap secret sources serviceAccountToken audience expirationSeconds downwardAPI items key path fieldRef")
 
-// visit calls do for each pod template of an object, which is at path, and of
-// the objects of a list.
+// visit calls do for each pod template of the object at path, and of the items of a list.
 func visit(d manifest.Document, path []any, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
 	version, _ := object["apiVersion"].(string)
 	if k, _ := object["kind"].(string); k != "" {
@@ -165,7 +163,8 @@ func visit(d manifest.Document, path []any, object map[string]any, kind string, 
 				continue
 			}
 			at := append(slices.Clone(path), "items", i)
-			if _, said := m["apiVersion"]; !said && kind != "List" { // the items of a DeploymentList need not say what they are
+			// the items of a typed list, such as a DeploymentList, may omit apiVersion and kind
+			if _, said := m["apiVersion"]; !said && kind != "List" {
 				m = withVersion(m, version)
 				visitNamed(d.Line(at...), m, item.(map[string]any), strings.TrimSuffix(kind, "List"), do)
 				continue
@@ -184,7 +183,7 @@ func withVersion(m map[string]any, version string) map[string]any {
 func visitNamed(line int, named, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
 	version, _ := named["apiVersion"].(string)
 	group, _, grouped := strings.Cut(version, "/")
-	if group == "extensions" { // where they were at first
+	if group == "extensions" { // the former API group
 		group = "apps"
 	}
 	if !grouped && version != "v1" {
@@ -198,7 +197,7 @@ func visitNamed(line int, named, object map[string]any, kind string, do func(lin
 	for _, key := range path {
 		next, ok := template[key].(map[string]any)
 		if !ok {
-			// Nothing to inject into; the API server will say what is wrong.
+			// There is no template to inject into. The API server reports the error.
 			return
 		}
 		template = next

@@ -52,7 +52,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// fileLaws hold of every source.
+// fileLaws checks the properties that hold for every source.
 func fileLaws(t testing.TB, text []byte) {
 	t.Helper()
 	out, found, err := Files([]Source{{"x", text}}, testOptions(), nil)
@@ -80,13 +80,13 @@ func fileLaws(t testing.TB, text []byte) {
 	if changed == bytes.Equal(text, out[0].Text) {
 		t.Errorf("patched %v:\n%s", changed, out[0].Text)
 	}
-	// Every line of the source that says nothing of what changes is there still, in its order.
+	// The output must have as many documents as the source.
 	if was, is := manifest.Split(text), manifest.Split(out[0].Text); len(was) != len(is) {
 		t.Errorf("%d documents have become %d", len(was), len(is))
 	}
 }
 
-// Files and the webhook come to the same.
+// TestFilesAndWebhookAgree checks that Files and the webhook give the same result.
 func TestFilesAndWebhookAgree(t *testing.T) {
 	paths, _ := filepath.Glob("testdata/pod/*.txtar")
 	for _, path := range paths {
@@ -164,7 +164,8 @@ func TestFilesAnnotate(t *testing.T) {
 	}
 }
 
-// JSON keeps its order and its indentation, and what YAML would read otherwise.
+// TestFilesJSON checks that JSON keeps its order, its indentation, and values that YAML would read
+// differently.
 func TestFilesJSON(t *testing.T) {
 	const text = "{\n\t\"kind\": \"Pod\",\n\t\"apiVersion\": \"v1\",\n\t\"metadata\": {\n\t\t\"name\": \"<\\ud83d\\ude00>\"\n\t},\n\t\"spec\": {\n\t\t\"x\": 1.50,\n\t\t\"containers\": [\n\t\t\t{\n\t\t\t\t\"name\": \"a\"\n\t\t\t}\n\t\t]\n\t}\n}\n"
 	out, _, err := Files([]Source{{"x", []byte(text)}}, testOptions(), nil)
@@ -186,7 +187,7 @@ func TestFilesJSON(t *testing.T) {
 	}
 }
 
-// Line ends, and the lack of the last one.
+// TestFilesLineEnds checks that line endings, and a missing last one, are preserved.
 func TestFilesLineEnds(t *testing.T) {
 	const pod = "apiVersion: v1\r\nkind: Pod\r\nmetadata:\r\n  name: p # é\r\nspec:\r\n  containers:\r\n  - name: a\r\n    image: a"
 	out, _, err := Files([]Source{{"x", []byte(pod)}}, testOptions(), nil)
@@ -205,7 +206,7 @@ func TestFilesLineEnds(t *testing.T) {
 	}
 }
 
-// Law: no source panics, and what is written means what was decided.
+// Law: no source causes a panic, and the output matches the decisions.
 func FuzzFiles(f *testing.F) {
 	paths, _ := filepath.Glob("testdata/*/*.txtar")
 	for _, path := range paths {

@@ -1,9 +1,9 @@
-// Package inject puts the adapter into a pod: pod in, JSON patch out, or the
-// reason why not. It keeps law 7: a pod that asks for the adapter and cannot have
-// it is refused with the reason, and is never let through without it.
+// Package inject injects the adapter into a pod. It maps a pod to a JSON patch or to the reason why there is
+// none. It keeps law 7: a pod that requests the adapter and cannot have it is refused with the reason. It is
+// never admitted without the adapter.
 //
-// Everything here is pure: it asks nobody, reads no file and knows no secret. Of
-// a pod it changes its own parts only; what it does not know it keeps.
+// The package is pure: it makes no requests, reads no files and has no secrets. It changes only the adapter's
+// parts of a pod and keeps fields that it does not know.
 package inject
 
 import (
@@ -14,38 +14,38 @@ import (
 	"strings"
 )
 
-// Options say what is injected, and into what.
+// Options configure the injection.
 type Options struct {
 	Sidecar    Sidecar
-	Version    string      // of the program that injects, for the status annotation; required
-	Kubernetes KubeVersion // of the API server; zero: not known, and not asked about
+	Version    string      // of the injecting program, for the status annotation; required
+	Kubernetes KubeVersion // of the API server; zero: unknown, and not checked
 	Unlabelled Unlabelled
 }
 
-// Unlabelled is what becomes of a pod that has no label of ours.
+// Unlabelled selects the treatment of pods without the injection label.
 type Unlabelled int
 
-// The first is the safe one.
+// The zero value is the safe one.
 const (
-	SkipUnlabelled   Unlabelled = iota // it did not ask
-	TryUnlabelled                      // its namespace asked: it is injected, or skipped with a warning where that is impossible
-	InjectUnlabelled                   // somebody names it: it is injected or refused
+	SkipUnlabelled   Unlabelled = iota // skip: the pod did not request the adapter
+	TryUnlabelled                      // the namespace requested it: inject, or skip with a warning if that is impossible
+	InjectUnlabelled                   // the user named the pod explicitly: inject or refuse
 )
 
-// A Sidecar is how the adapter runs where a pod does not say.
+// Sidecar configures the adapter for pods that do not override it.
 type Sidecar struct {
-	Image           string    `yaml:"image"`                     // by digest, or by a tag that is not "latest"; required
-	ImagePullPolicy string    `yaml:"imagePullPolicy,omitempty"` // "": Kubernetes' own default
-	LogLevel        string    `yaml:"logLevel,omitempty"`        // "": the adapter's own default
+	Image           string    `yaml:"image"`                     // by digest, or by a tag other than "latest"; required
+	ImagePullPolicy string    `yaml:"imagePullPolicy,omitempty"` // "": the Kubernetes default
+	LogLevel        string    `yaml:"logLevel,omitempty"`        // "": the adapter's default
 	Port            uint16    `yaml:"port,omitempty"`            // on 127.0.0.1; 0: 6443
 	Resources       Resources `yaml:"resources"`
 }
 
-// Resources are quantities of Kubernetes; "" leaves one out.
+// Resources are Kubernetes quantities; "" omits one.
 type Resources struct {
 	Requests Amounts `yaml:"requests"`
-	// Limits.CPU is set only in a pod all whose containers have one: there it keeps
-	// the pod's QoS class and satisfies a quota; elsewhere it would only throttle.
+	// Limits.CPU is set only if all containers of the pod have a CPU limit. There it keeps the QoS class and
+	// satisfies quotas. Elsewhere it would only throttle the adapter.
 	Limits Amounts `yaml:"limits"`
 }
 
@@ -55,7 +55,7 @@ type Amounts struct {
 	Memory string `yaml:"memory,omitempty" json:"memory,omitempty"`
 }
 
-// DefaultSidecar is what an installation need not say; it has no image.
+// DefaultSidecar returns the default settings. They have no image.
 func DefaultSidecar() Sidecar {
 	return Sidecar{Port: defaultPort, Resources: Resources{
 		Requests: Amounts{CPU: "20m", Memory: "32Mi"},
@@ -63,17 +63,17 @@ func DefaultSidecar() Sidecar {
 	}}
 }
 
-// Ports of the adapter inside its pod.
+// Ports of the adapter in its pod.
 const (
 	defaultPort = 6443
 	adminPort   = 9006
 	metricsPort = 9007
 )
 
-// image is a reference that names one image: with a tag or a digest.
+// image matches an image reference with a tag or a digest.
 var image = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}|@sha256:[0-9a-f]{64})$`)
 
-// Validate says what is wrong with the options, all at once.
+// Validate returns all errors of the options at once.
 func (o Options) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -113,12 +113,12 @@ func (o Options) Validate() error {
 
 func goodPort(p uint16) bool { return p >= 1024 && p != adminPort && p != metricsPort }
 
-// A KubeVersion is the version of an API server.
+// KubeVersion is the version of an API server.
 type KubeVersion struct{ Major, Minor int }
 
 var kubeVersion = regexp.MustCompile(`^v?([0-9]{1,3})\.([0-9]{1,3})(\.[0-9]+)?\+?([-+][A-Za-z0-9.+-]*)?$`)
 
-// ParseKubeVersion reads "v1.37.0", "1.29" or what a vendor made of it.
+// ParseKubeVersion parses a version such as "v1.37.0", "1.29" or a vendor's variant.
 func ParseKubeVersion(s string) (KubeVersion, error) {
 	m := kubeVersion.FindStringSubmatch(s)
 	if m == nil {
@@ -129,27 +129,27 @@ func ParseKubeVersion(s string) (KubeVersion, error) {
 	return KubeVersion{major, minor}, nil
 }
 
-// lacksSidecars reports whether v is known to start no container with
-// restartPolicy before the others: the pod would wait for ever.
+// lacksSidecars reports whether v is known not to support restartable init containers. A pod with the adapter
+// would wait for it forever.
 func (v KubeVersion) lacksSidecars() bool {
 	return v != KubeVersion{} && (v.Major < 1 || v.Major == 1 && v.Minor < 29)
 }
 
-// An Outcome is what became of a pod. It is also the label of a metric.
+// Outcome is the result of a decision. It is also a metric label.
 type Outcome string
 
-// Outcomes; Patched is the only one with a patch, Refused the only one that keeps the pod out.
+// Outcomes. Only Patched has a patch. Only Refused rejects the pod.
 const (
 	Patched   Outcome = "patched"
-	Unchanged Outcome = "unchanged" // it has everything already
-	Skipped   Outcome = "skipped"   // it is none of our business
+	Unchanged Outcome = "unchanged" // the pod already has everything
+	Skipped   Outcome = "skipped"   // the pod is not to be injected
 	Refused   Outcome = "refused"
 )
 
-// A Code is the stable name of a reason.
+// Code is the stable name of a reason.
 type Code string
 
-// Reasons to skip, and then to refuse, in the order in which they are looked for.
+// Codes of skipped pods, then of refused pods, in the order of the checks.
 const (
 	MirrorPod Code = "mirror_pod"
 	OptedOut  Code = "opted_out"
@@ -169,22 +169,22 @@ const (
 	VariableTaken        Code = "variable_taken"
 )
 
-// Codes returns every code, in the order in which the docs list them.
+// Codes returns every code in the order of the documentation.
 func Codes() []Code {
 	return []Code{MirrorPod, OptedOut, NotAsked, BadPod, BadLabel, BadAnnotation, ClusterTooOld, HostNetwork, Windows, SharedProcesses,
 		NameTaken, PortTaken, RealTokenMounted, CredentialsPathTaken, VariableTaken}
 }
 
-// A Verdict is the decision about one pod.
+// Verdict is the decision on one pod.
 type Verdict struct {
 	Outcome  Outcome
-	Code     Code     // why it was skipped or refused, else ""
-	Message  string   // the same for people, with what to try
-	Patch    Patch    // in the order in which it is applied
-	Warnings []string // for whoever made the pod
+	Code     Code     // why the pod was skipped or refused, otherwise ""
+	Message  string   // the same for people, with a suggestion
+	Patch    Patch    // in the order of application
+	Warnings []string // for the creator of the pod
 }
 
-// A refusal is the reason why a pod cannot have the adapter.
+// refusal is the reason why a pod cannot have the adapter.
 type refusal struct {
 	code    Code
 	message string
@@ -194,7 +194,7 @@ func refuse(code Code, format string, args ...any) *refusal {
 	return &refusal{code, fmt.Sprintf(format, args...)}
 }
 
-// Pod decides on a pod, or the template of one, in JSON. The options must be valid.
+// Pod decides on a pod or a pod template in JSON. The options must be valid.
 func Pod(pod []byte, o Options) Verdict {
 	root, err := decode(pod)
 	if err != nil {
@@ -203,7 +203,7 @@ func Pod(pod []byte, o Options) Verdict {
 	return decide(root, o)
 }
 
-// decide is Pod on a decoded pod, which it changes.
+// decide implements Pod for a decoded pod, which it modifies.
 func decide(root map[string]any, o Options) Verdict {
 	p, bad := look(root, o)
 	if bad != nil {

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// A Patch is a JSON patch (RFC 6902).
+// Patch is a JSON patch (RFC 6902).
 type Patch []Op
 
-// An Op is one operation of a patch: add, replace or remove.
+// Op is one operation of a patch: add, replace or remove.
 type Op struct {
 	Op    string          `json:"op"`
 	Path  string          `json:"path"`
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// pointer is a JSON pointer to keys and indexes.
+// pointer returns the JSON pointer of keys and indexes.
 func pointer(parts ...any) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -33,7 +33,7 @@ var (
 	unescaped = strings.NewReplacer("~1", "/", "~0", "~")
 )
 
-// split is the parts of a pointer.
+// split returns the parts of a JSON pointer.
 func split(path string) []string {
 	parts := strings.Split(path, "/")[1:]
 	for i, p := range parts {
@@ -42,7 +42,7 @@ func split(path string) []string {
 	return parts
 }
 
-// An editor changes a decoded object and writes down how.
+// editor modifies a decoded object and records the operations.
 type editor struct {
 	root  map[string]any
 	patch Patch
@@ -57,17 +57,17 @@ func (e *editor) do(op, path string, v any) {
 	if op != "remove" {
 		b, err := json.Marshal(v)
 		if err != nil {
-			panic(err) // our own parts are strings, numbers and lists of them
+			panic(err) // the adapter's parts contain only strings, numbers and lists
 		}
 		o.Value = b
 	}
 	if err := apply(e.root, o); err != nil {
-		panic(err) // the path was read from this very object
+		panic(err) // the path comes from this object
 	}
 	e.patch = append(e.patch, o)
 }
 
-// apply carries out o on a decoded object.
+// apply applies o to a decoded object.
 func apply(root map[string]any, o Op) error {
 	var v any
 	if o.Op != "remove" {
@@ -80,7 +80,7 @@ func apply(root map[string]any, o Op) error {
 	return nil
 }
 
-// change returns what is at node after the operation on the path below it.
+// change applies an operation to the path below node and returns the new node.
 func change(node any, path []string, op string, v any) (any, error) {
 	switch n := node.(type) {
 	case map[string]any:

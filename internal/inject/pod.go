@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// A pod is one that was looked at.
+// pod is a decoded and validated pod.
 type pod struct {
 	root, spec  map[string]any
 	label       string
 	annotations map[string]string
 	mirror      bool
 	wishes      wishes
-	injected    bool   // by an injection before this one
-	status      status // of that one
+	injected    bool   // it already has the adapter
+	status      status // of the previous injection
 	warnings    []string
 
-	containers []member // all, init containers first
+	containers []member // all containers, init containers first
 	volumes    []map[string]any
 }
 
-// A member is a container of a pod, and what of it matters here.
+// member is a container of a pod, reduced to the fields that injection needs.
 type member struct {
 	list   string // of the pod's spec
 	index  int
@@ -33,10 +33,10 @@ type member struct {
 	ports  []map[string]any
 	limits map[string]any
 	needs  map[string]any // requests
-	where  string         // for people
+	where  string         // for messages
 }
 
-// look reads a pod; what it reads has the types that the API says.
+// look reads a pod and checks that the fields it reads have the types of the API.
 func look(root map[string]any, o Options) (*pod, *refusal) {
 	p := &pod{root: root}
 	var f form
@@ -90,10 +90,10 @@ func look(root map[string]any, o Options) (*pod, *refusal) {
 	return p, nil
 }
 
-// skip says why the pod is none of our business, or "".
+// skip returns the reason for not injecting the pod, or "".
 func (p *pod) skip(unlabelled Unlabelled) (Code, string) {
 	switch {
-	case p.mirror: // the kubelet runs it from a file, whatever the API server says
+	case p.mirror: // the kubelet runs it from a file, whatever the API server decides
 		return MirrorPod, "it mirrors a static pod of a node"
 	case p.label == "false":
 		return OptedOut, fmt.Sprintf(`the label %s is "false"`, Label)
@@ -103,7 +103,7 @@ func (p *pod) skip(unlabelled Unlabelled) (Code, string) {
 	return "", ""
 }
 
-// refuse says why the pod cannot have the adapter, or nil. It reads the wishes.
+// refuse returns the reason why the pod cannot have the adapter, or nil. It sets p.wishes.
 func (p *pod) refuse(o Options) *refusal {
 	if len(p.spec) == 0 || !slices.ContainsFunc(p.containers, func(m member) bool { return m.list == "containers" }) {
 		return refuse(BadPod, "the pod has no containers")
@@ -145,13 +145,13 @@ func (p *pod) refuse(o Options) *refusal {
 	return nil
 }
 
-// isOurs reports whether m is the adapter, put there by an injection before.
+// isOurs reports whether m is the adapter's container from a previous injection.
 func (m member) isOurs(p *pod) bool {
 	return p.injected && m.name == containerName && m.list == "initContainers"
 }
 
 func (p *pod) foreignPlace() *refusal {
-	var f form // the types were looked at
+	var f form // look has checked the types
 	if f.flag(p.spec, "", "hostNetwork") {
 		return refuse(HostNetwork, "hostNetwork: every process of the node could use the pod's rights through the adapter, and two such pods could not share a node")
 	}
@@ -189,7 +189,7 @@ func (p *pod) takenPorts() *refusal {
 			}
 			n := quantity(port["containerPort"])
 			if n == nil || !n.IsInt() {
-				continue // the API server will say so
+				continue // the API server reports the error
 			}
 			switch v := n.Num().Uint64(); {
 			case v == uint64(p.wishes.port):
@@ -202,8 +202,8 @@ func (p *pod) takenPorts() *refusal {
 	return nil
 }
 
-// below is the path that f has below credentialsPath ("." for itself); false if
-// it is elsewhere. /var/run is a link to /run in most images.
+// below returns the path of f relative to credentialsPath, "." for that path itself, or false if f is
+// elsewhere. Most images link /var/run to /run.
 func below(f string) (string, bool) {
 	f = path.Clean("/" + f)
 	if rest, ok := strings.CutPrefix(f, "/run/"); ok {
@@ -215,8 +215,8 @@ func below(f string) (string, bool) {
 	return strings.CutPrefix(f, credentialsPath+"/")
 }
 
-// wayToTheRealToken finds what would give a container the pod's credential beside
-// the adapter, or another one in its place.
+// wayToTheRealToken refuses mounts that give a container the pod's real credential, or that hide the
+// adapter's credential.
 func (p *pod) wayToTheRealToken(m member) *refusal {
 	for _, mt := range m.mounts {
 		name, _ := mt["name"].(string)
@@ -227,7 +227,7 @@ func (p *pod) wayToTheRealToken(m member) *refusal {
 		case p.isFake(mt):
 		case ours(name):
 			return refuse(NameTaken, "%s mounts %q, which is the adapter's", m.where, name)
-		case genuine(v) && rest == ".": // is replaced
+		case genuine(v) && rest == ".": // the adapter's mount replaces it
 		case realToken(v):
 			return refuse(RealTokenMounted, "%s mounts the volume %q, a token for this cluster's API server: it would go past the adapter; give the token an audience of its own, or leave it out", m.where, name)
 		case here && !slices.Contains(p.wishes.exclude, m.name):
@@ -237,7 +237,7 @@ func (p *pod) wayToTheRealToken(m member) *refusal {
 	return nil
 }
 
-// isFake reports whether a mount is the one that injection makes.
+// isFake reports whether a mount is the one that injection adds.
 func (p *pod) isFake(mt map[string]any) bool {
 	return p.injected && mt["name"] == accessVolume && mt["mountPath"] == credentialsPath && mt["readOnly"] == true && mt["subPath"] == nil && mt["subPathExpr"] == nil
 }
@@ -251,7 +251,7 @@ func (p *pod) volume(name string) map[string]any {
 	return nil
 }
 
-// generated is the name that ServiceAccount admission makes.
+// generated matches the volume names of ServiceAccount admission.
 var generated = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
 
 // genuine reports whether v is the volume that ServiceAccount admission adds.
@@ -260,14 +260,14 @@ func genuine(v map[string]any) bool {
 	return generated.MatchString(name) && realToken(v)
 }
 
-// realToken reports whether v holds a token that this cluster's API server takes.
+// realToken reports whether v holds a token that this cluster's API server accepts.
 func realToken(v map[string]any) bool {
 	var f form
 	for _, s := range f.objects(f.object(v, "", "projected"), "", "sources") {
 		if t := f.object(s, "", "serviceAccountToken"); t != nil {
 			switch f.text(t, "", "audience") {
 			case "", "https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local", "kubernetes.default.svc", "api", "kubernetes":
-				return true // none, or what API servers are mostly called
+				return true // no audience, or a common audience of API servers
 			}
 		}
 	}
@@ -284,7 +284,8 @@ func (p *pod) takenVariables(m member) *refusal {
 			switch _, from := e["valueFrom"].(map[string]any); {
 			case from:
 				return refuse(VariableTaken, "%s takes %s from elsewhere; the adapter sets it to %s", m.where, want.Name, want.Value)
-			case literal && value == want.Value, p.injected && m.list != "ephemeralContainers": // an older injection's are replaced
+			// values of an older injection are replaced
+			case literal && value == want.Value, p.injected && m.list != "ephemeralContainers":
 			default:
 				return refuse(VariableTaken, "%s sets %s to %.80q; the adapter sets it to %s", m.where, want.Name, value, want.Value)
 			}

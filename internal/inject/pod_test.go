@@ -35,7 +35,7 @@ func toJSON(t testing.TB, text string) []byte {
 	return b
 }
 
-// applied is the pod with the patch.
+// applied returns the pod with the patch applied.
 func applied(t testing.TB, pod []byte, patch Patch) map[string]any {
 	t.Helper()
 	root, err := decode(pod)
@@ -59,7 +59,7 @@ func encode(t testing.TB, v any) []byte {
 	return b
 }
 
-// show is a verdict as the golden files have it.
+// show returns a verdict in the form of the golden files.
 func show(t *testing.T, v Verdict) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s\n", v.Outcome, v.Code)
@@ -74,7 +74,7 @@ func show(t *testing.T, v Verdict) string {
 	return strings.ReplaceAll(b.String(), " \n", "\n")
 }
 
-// ADP-26: Acceptance 26, IN-02, IN-04, IN-05: what becomes of a pod.
+// ADP-26: Acceptance 26, IN-02, IN-04, IN-05: the result for each pod.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/pod/*.txtar")
 	if err != nil || len(files) < 8 {
@@ -125,7 +125,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// laws hold of every verdict.
+// laws checks the properties that hold for every verdict.
 func laws(t testing.TB, pod []byte, v Verdict, o Options) {
 	t.Helper()
 	if again := Pod(pod, o); !reflect.DeepEqual(again, v) {
@@ -156,7 +156,7 @@ func laws(t testing.TB, pod []byte, v Verdict, o Options) {
 	if inits[0]["name"] != containerName || inits[0]["image"] != o.Sidecar.Image || p.spec["automountServiceAccountToken"] != false {
 		t.Errorf("%s", out)
 	}
-	// Every container but ours sees only the fake credential, once, or none.
+	// Every container except the adapter sees only the local credential, at most once.
 	for _, m := range p.containers {
 		if m.name == containerName {
 			continue
@@ -207,7 +207,7 @@ spec:
   volumes: [%s]
 `
 
-// IN-03, IN-04, IN-06, AD-03: what is refused, and why.
+// IN-03, IN-04, IN-06, AD-03: which pods are refused, and why.
 func TestRefusals(t *testing.T) {
 	realVolumeText := `{name: t, projected: {sources: [{serviceAccountToken: {path: token}}]}}`
 	for _, tt := range []struct {
@@ -266,7 +266,7 @@ func TestRefusals(t *testing.T) {
 			if v.Outcome != Refused || v.Code != tt.code || !strings.Contains(v.Message, tt.says) || v.Patch != nil {
 				t.Errorf("%s %s %q; want %s and %q\n%s", v.Outcome, v.Code, v.Message, tt.code, tt.says, pod)
 			}
-			// The same, where the namespace asks and the pod does not: it runs without.
+			// If only the namespace requests the adapter, the pod runs without it.
 			if tt.code == BadPod {
 				return
 			}
@@ -310,7 +310,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// IN-06: an API server that would drop restartPolicy, so that the pod never starts.
+// IN-06: an old API server would drop restartPolicy, so that the pod never starts.
 func TestOldCluster(t *testing.T) {
 	for _, tt := range []struct {
 		version string
@@ -383,7 +383,7 @@ func TestQuantity(t *testing.T) {
 	}
 }
 
-// IN-02: the status hash says what is injected, and nothing but that.
+// IN-02: the status hash depends on exactly the injected parts.
 func TestHash(t *testing.T) {
 	o := testOptions()
 	was, err := Hash(map[string]string{"other": "x"}, o)
@@ -416,7 +416,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// Laws: no input panics; what is injected is complete; nothing else changes.
+// Laws: no input causes a panic; the injection is complete; nothing else changes.
 func FuzzPod(f *testing.F) {
 	files, err := filepath.Glob("testdata/pod/*.txtar")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// An answer is an AdmissionReview of ours. Its types are few; the whole of
-// k8s.io/api would not fit into the adapter.
+// answer is an AdmissionReview response. The types are declared here, because all of k8s.io/api is too large
+// for the adapter.
 type answer struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -34,13 +34,13 @@ type denial struct {
 
 const reviewVersion = "admission.k8s.io/v1"
 
-// A question is the request of an AdmissionReview.
+// question is the request of an AdmissionReview.
 type question struct {
-	uid, resource, operation string // resource with its group's version and its subresource, such as v1/pods
+	uid, resource, operation string // resource is group, version, resource and subresource, such as v1/pods
 	object, old              map[string]any
 }
 
-// ask reads an AdmissionReview in JSON. The error is for whoever sent it.
+// ask parses an AdmissionReview in JSON. The error is for the sender.
 func ask(body []byte) (question, error) {
 	root, err := decode(body)
 	if err != nil {
@@ -69,14 +69,14 @@ func ask(body []byte) (question, error) {
 	return q, nil
 }
 
-// Review answers an AdmissionReview in JSON. An error says why body is none, and
-// is for whoever sent it; everything else is an answer, if only a denial.
+// Review answers an AdmissionReview in JSON. It returns an error, for the sender, only if body is not an
+// AdmissionReview. In all other cases it returns a response, which may be a denial.
 func Review(body []byte, o Options) ([]byte, Verdict, error) {
 	q, err := ask(body)
 	if err != nil {
 		return nil, Verdict{}, err
 	}
-	o.Unlabelled = TryUnlabelled // who did not ask is here because the namespace did
+	o.Unlabelled = TryUnlabelled // the API server sends unlabelled pods only if the namespace has the label
 	v := Verdict{Outcome: Refused, Code: BadPod}
 	switch {
 	case q.resource == "v1/pods" && q.operation == "CREATE" && q.object != nil:
@@ -90,15 +90,15 @@ func Review(body []byte, o Options) ([]byte, Verdict, error) {
 	return b, v, err
 }
 
-// BadConfig is the reason why a ConfigMap with an adapter's document is refused.
+// BadConfig is the code of a refused ConfigMap with an adapter configuration.
 const BadConfig Code = "bad_config"
 
-// configKey is where the document is in a ConfigMap.
+// configKey is the key of the configuration in a ConfigMap.
 const configKey = "config.yaml"
 
-// ReviewConfig answers an AdmissionReview about a ConfigMap that says it holds an
-// adapter's document. The check says what is wrong with the document, and with it
-// after the one before, which is nil if there was none.
+// ReviewConfig answers an AdmissionReview of a ConfigMap that declares an adapter configuration. check
+// returns the errors and warnings of a configuration, also with regard to the previous one, which is nil if
+// there was none.
 func ReviewConfig(body []byte, check func(doc, previous []byte) (wrong, warnings []string)) ([]byte, Verdict, error) {
 	q, err := ask(body)
 	if err != nil {
@@ -144,7 +144,7 @@ func respond(uid string, v Verdict) response {
 	if len(v.Patch) > 0 {
 		b, err := json.Marshal(v.Patch)
 		if err != nil {
-			panic(err) // it was made of JSON
+			panic(err) // it was decoded from JSON
 		}
 		r.PatchType, r.Patch = "JSONPatch", b
 	}

@@ -32,7 +32,7 @@ func testWebhook(t *testing.T) (http.Handler, *[]string) {
 	return w.Handler(), &results
 }
 
-// IN-07: what may come over the wire, and what becomes of it.
+// IN-07: every kind of request to the webhook, and its response.
 func TestWebhook(t *testing.T) {
 	h, results := testWebhook(t)
 	with := func(old, new string) string {
@@ -44,7 +44,7 @@ func TestWebhook(t *testing.T) {
 	for _, tt := range []struct {
 		why, method, path, kind, body string
 		status                        int
-		allowed                       bool // of an answer
+		allowed                       bool // of a response
 		says                          string
 	}{
 		{"as it is meant", "POST", "/mutate", "application/json", reviewText, 200, true, "JSONPatch"},
@@ -113,7 +113,7 @@ func TestWebhook(t *testing.T) {
 	}
 }
 
-// A ConfigMap with an adapter's document is looked at when it is written.
+// TestValidateConfig checks that a ConfigMap with an adapter configuration is validated when it is written.
 func TestValidateConfig(t *testing.T) {
 	h, _ := testWebhook(t)
 	const text = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","resource":{"group":"","version":"v1","resource":"configmaps"},"operation":"UPDATE","object":{"data":%s},"oldObject":{"data":%s}}}`
@@ -146,7 +146,8 @@ func TestValidateConfig(t *testing.T) {
 	}
 }
 
-// The whole of a namespace: who did not ask and cannot, runs with a warning.
+// TestReviewWarns checks that in a labelled namespace, an unlabelled pod that cannot have the adapter runs
+// with a warning.
 func TestReviewWarns(t *testing.T) {
 	text := strings.Replace(strings.Replace(reviewText, `"spec":{`, `"spec":{"hostNetwork":true,`, 1), `"mca.tailplane.dev/inject":"true"`, "", 1)
 	b, v, err := Review([]byte(text), testOptions())
@@ -159,7 +160,8 @@ func TestReviewWarns(t *testing.T) {
 const injectedText = `{"metadata":{"annotations":{"mca.tailplane.dev/status":"{\"version\":\"v1\",\"hash\":\"sha256:00\"}"%s}},"spec":{"containers":[{"name":"a"}],
 "volumes":[{"name":"kube-api-access-sa","projected":{"sources":[{"serviceAccountToken":{"path":"token"}}]}}],"ephemeralContainers":[%s]}}`
 
-// A debug container finds the adapter and nothing else; old ones stay as they are.
+// TestEphemeral checks that a debug container gets only the adapter's credential, and that existing
+// containers do not change.
 func TestEphemeral(t *testing.T) {
 	old := fmt.Sprintf(injectedText, "", `{"name":"first"}`)
 	for _, tt := range []struct {
@@ -200,7 +202,7 @@ func TestEphemeral(t *testing.T) {
 	}
 }
 
-// Law: whatever is sent, there is an error for the sender or a whole answer.
+// Law: for any input there is an error for the sender or a complete response.
 func FuzzReview(f *testing.F) {
 	f.Add([]byte(reviewText))
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -215,7 +217,7 @@ func FuzzReview(f *testing.F) {
 	})
 }
 
-// Budget: one answer of the webhook.
+// BenchmarkReview has the budget of one response of the webhook.
 func BenchmarkReview(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

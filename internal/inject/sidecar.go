@@ -9,36 +9,35 @@ import (
 	"strings"
 )
 
-// Names of our parts of a pod.
+// Names of the adapter's parts of a pod.
 const (
 	containerName = "mca"
 
-	// realVolume holds the pod's own credential and is mounted in the adapter only.
-	// ServiceAccount admission takes the first volume whose name begins so for the
-	// token's, unless automounting is off: it is the first of all, and no other of
-	// ours has such a name.
+	// realVolume holds the pod's own credential. Only the adapter mounts it. If automounting is on,
+	// ServiceAccount admission takes the first volume with this name prefix for its token volume. It must
+	// therefore be the pod's first volume, and no other volume of the adapter has this prefix.
 	realVolume   = "kube-api-access-sa"
-	accessVolume = "mca-access" // what all other containers have in the credential's place
+	accessVolume = "mca-access" // replaces the credential in all other containers
 	stateVolume  = "mca-state"
 	configVolume = "mca-config"
 	tokensVolume = "mca-tokens"
 
-	credentialsVolumes = "mca-credentials-" // and a number
+	credentialsVolumes = "mca-credentials-" // followed by a number
 )
 
 // Paths in the containers.
 const (
-	credentialsPath = "/var/run/secrets/kubernetes.io/serviceaccount" // where clients look, in every container
+	credentialsPath = "/var/run/secrets/kubernetes.io/serviceaccount" // where clients look for credentials, in every container
 	sharePath       = "/var/run/secrets/kubernetes.io/mca-serviceaccount"
 	statePath       = "/var/run/mca"
 	configPath      = "/etc/mca/config"
 	secretsPath     = "/etc/mca/credentials"
 	tokensPath      = "/var/run/secrets/mca.tailplane.dev"
 
-	tokenLife = 3607 // seconds, as ServiceAccount admission asks for
+	tokenLife = 3607 // seconds, the same as ServiceAccount admission
 )
 
-// Our parts, in the order in which people write them.
+// The adapter's parts, with fields in the conventional order.
 type (
 	container struct {
 		Name            string      `json:"name"`
@@ -135,16 +134,16 @@ type (
 	}
 )
 
-// parts are everything of ours in one pod.
+// parts are all parts of the adapter in one pod.
 type parts struct {
 	Container container
-	Volumes   []volume // the first is the first of the pod
+	Volumes   []volume // the first must be the first volume of the pod
 	Env       []variable
 	Mount     mount
-	CPULimit  string // where the pod needs one
+	CPULimit  string // used only if the pod needs one
 }
 
-// build says what a pod with these wishes has of ours.
+// build returns the adapter's parts for a pod with these annotations.
 func build(w wishes, o Options) parts {
 	s := o.Sidecar
 	args := []string{"proxy"}
@@ -173,7 +172,7 @@ func build(w wishes, o Options) parts {
 		mounts = append(mounts, mount{configVolume, configPath, true})
 	}
 	for i, name := range w.credentials {
-		// The name of a Secret may be longer than that of a volume.
+		// A Secret's name may be longer than a volume name may be.
 		v := credentialsVolumes + strconv.Itoa(i)
 		volumes = append(volumes, volume{Name: v, Secret: &secret{name}})
 		mounts = append(mounts, mount{v, secretsPath + "/" + name, true})
@@ -189,9 +188,9 @@ func build(w wishes, o Options) parts {
 	return parts{
 		Container: container{
 			Name: containerName, Image: s.Image, ImagePullPolicy: s.ImagePullPolicy, RestartPolicy: "Always", Args: args,
-			// From inside: a probe of the kubelet's comes from the node and cannot reach
-			// what listens on loopback. Without it, applications would start before
-			// their certificate authority is written.
+			// The probe must run in the container. A network probe of the kubelet comes from the node and
+			// cannot reach a loopback address. Without the probe, applications would start before the adapter
+			// has written their CA certificate.
 			StartupProbe: probe{command{check}, 1, 60},
 			Resources:    amounts{s.Resources.Requests, Amounts{Memory: s.Resources.Limits.Memory}},
 			SecurityContext: confinement{RunAsNonRoot: true, RunAsUser: 65532, ReadOnlyRootFilesystem: true,
@@ -205,8 +204,8 @@ func build(w wishes, o Options) parts {
 	}
 }
 
-// environment leads clients to the adapter. A container's own variables win over
-// those that the kubelet makes of Services.
+// environment returns the variables that make clients connect to the adapter. The variables of a container
+// override those that the kubelet derives from Services.
 func environment(port uint16) []variable {
 	p := strconv.Itoa(int(port))
 	return []variable{
@@ -216,20 +215,19 @@ func environment(port uint16) []variable {
 	}
 }
 
-// hash is what the pod's annotations and the options come to. It does not depend
-// on the rest of the pod, so who sees only the annotations can tell which pods
-// are of another day.
+// hash returns the hash of the parts, which depend only on the pod's annotations and the options. A reader of
+// the annotations alone can therefore find outdated pods.
 func (p parts) hash() string {
 	b, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // strings and numbers always marshal
 	}
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Hash is the hash in the status annotation of a pod that is injected today with
-// these annotations.
+// Hash returns the hash that injection with the current options writes into the status annotation of a pod
+// with these annotations.
 func Hash(annotations map[string]string, o Options) (string, error) {
 	w, _, err := wish(annotations, o.port())
 	if err != nil {
@@ -238,9 +236,9 @@ func Hash(annotations map[string]string, o Options) (string, error) {
 	return build(w, o).hash(), nil
 }
 
-// Current says of a pod's annotations which version of the program put the
-// adapter in, and whether it is the adapter that would be put in today; ok is
-// false for a pod without one.
+// Current reads the status annotation of a pod. version is the version of the program that injected the
+// adapter. current reports whether injection would produce the same adapter now. ok is false for a pod
+// without the adapter.
 func Current(annotations map[string]string, o Options) (version string, current, ok bool) {
 	s, ok := readStatus(annotations)
 	if !ok {
@@ -252,20 +250,20 @@ func Current(annotations map[string]string, o Options) (version string, current,
 
 func (o Options) port() uint16 { return cmp.Or(o.Sidecar.Port, defaultPort) }
 
-// A status is the value of the status annotation.
+// status is the value of the status annotation.
 type status struct {
 	Version string `json:"version"`
 	Hash    string `json:"hash"`
 }
 
-// readStatus returns the status annotation's value; false if there is none that
-// injection could have written.
+// readStatus parses the status annotation. It returns false if there is none, or if it cannot come from
+// injection.
 func readStatus(annotations map[string]string) (s status, ok bool) {
 	v, ok := annotations[Status]
 	return s, ok && json.Unmarshal([]byte(v), &s) == nil && s.Version != "" && strings.HasPrefix(s.Hash, "sha256:")
 }
 
-// ours reports whether a volume has a name that injection gives.
+// ours reports whether a volume has one of the adapter's names.
 func ours(volume string) bool {
 	switch volume {
 	case realVolume, accessVolume, stateVolume, configVolume, tokensVolume:

@@ -11,12 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is several times what a pod needs.
+// maxDepth is the maximal nesting depth, several times what a pod needs.
 const maxDepth = 100
 
-// decode reads one JSON object into maps, lists, strings, [json.Number], booleans
-// and nil. A key that is there twice is an error: two readers could take
-// different ones.
+// decode parses one JSON object into maps, lists, strings, [json.Number], booleans and nil. A duplicate key
+// is an error, because two readers could use different values.
 func decode(b []byte) (map[string]any, error) {
 	if !utf8.Valid(b) {
 		return nil, errors.New("it is not UTF-8")
@@ -37,7 +36,7 @@ func decode(b []byte) (map[string]any, error) {
 	return root, nil
 }
 
-// plainJSON says what is wrong with JSON without the library's words for it.
+// plainJSON converts a JSON error to plain wording.
 func plainJSON(err error) error {
 	s, ok := errors.AsType[*json.SyntaxError](err)
 	// After More, a decoder reports the end of its input as a syntax error, which only the text tells from another one.
@@ -94,11 +93,11 @@ func value(d *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// tree is v as decode would read it.
+// tree converts v to the form that decode returns.
 func tree(v any) any {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // our own parts are strings, numbers and lists of them
+		panic(err) // the adapter's parts contain only strings, numbers and lists
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -109,8 +108,8 @@ func tree(v any) any {
 	return t
 }
 
-// A form reads members of objects and keeps the first that is of another type
-// than the API says. null is the same as absent, as it is for the API server.
+// form reads fields of objects and records the first one of a wrong type. As in the API server, null means
+// absent.
 type form struct{ wrong string }
 
 func (f *form) fail(where, key, kind string) {
@@ -127,7 +126,7 @@ func (f *form) object(m map[string]any, where, key string) map[string]any {
 	return o
 }
 
-// objects is a list of objects.
+// objects returns a list of objects.
 func (f *form) objects(m map[string]any, where, key string) []map[string]any {
 	l, ok := m[key].([]any)
 	if !ok && m[key] != nil {
@@ -158,7 +157,7 @@ func (f *form) flag(m map[string]any, where, key string) bool {
 	return b
 }
 
-// strings is an object whose values are strings, such as labels.
+// strings returns an object with string values, such as labels.
 func (f *form) strings(m map[string]any, where, key string) map[string]string {
 	all := map[string]string{}
 	for k, v := range f.object(m, where, key) {
@@ -171,11 +170,11 @@ func (f *form) strings(m map[string]any, where, key string) map[string]string {
 	return all
 }
 
-// defaulted are the fields that the API server adds to what we leave out.
+// defaulted lists the fields that the API server adds to the adapter's parts.
 var defaulted = map[string]bool{"apiVersion": true, "defaultMode": true, "imagePullPolicy": true, "optional": true, "procMount": true, "successThreshold": true,
 	"terminationMessagePath": true, "terminationMessagePolicy": true, "timeoutSeconds": true}
 
-// holds reports whether has is want, but for fields that the API server fills in.
+// holds reports whether has equals want, except for the fields that the API server adds.
 func holds(has, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -198,19 +197,19 @@ func holds(has, want any) bool {
 	}
 	switch has.(type) {
 	case map[string]any, []any:
-		return false // and not comparable
+		return false // such values cannot be compared with ==
 	}
 	return has == want
 }
 
-// suffixes of quantities, as powers.
+// suffixes maps the suffixes of quantities to powers.
 var suffixes = map[string]struct{ base, exponent int64 }{
 	"n": {10, -9}, "u": {10, -6}, "m": {10, -3}, "": {10, 0}, "k": {10, 3}, "M": {10, 6}, "G": {10, 9}, "T": {10, 12}, "P": {10, 15}, "E": {10, 18},
 	"Ki": {2, 10}, "Mi": {2, 20}, "Gi": {2, 30}, "Ti": {2, 40}, "Pi": {2, 50}, "Ei": {2, 60},
 }
 
-// quantity is the value of a quantity of Kubernetes, a string or a number; nil
-// for what is none.
+// quantity parses a Kubernetes quantity, which may be a string or a number. It returns nil if v is not a
+// quantity.
 func quantity(v any) *big.Rat {
 	s, ok := v.(string)
 	if n, number := v.(json.Number); number {
@@ -222,7 +221,7 @@ func quantity(v any) *big.Rat {
 	digits := strings.TrimRight(s, "numkMGTPEi")
 	suffix, known := suffixes[s[len(digits):]]
 	if digits == "" || strings.Trim(digits, "0123456789.") != "" || !known {
-		return nil // an exponent is not needed here, and could be huge
+		return nil // exponents are not needed here, and could be huge
 	}
 	q, ok := new(big.Rat).SetString(digits)
 	if !ok {

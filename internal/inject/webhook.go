@@ -15,32 +15,32 @@ import (
 	"github.com/tailplane/tailplane/internal/door/framing"
 )
 
-// A Webhook answers the API server. All fields are required.
+// Webhook serves the admission webhooks. All fields are required.
 //
-// It does not ask who is calling: what it answers follows from the question, and
-// it knows no secret. It calls nobody.
+// It does not authenticate its callers, because the response depends only on the request and it has no
+// secrets. It makes no requests itself.
 type Webhook struct {
 	Options Options
 	Log     *slog.Logger
-	// Measure hears of each question: an Outcome, or BadRequest.
+	// Measure is called for each request with its Outcome, or BadRequest.
 	Measure func(result string, took time.Duration)
-	// Config says what is wrong with an adapter's document; see ReviewConfig.
+	// Config returns the errors of an adapter configuration; see ReviewConfig.
 	Config func(doc, previous []byte) (wrong, warnings []string)
 
 	busy chan struct{}
 }
 
-// BadRequest is the result of what was no question at all.
+// BadRequest is the result of a request that is not a valid AdmissionReview.
 const BadRequest = "bad_request"
 
-// Results are all that Measure can hear.
+// Results returns all results that Measure can receive.
 func Results() []string {
 	return []string{string(Patched), string(Unchanged), string(Skipped), string(Refused), BadRequest}
 }
 
 const (
-	maxReview = 3 << 20 // bytes; an API server takes no larger request itself
-	// atOnce bounds the memory: a review takes many times its size while it is read.
+	maxReview = 3 << 20 // bytes; the API server accepts no larger request either
+	// atOnce limits the memory, because parsing a review needs many times its size.
 	atOnce = 16
 )
 
@@ -67,7 +67,7 @@ func (w *Webhook) serve(review func([]byte) ([]byte, Verdict, error)) http.Handl
 		w.Measure(string(v.Outcome), time.Since(began))
 		w.Log.Debug("admission", "outcome", v.Outcome, "reason", v.Code)
 		rw.Header().Set("Content-Type", "application/json")
-		rw.Write(b) // who does not read it does not want it
+		rw.Write(b) // a caller that disconnects does not need the response
 	}
 }
 
@@ -98,7 +98,7 @@ func (w *Webhook) review(rw http.ResponseWriter, r *http.Request, review func([]
 	return b, v, http.StatusOK, nil
 }
 
-// Bounds of one connection. The API server waits five seconds for an answer.
+// Limits of one connection. The API server waits five seconds for a response.
 const (
 	headerTime   = 5 * time.Second
 	bodyTime     = 5 * time.Second
@@ -109,17 +109,17 @@ const (
 	shutdownTime = 10 * time.Second
 )
 
-// Serve answers on ln until ctx ends, and then whatever has been asked.
+// Serve serves on ln until ctx ends, then finishes pending requests.
 func (w *Webhook) Serve(ctx context.Context, ln net.Listener, config *tls.Config) error {
 	config = config.Clone()
 	config.NextProtos = []string{"h2", "http/1.1"}
 	srv := &http.Server{
 		Handler: w.Handler(), ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
 		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ErrorLog: slog.NewLogLogger(w.Log.Handler(), slog.LevelDebug), // strangers' TLS errors and the like
+		ErrorLog: slog.NewLogLogger(w.Log.Handler(), slog.LevelDebug), // TLS errors of unknown peers and similar
 	}
-	// The framing is looked at inside TLS, so net/http does not see that there is
-	// TLS: it tells HTTP/2 by how it begins.
+	// The framing check is inside TLS, so net/http does not see TLS. It detects HTTP/2 by the connection
+	// preface.
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan error, 1)

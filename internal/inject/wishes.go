@@ -9,32 +9,32 @@ import (
 	"strings"
 )
 
-// Labels and annotations of pods and of pod templates.
+// Labels and annotations of pods and pod templates.
 const (
 	domain = "mca.tailplane.dev/"
 
-	// Label asks for the adapter ("true") or keeps it out ("false"). On a namespace
-	// it speaks for the pods that do not say.
+	// Label requests the adapter ("true") or opts out ("false"). On a namespace it applies to pods without
+	// the label.
 	Label = domain + "inject"
-	// Status is written by injection: what was injected, and by which version.
+	// Status is written by injection. It has the hash of the injected parts and the version of the program.
 	Status = domain + "status"
-	// AutoRestart, "true" on a workload, asks for its pods to be made anew when the
-	// adapter in them is of another day. On pods it is nothing.
+	// AutoRestart, set to "true" on a workload, requests a restart of its pods when their adapter is
+	// outdated. It has no effect on pods.
 	AutoRestart = domain + "auto-restart"
-	// RestartedFor is written into the template of such a workload: the adapter,
-	// by its hash, for which its pods were made anew.
+	// RestartedFor is written into the template of such a workload. It is the hash of the adapter for which
+	// the pods were restarted.
 	RestartedFor = domain + "restarted-for"
 
-	configAnnotation      = domain + "config"             // a ConfigMap of the namespace
-	credentialsAnnotation = domain + "credentials"        // Secrets of the namespace, with commas between
-	audiencesAnnotation   = domain + "token-audiences"    // cluster=audience, with commas between
-	portAnnotation        = domain + "port"               // of 127.0.0.1
-	metricsAnnotation     = domain + "metrics"            // "true": served on the pod's address
-	excludeAnnotation     = domain + "exclude-containers" // their names, with commas between
+	configAnnotation      = domain + "config"             // a ConfigMap in the namespace
+	credentialsAnnotation = domain + "credentials"        // Secrets in the namespace, separated by commas
+	audiencesAnnotation   = domain + "token-audiences"    // cluster=audience pairs, separated by commas
+	portAnnotation        = domain + "port"               // on 127.0.0.1
+	metricsAnnotation     = domain + "metrics"            // "true": metrics are served at the pod's address
+	excludeAnnotation     = domain + "exclude-containers" // container names, separated by commas
 	sharedPIDAnnotation   = domain + "allow-shared-pid"   // "true": containers may see each other's processes
 )
 
-// wishes are what the annotations of a pod say of its adapter.
+// wishes are the settings of a pod's adapter from its annotations.
 type wishes struct {
 	config      string
 	credentials []string
@@ -45,7 +45,7 @@ type wishes struct {
 	sharedPID   bool
 }
 
-// An audience is one of a projected ServiceAccount token, for a cluster.
+// audience is that of a projected ServiceAccount token for a cluster.
 type audience struct{ cluster, audience string }
 
 var (
@@ -55,8 +55,8 @@ var (
 	separator = ","
 )
 
-// wish reads the annotations. A value that makes no sense is an error: a guess
-// would be an adapter that talks to the wrong cluster.
+// wish parses the annotations. An invalid value is an error, because a guess could connect the adapter to the
+// wrong cluster.
 func wish(annotations map[string]string, standard uint16) (w wishes, unknown []string, err error) {
 	w.port = standard
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
@@ -111,7 +111,7 @@ func truth(v string) (is bool, wrong string) {
 	return v == "true", ""
 }
 
-// list splits names, each of which must match and stand there once; nil if one does not.
+// list splits names. It returns nil if a name is invalid or occurs twice.
 func list(v string, name *regexp.Regexp) []string {
 	names := strings.Split(v, separator)
 	for i, n := range names {

@@ -1,11 +1,10 @@
-// Package catalog shows which kinds of objects several clusters have as if one
-// cluster had them: discovery in both of its forms, and OpenAPI in both of its
-// versions. It keeps law 7: a cluster that is down keeps what it was last known
-// to have, marked as stale, and is never left out in silence.
+// Package catalog merges the API discovery of several clusters: discovery in both of its forms, and OpenAPI in both of
+// its versions. It keeps law 7: for a cluster that is down it serves the last known discovery, marked as stale. It never
+// leaves out a cluster silently. The merge has three parts:
 //
-//	home's documents
-//	 + each group-version that a rule sends to a member   (in home's order, then the members')
-//	     + of a group-version that both have, what home lacks
+//	the documents of home
+//	 + each group-version that a rule sends to a member (in the order of home, then of the members)
+//	     + the resources that home lacks, of a group-version that both have
 package catalog
 
 import (
@@ -18,56 +17,55 @@ import (
 	"time"
 )
 
-// A Source is a cluster whose kinds are shown.
+// Source is a cluster whose API discovery is merged.
 type Source struct {
 	Name string
-	// Shows says whether rules send anything of a group-version to this cluster,
-	// with version "" of any version of the group; nil is everything, as at home.
+	// Shows reports whether rules send requests for a group-version to this cluster. An empty version means
+	// any version of the group. Nil means everything, as for home.
 	Shows func(group, version string) bool
-	// Fetch asks the cluster for a document. It does not follow redirects, and
-	// the answer's body is as long as the cluster makes it, up to MaxDocument.
+	// Fetch requests a document from the cluster. It does not follow redirects. The caller limits the size of
+	// the body to MaxDocument.
 	Fetch func(ctx context.Context, path string, header http.Header) (*http.Response, error)
 }
 
 // shows is Shows with its default.
 func (s *Source) shows(group, version string) bool { return s.Shows == nil || s.Shows(group, version) }
 
-// MaxDocument bounds one document of one cluster, in bytes. The largest that
-// Kubernetes serves, /openapi/v2, has 4 MB; each custom resource adds to it.
+// MaxDocument is the largest document of one cluster in bytes. The largest one of Kubernetes, /openapi/v2,
+// has 4 MB; each custom resource adds to it.
 const MaxDocument = 64 << 20
 
-// fetchTime bounds how long a document of one cluster is waited for. What is
-// known of a cluster that is slower counts as stale.
+// fetchTime is the timeout for a document of one cluster. The known data of a slower cluster counts as stale.
 const fetchTime = 10 * time.Second
 
-// A Catalog shows the kinds of its sources, of which the first is home. All
-// fields are required, but for Asked.
+// Catalog merges the API discovery of its sources. The first source is home. All fields except Asked are
+// required.
 type Catalog struct {
 	Sources []Source
-	// Failed is told when what a cluster has could not be asked for.
+	// Failed is called when a cluster's discovery could not be fetched.
 	Failed func(cluster string, err error)
-	// Asked, optional, is told that a cluster said whether what is known of its
-	// kinds, or of its OpenAPI, has changed.
+	// Asked is optional. It is called when a cluster reports whether its discovery, or its OpenAPI, has
+	// changed.
 	Asked func(openAPI, changed bool)
 
 	once   sync.Once
-	shelfs []shelf // of the source of the same index
+	shelfs []shelf // of the source with the same index
 }
 
-// A shelf is what one cluster was last known to have.
+// shelf is the last known discovery of one cluster.
 type shelf struct {
 	mu      sync.Mutex
 	core    page  // /api
 	named   page  // /apis
-	openAPI index // /openapi/v3; no paths: not known
+	openAPI index // /openapi/v3; without paths: unknown
 }
 
-// A page is a discovery document of a cluster, read.
+// page is a parsed discovery document of a cluster.
 type page struct {
 	etag   string
 	groups []group
-	known  bool // it was read once
-	stale  bool // but could not be asked for the last time
+	known  bool // it has been read at least once
+	stale  bool // the last fetch failed
 }
 
 func (c *Catalog) prepare() {
@@ -85,19 +83,18 @@ func (c *Catalog) asked(openAPI, changed bool) {
 	}
 }
 
-// Unknown are the clusters of which nothing is known yet, so that their kinds
-// are missing from what is shown.
+// Unknown lists the clusters without any known discovery. Their kinds are missing from the response.
 type Unknown []string
 
-// warn says so in the answer.
+// warn adds a Warning header for each of them.
 func (u Unknown) warn(w http.ResponseWriter) {
 	for _, name := range u {
 		w.Header().Add("Warning", fmt.Sprintf(`299 mca "the kinds of cluster %s cannot be asked for and are missing here"`, name))
 	}
 }
 
-// groups asks all clusters at once for what they have, and returns the union.
-// Its error is that home is not known at all.
+// groups fetches the discovery of all clusters concurrently and returns the union. It returns an error only
+// if home is unknown.
 func (c *Catalog) groups(ctx context.Context, core bool) ([]group, Unknown, error) {
 	c.prepare()
 	pages := make([]page, len(c.Sources))
@@ -123,7 +120,8 @@ func (c *Catalog) groups(ctx context.Context, core bool) ([]group, Unknown, erro
 	return u.groups, unknown, nil
 }
 
-// look asks one cluster, by the ETag of what is known. A failure leaves that, as stale.
+// look fetches the discovery of one cluster, conditional on the known ETag. After a failure the known
+// discovery becomes stale.
 func (c *Catalog) look(ctx context.Context, i int, core bool) (page, error) {
 	s, sh := &c.Sources[i], &c.shelfs[i]
 	path, p := "/apis", &sh.named
@@ -181,7 +179,7 @@ func fetchGroups(ctx context.Context, s *Source, path string, header http.Header
 	return page{etag: res.Header.Get("ETag"), groups: list.Items, known: true}, nil
 }
 
-// Learn asks all clusters for what they have. Its error is that home is not known at all.
+// Learn fetches the discovery of all clusters. It returns an error only if home is unknown.
 func (c *Catalog) Learn(ctx context.Context) error {
 	if _, _, err := c.groups(ctx, true); err != nil {
 		return err
@@ -190,7 +188,7 @@ func (c *Catalog) Learn(ctx context.Context) error {
 	return err
 }
 
-// Ask asks one cluster for what it has in a group.
+// Ask fetches the discovery of one cluster for a group.
 func (c *Catalog) Ask(ctx context.Context, cluster, groupName string) error {
 	c.prepare()
 	i := slices.IndexFunc(c.Sources, func(s Source) bool { return s.Name == cluster })
@@ -201,9 +199,8 @@ func (c *Catalog) Ask(ctx context.Context, cluster, groupName string) error {
 	return err
 }
 
-// Has says whether a cluster has a resource of a group, with version "" in any
-// version, as it said when it was asked last; known is false when it said nothing
-// of that.
+// Has reports whether a cluster had a resource of a group at the last fetch. An empty version means any
+// version. known is false if the cluster's answer is missing or stale.
 func (c *Catalog) Has(cluster, groupName, versionName, name string) (has, known bool) {
 	c.prepare()
 	i := slices.IndexFunc(c.Sources, func(s Source) bool { return s.Name == cluster })
@@ -226,17 +223,17 @@ func (c *Catalog) Has(cluster, groupName, versionName, name string) (has, known 
 			if slices.ContainsFunc(v.Resources, func(r resource) bool { return r.Resource == name }) {
 				return true, known
 			}
-			known = known && v.Freshness != stale // an API server behind it may have it
+			known = known && v.Freshness != stale // an aggregated API server may have it
 		}
 	}
 	return false, known
 }
 
-// A Scope says of a resource whether its objects are in namespaces.
+// Scope is whether a resource is namespaced, and whether that is known.
 type Scope struct{ Namespaced, Known bool }
 
-// Scope looks a resource up in what was last known, without asking anybody; of a
-// resource that several clusters have, the first of them tells.
+// Scope returns the last known scope of a resource without a request. If several clusters have the resource,
+// the first of them decides.
 func (c *Catalog) Scope(groupName, resource string) (scope Scope) {
 	c.each(groupName, func(v *version) bool {
 		for i := range v.Resources {
@@ -249,7 +246,7 @@ func (c *Catalog) Scope(groupName, resource string) (scope Scope) {
 	return scope
 }
 
-// Resource looks a kind up in what was last known, without asking anybody.
+// Resource returns the last known resource of a kind without a request.
 func (c *Catalog) Resource(groupName, versionName, kindName string) (resource string, namespaced, known bool) {
 	c.each(groupName, func(v *version) bool {
 		if v.Version != versionName {
@@ -265,7 +262,7 @@ func (c *Catalog) Resource(groupName, versionName, kindName string) (resource st
 	return resource, namespaced, known
 }
 
-// each calls f for each version of a group that a cluster has, until it returns false.
+// each calls f for each version of a group in any cluster, until f returns false.
 func (c *Catalog) each(groupName string, f func(*version) bool) {
 	c.prepare()
 	for i := range c.shelfs {

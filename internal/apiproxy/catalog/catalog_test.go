@@ -22,13 +22,13 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// A server is a cluster that serves documents.
+// server is a cluster that serves documents.
 type server struct {
 	mu    sync.Mutex
-	docs  map[string]string // by path; a form after "|"
+	docs  map[string]string // by path; "|" separates an encoding
 	down  bool
 	asked []string
-	tags  bool // it knows ETags
+	tags  bool // it supports ETags
 }
 
 func (s *server) set(down bool) { s.mu.Lock(); s.down = down; s.mu.Unlock() }
@@ -128,8 +128,8 @@ func get(t *testing.T, url, accept string, more ...string) (*http.Response, stri
 	return res, string(b)
 }
 
-// ADP-15: client-go's discovery, in both forms, reads the union, and a
-// kind that only a member has is found by a RESTMapper.
+// ADP-15: client-go reads the union by both forms of discovery. A RESTMapper finds a kind that only a member
+// has.
 func TestUnion(t *testing.T) {
 	_, _, _, url := place(t)
 	want := map[string][]string{
@@ -183,13 +183,13 @@ func TestUnion(t *testing.T) {
 	}
 }
 
-// memory lets a mapper read discovery anew.
+// memory makes a mapper read discovery again.
 type memory struct{ *discovery.DiscoveryClient }
 
 func (memory) Fresh() bool { return true }
 func (memory) Invalidate() {}
 
-// What is the same is not sent again, to the client as from the clusters.
+// TestETags checks that unchanged documents are not sent again, either by the clusters or to the client.
 func TestETags(t *testing.T) {
 	c, home, east, url := place(t)
 	var changed, same [2]atomic.Int64 // of discovery, of OpenAPI
@@ -238,8 +238,8 @@ func TestETags(t *testing.T) {
 	}
 }
 
-// ADP-15: a member that is down is stale and not gone; one that was never
-// seen is named.
+// ADP-15: the discovery of a member that is down is stale and not removed. A Warning names a member that was
+// never reached.
 func TestMemberDown(t *testing.T) {
 	_, home, east, url := place(t)
 	east.set(true)
@@ -348,8 +348,8 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// OpenAPI v3: a document of one cluster is that cluster's, one of several is
-// joined and changes its hash.
+// TestOpenAPIv3 checks OpenAPI v3. A document of one cluster is passed through. A document of several
+// clusters is merged and has a new hash.
 func TestOpenAPIv3(t *testing.T) {
 	_, home, east, url := place(t)
 	home.docs["/openapi/v3"] = `{"paths":{"version":{"serverRelativeURL":"/openapi/v3/version?hash=0"},"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=A"},"apis/example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/example.com/v1?hash=B"}}}`
@@ -394,9 +394,9 @@ func TestOpenAPIv3(t *testing.T) {
 	}
 }
 
-// swaggerProto is a document of OpenAPI v2 in gnostic's protobuf.
+// swaggerProto returns an OpenAPI v2 document in the protobuf format of gnostic.
 func swaggerProto(title string, paths []string, kinds map[string]string) string {
-	message := func(fields ...any) (b []byte) { // number, text
+	message := func(fields ...any) (b []byte) { // pairs of number and text
 		for i := 0; i < len(fields); i += 2 {
 			b = protowire.AppendTag(b, protowire.Number(fields[i].(int)), protowire.BytesType)
 			b = protowire.AppendString(b, fmt.Sprint(fields[i+1]))
@@ -413,7 +413,7 @@ func swaggerProto(title string, paths []string, kinds map[string]string) string 
 	return string(message(1, "2.0", 2, string(message(1, title, 2, "1")), swaggerPaths, string(message(items...)), swaggerDefinitions, string(message(schemas...))))
 }
 
-// OpenAPI v2, in both forms; the one in protobuf as client-go reads it.
+// TestOpenAPIv2 checks both forms of OpenAPI v2; it reads the protobuf form as client-go does.
 func TestOpenAPIv2(t *testing.T) {
 	_, home, east, url := place(t)
 	home.docs["/openapi/v2"] = `{"swagger":"2.0","info":{"title":"h","version":"1"},"paths":{"/version/":{},"/apis/example.com/v1/cars":{}},"definitions":{"Car":{"description":"home"}}}`
@@ -444,7 +444,7 @@ func TestOpenAPIv2(t *testing.T) {
 	}
 }
 
-// Whatever a cluster sends, nothing panics, and what is shown can be read.
+// FuzzDocuments checks that no cluster's documents cause a panic, and that the merged ones can be parsed.
 func FuzzDocuments(f *testing.F) {
 	f.Add(homeApis, eastApis, `{"paths":{}}`)
 	f.Add(`{"items":[{"versions":[{"version":"","resources":[{"resource":"x"}]}]}]}`, `{"items":[{"versions":[{"version":"","resources":[{}]}]}]}`, "\x42\x02\x12\x00")
@@ -467,8 +467,8 @@ func FuzzDocuments(f *testing.F) {
 	})
 }
 
-// ADP-15: who has a resource is known of a cluster that was asked, and not of one
-// that did not answer, or whose own part does not.
+// ADP-15: Has is certain for a cluster that answered. It is not for one that did not answer, or whose
+// aggregated API server did not.
 func TestHas(t *testing.T) {
 	home := &server{docs: map[string]string{"/api": homeCore, "/apis": homeApis}}
 	east := &server{docs: map[string]string{"/api": homeCore, "/apis": strings.Replace(eastApis, `"version":"v2","freshness":"Current"`, `"version":"v2","freshness":"Stale"`, 1)}}

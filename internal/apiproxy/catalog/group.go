@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// The documents of discovery, as far as they are read: type APIGroupDiscoveryList
-// of apidiscovery.k8s.io/v2, and what the older form makes of it.
+// The discovery documents, reduced to the fields that are read: APIGroupDiscoveryList of
+// apidiscovery.k8s.io/v2. The older form is derived from it.
 type groupList struct {
 	Kind       string          `json:"kind"`
 	APIVersion string          `json:"apiVersion"`
@@ -27,7 +27,7 @@ type version struct {
 	Freshness string     `json:"freshness,omitempty"` // Current or Stale
 }
 
-// A resource keeps the text it was read from, for fields that later versions add.
+// resource keeps the text that it was read from, because later versions may add fields.
 type resource struct {
 	resourceFields
 	text json.RawMessage
@@ -65,11 +65,10 @@ func (r *resource) UnmarshalJSON(b []byte) error {
 // MarshalJSON implements [json.Marshaler].
 func (r resource) MarshalJSON() ([]byte, error) { return r.text, nil }
 
-// A union collects groups: what came first stays as it is, and what comes later
-// adds what is not there yet.
+// union collects groups. Earlier sources have precedence; later ones only add what is missing.
 type union struct{ groups []group }
 
-// stale marks a group-version of which a part could not be asked for.
+// stale marks a group-version of which a part could not be fetched.
 const stale = "Stale"
 
 func (u *union) add(g group, old bool, shows func(group, version string) bool) {
@@ -111,8 +110,8 @@ func (u *union) version(groupName, name string) *version {
 	return nil
 }
 
-// append adds a version that no group of the union has. The groups of a source
-// stay as they are: others read them.
+// append adds a version that is not in the union. It does not modify the groups of the source, which other
+// goroutines read.
 func (u *union) append(g group, v version) {
 	i := slices.IndexFunc(u.groups, func(h group) bool { return h.Metadata.Name == g.Metadata.Name })
 	if i < 0 {
@@ -130,7 +129,7 @@ type (
 		Groups     []legacyGroup `json:"groups"`
 	}
 	legacyGroup struct {
-		Kind             string          `json:"kind,omitempty"`       // of a document of its own
+		Kind             string          `json:"kind,omitempty"`       // if it is a document itself
 		APIVersion       string          `json:"apiVersion,omitempty"` // likewise
 		Name             string          `json:"name"`
 		Versions         []legacyVersion `json:"versions"`
@@ -143,7 +142,7 @@ type (
 	legacyCore struct {
 		Kind                       string   `json:"kind"`
 		Versions                   []string `json:"versions"`
-		ServerAddressByClientCIDRs []string `json:"serverAddressByClientCIDRs"` // empty: clients stay with the address they have
+		ServerAddressByClientCIDRs []string `json:"serverAddressByClientCIDRs"` // empty: clients keep the address that they use
 	}
 	legacyResources struct {
 		Kind         string           `json:"kind"`
@@ -155,7 +154,7 @@ type (
 		Name         string   `json:"name"`
 		SingularName string   `json:"singularName"`
 		Namespaced   bool     `json:"namespaced"`
-		Group        string   `json:"group,omitempty"`   // when it is not that of the list
+		Group        string   `json:"group,omitempty"`   // if it differs from the list
 		Version      string   `json:"version,omitempty"` // likewise
 		Kind         string   `json:"kind"`
 		Verbs        []string `json:"verbs"`
@@ -170,7 +169,7 @@ func legacyGroupOf(g group) legacyGroup {
 		l.Versions = append(l.Versions, legacyVersion{groupVersion(g.Metadata.Name, v.Version), v.Version})
 	}
 	if len(l.Versions) > 0 {
-		l.PreferredVersion = l.Versions[0] // the aggregated form has it first
+		l.PreferredVersion = l.Versions[0] // the aggregated form has the preferred version first
 	}
 	return l
 }
@@ -199,7 +198,7 @@ func legacyResourcesOf(groupName string, v version) legacyResources {
 	}
 	for _, r := range v.Resources {
 		namespaced := r.Scope == "Namespaced"
-		if r.ResponseKind != nil && r.ResponseKind.Kind != "" { // without one there are only subresources
+		if r.ResponseKind != nil && r.ResponseKind.Kind != "" { // without a kind there are only subresources
 			main := of(r.Resource, r.ResponseKind, namespaced, r.Verbs)
 			main.SingularName, main.ShortNames, main.Categories = r.SingularResource, r.ShortNames, r.Categories
 			l.Resources = append(l.Resources, main)

@@ -17,10 +17,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// openAPIv2Proto is the other form of /openapi/v2, which client-go asks for first.
+// openAPIv2Proto is the protobuf form of /openapi/v2, which client-go prefers.
 const openAPIv2Proto = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
-// An index is /openapi/v3.
+// index is the document /openapi/v3.
 type index struct {
 	Paths map[string]indexEntry `json:"paths"`
 
@@ -31,15 +31,14 @@ type indexEntry struct {
 	ServerRelativeURL string `json:"serverRelativeURL"`
 }
 
-// An entry of the index has the document at one path of one source.
+// entry is a document at one path of one source.
 type entry struct {
 	source *Source
 	url    string
 }
 
-// entries are the documents of OpenAPI v3 by key, such as "apis/apps/v1", each
-// from one source or from several, home's first. Of a member that cannot be asked
-// they are those that it was last known to have.
+// entries returns the OpenAPI v3 documents by key, such as "apis/apps/v1". Each key has one or more sources,
+// home first. For a member that does not respond, it returns the last known documents.
 func (c *Catalog) entries(ctx context.Context) (map[string][]entry, Unknown, error) {
 	c.prepare()
 	all := map[string][]entry{}
@@ -95,7 +94,7 @@ func (s *Source) index(ctx context.Context, etag string) (x index, _ error) {
 	return x, nil
 }
 
-// showsKey says whether rules send to a member what a key of the index is about.
+// showsKey reports whether rules send requests for a key of the index to a member.
 func showsKey(s *Source, key string) bool {
 	parts := strings.Split(key, "/")
 	switch {
@@ -106,10 +105,10 @@ func showsKey(s *Source, key string) bool {
 	case len(parts) == 2 && parts[0] == "apis": // the group itself
 		return s.shows(parts[1], "")
 	}
-	return false // what is no group is home's
+	return false // other keys come from home only
 }
 
-// same says whether entries are of one text, by the hashes in their URLs.
+// same reports whether all entries have the same content, according to the hashes in their URLs.
 func same(es []entry) bool {
 	for _, e := range es {
 		if h := hashOf(e.url); h == "" || h != hashOf(es[0].url) {
@@ -199,8 +198,8 @@ func (c *Catalog) openAPIv3Document(w http.ResponseWriter, r *http.Request, key 
 	return nil
 }
 
-// openAPIv2 is one document for everything: home's, with the paths of what is
-// sent to members, and all definitions.
+// openAPIv2 serves a single document: that of home, with the paths of the members that rules use, and all
+// definitions.
 func (c *Catalog) openAPIv2(w http.ResponseWriter, r *http.Request) error {
 	c.prepare()
 	accept, join := plainJSON, joinSwagger
@@ -238,7 +237,7 @@ func (c *Catalog) openAPIv2(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// showsPath says whether rules send to a member what a path of OpenAPI is about.
+// showsPath reports whether rules send requests for an OpenAPI path to a member.
 func showsPath(s *Source, path string) bool {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -254,10 +253,9 @@ func joinSwagger(bodies [][]byte, shows []func(string) bool) ([]byte, error) {
 	return joinJSON(bodies, shows, "paths", "definitions")
 }
 
-// joinJSON puts documents together: the first, and in its objects of the given
-// names what the others have and it lacks; of paths, what shows lets through. An
-// object among these whose members are objects ("components" has "schemas") is
-// put together one level down.
+// joinJSON merges documents. It starts with the first one. To its objects with the given names it adds the
+// fields that it lacks and the others have. For paths, shows filters them. It merges the objects in
+// "components", such as "schemas", one level deeper.
 func joinJSON(bodies [][]byte, shows []func(string) bool, names ...string) ([]byte, error) {
 	type object = map[string]json.RawMessage
 	parse := func(b []byte) (o object, err error) { return o, json.Unmarshal(b, &o) }
@@ -334,8 +332,8 @@ const (
 	namedName          = 1 // of NamedPathItem and NamedSchema
 )
 
-// joinSwaggerProto is joinSwagger on protobuf, where to append a message is to
-// add what it repeats: of the others only what the first lacks is kept.
+// joinSwaggerProto implements joinSwagger for protobuf. Appending a message adds to its repeated fields, so
+// only the items that the first document lacks are appended.
 func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error) {
 	seen := map[protowire.Number]map[string]bool{swaggerPaths: {}, swaggerDefinitions: {}}
 	item := map[protowire.Number]protowire.Number{swaggerPaths: pathsItem, swaggerDefinitions: definitionsItem}
@@ -382,7 +380,7 @@ func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error
 
 var errProto = errors.New("the document is not protobuf")
 
-// eachField calls f for each field of a message; value is nil but for those with a length.
+// eachField calls f for each field of a message. value is nil if the field is not length-delimited.
 func eachField(b []byte, f func(field protowire.Number, whole, value []byte) error) error {
 	for len(b) > 0 {
 		n, typ, tag := protowire.ConsumeTag(b)

@@ -13,22 +13,21 @@ import (
 	"strings"
 )
 
-// The aggregated form as clients and servers name it.
+// Media types of discovery documents.
 const (
 	aggregatedV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	plainJSON    = "application/json"
 )
 
-// Errors of Serve that are no failure of a cluster.
+// Errors of Serve that are not failures of a cluster.
 var (
-	// ErrNotFound: no cluster has the group, version or document.
+	// ErrNotFound means that no cluster has the group, version or document.
 	ErrNotFound = errors.New("no cluster has it")
-	// ErrNotAcceptable: the client takes no form in which documents of several
-	// clusters are put together.
+	// ErrNotAcceptable means that the client accepts no encoding in which documents can be merged.
 	ErrNotAcceptable = errors.New("kinds of several clusters are shown as application/json only")
 )
 
-// Serves says whether a path is one of discovery or OpenAPI.
+// Serves reports whether a path belongs to discovery or OpenAPI.
 func Serves(path string) bool {
 	path = strings.TrimSuffix(path, "/")
 	if path == "/api" || path == "/apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/") {
@@ -38,8 +37,7 @@ func Serves(path string) bool {
 	return parts[0] == "api" && len(parts) == 2 || parts[0] == "apis" && (len(parts) == 2 || len(parts) == 3)
 }
 
-// Serve answers a GET of a path for which [Serves] is true. Nothing was written
-// when it returns an error.
+// Serve answers a GET of a path for which [Serves] is true. If it returns an error, it has written nothing.
 func (c *Catalog) Serve(w http.ResponseWriter, r *http.Request) error {
 	path := strings.TrimSuffix(r.URL.Path, "/")
 	switch {
@@ -82,7 +80,7 @@ func (c *Catalog) Serve(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// discoveryDocument is the document at a path of discovery.
+// discoveryDocument returns the document at a discovery path.
 func discoveryDocument(parts []string, groups []group, aggregated bool) (any, error) {
 	core := parts[0] == "api"
 	switch {
@@ -128,7 +126,7 @@ func discoveryDocument(parts []string, groups []group, aggregated bool) (any, er
 	return nil, ErrNotFound
 }
 
-// answer writes a document, or that the client has it already.
+// answer writes a document, or 304 if the client already has it.
 func answer(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
 	sum := sha256.Sum256(body)
 	tag := `"` + strings.ToUpper(hex.EncodeToString(sum[:])) + `"`
@@ -148,12 +146,12 @@ func answer(w http.ResponseWriter, r *http.Request, contentType string, body []b
 	h.Set("Content-Length", fmt.Sprint(len(body)))
 	w.WriteHeader(http.StatusOK)
 	if r.Method != http.MethodHead {
-		w.Write(body) // whoever does not get it all sees so by the length
+		w.Write(body) // a truncated response is detected by its length
 	}
 }
 
-// prefersAggregated says whether the first form in Accept that we have is the
-// aggregated one. Clients name what they like best first.
+// prefersAggregated reports whether the first supported form in Accept is the aggregated one. Clients list
+// their preferred form first.
 func prefersAggregated(accept []string) bool {
 	for _, header := range accept {
 		for one := range strings.SplitSeq(header, ",") {
@@ -174,8 +172,7 @@ func prefersAggregated(accept []string) bool {
 
 func isAggregated(contentType string) bool { return prefersAggregated([]string{contentType}) }
 
-// accepts says whether a media type is among those of Accept, which without any
-// is everything.
+// accepts reports whether Accept includes a media type. An empty Accept includes everything.
 func accepts(accept []string, want string) bool {
 	if len(accept) == 0 {
 		return true
@@ -191,7 +188,7 @@ func accepts(accept []string, want string) bool {
 	return false
 }
 
-// readAll reads a document, up to MaxDocument.
+// readAll reads a document of at most MaxDocument bytes.
 func readAll(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, MaxDocument+1))
 	if err == nil && len(b) > MaxDocument {
@@ -200,17 +197,16 @@ func readAll(r io.Reader) ([]byte, error) {
 	return b, err
 }
 
-// errSame says that a document is the one that is known.
+// errSame means that the known document is current.
 var errSame = errors.New("it has not changed")
 
-// document asks a source for a document that is not kept.
+// document fetches a document that is not cached.
 func (s *Source) document(ctx context.Context, path, accept string) (body []byte, contentType string, _ error) {
 	body, header, err := s.newer(ctx, path, accept, "")
 	return body, header.Get("Content-Type"), err
 }
 
-// newer asks a source for a document, unless its tag is the one that is known:
-// then its error is errSame.
+// newer fetches a document, unless its ETag is etag. In that case the error is errSame.
 func (s *Source) newer(ctx context.Context, path, accept, etag string) (body []byte, header http.Header, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()

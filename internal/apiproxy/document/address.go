@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// CheckServer reads the address of a Kubernetes API and refuses one that a
-// credential must not go to (AD-08). A host name is to be checked again with
-// [CheckAddr] when it is resolved.
+// CheckServer parses the address of a Kubernetes API. It refuses an address that must not receive a
+// credential (AD-08). Callers must also check each resolved address of a host name with [CheckAddr].
 func CheckServer(server string, allowLoopback bool) (*url.URL, error) {
 	u, err := url.Parse(server)
 	if err != nil {
-		return nil, errors.New("it is not a URL") // the parser's error would repeat a password in it
+		return nil, errors.New("it is not a URL") // the parser's error could contain a password
 	}
 	switch {
 	case u.Scheme != "https":
@@ -41,8 +40,7 @@ func CheckServer(server string, allowLoopback bool) (*url.URL, error) {
 	return u, checkName(strings.ToLower(host), allowLoopback)
 }
 
-// checkName refuses host names that stand for an address which is refused, and
-// those that some resolvers read as an address.
+// checkName refuses host names of forbidden addresses, and names that some resolvers parse as an address.
 func checkName(name string, allowLoopback bool) error {
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	switch {
@@ -60,8 +58,7 @@ func checkName(name string, allowLoopback bool) error {
 	return nil
 }
 
-// metadata are the addresses of clouds' metadata services that are not
-// link-local.
+// metadata lists the addresses of cloud metadata services that are not link-local.
 var metadata = []netip.Addr{
 	netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192"),
 	netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"),
@@ -72,10 +69,9 @@ var (
 	teredo     = netip.MustParsePrefix("2001::/32")
 )
 
-// CheckAddr refuses an address that no Kubernetes API has, or that a credential
-// must not go to: this machine (unless allowed), link-local and with that the
-// metadata services of clouds, multicast, none. It looks at an IPv4 address
-// inside an IPv6 address too.
+// CheckAddr refuses an address that no Kubernetes API has or that must not receive a credential. These are
+// loopback addresses (unless allowed), link-local addresses (which include cloud metadata services),
+// multicast addresses and unspecified ones. It also checks an IPv4 address embedded in an IPv6 address.
 func CheckAddr(a netip.Addr, allowLoopback bool) error {
 	if a.Zone() != "" {
 		return errors.New("its host is an address with a zone")
@@ -105,7 +101,7 @@ func CheckAddr(a netip.Addr, allowLoopback bool) error {
 	return nil
 }
 
-// inside returns the IPv4 addresses that an IPv6 address leads to.
+// inside returns the IPv4 addresses that are embedded in an IPv6 address.
 func inside(a netip.Addr) (in []netip.Addr) {
 	if !a.Is6() || a.IsLoopback() || a.IsUnspecified() {
 		return nil

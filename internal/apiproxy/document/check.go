@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// check looks at what only the whole document shows.
+// check validates the rules that concern the whole configuration.
 func (p *parser) check(root *yaml.Node) {
 	d := p.doc
 	names, slots, secrets, servers, uids := map[string]bool{}, map[int]string{}, map[string]string{}, map[string]string{}, map[string]string{}
@@ -68,7 +68,7 @@ func (p *parser) check(root *yaml.Node) {
 func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
 	at := p.at[key{"rules", i, "target"}]
 	if at == nil {
-		return // that it has none was said
+		return // the missing target is already reported
 	}
 	if c := r.Target.Cluster; c != "" && !clusters[c] {
 		p.fail(at, "the target %.60q is none of the clusters", c)
@@ -130,8 +130,7 @@ func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
 	}
 }
 
-// shadowed refuses rules that can never match, because one before them takes all
-// that they would.
+// shadowed refuses rules that can never match because an earlier rule covers them.
 func (p *parser) shadowed() {
 	for j := range p.doc.Rules {
 		for i := range p.doc.Rules[:j] {
@@ -144,15 +143,15 @@ func (p *parser) shadowed() {
 	}
 }
 
-// covers says whether m matches everything that o matches.
+// covers reports whether m matches everything that o matches.
 func (m *Match) covers(o *Match) bool {
 	if !coveredBy(m.Namespaces, o.Namespaces) || !allIn(m.APIGroups, o.APIGroups) || !allIn(m.Verbs, o.Verbs) ||
 		!coveredBy(m.Names, o.Names) || !coveredBy(m.UserAgents, o.UserAgents) {
 		return false
 	}
 	if m.Resources == nil {
-		// Without a list m takes what is in a namespace, and whether what o lists
-		// is in one, only the clusters know.
+		// Without resources, m matches all namespaced resources. Only the clusters know the scope of the
+		// resources of o, unless they are built in.
 		return o.Resources == nil || !slices.ContainsFunc(o.Resources, func(r Resource) bool { return !builtinNamespaced(o.APIGroups, r.Name) })
 	}
 	return o.Resources != nil && !slices.ContainsFunc(o.Resources, func(r Resource) bool {
@@ -160,8 +159,7 @@ func (m *Match) covers(o *Match) bool {
 	})
 }
 
-// builtinNamespaced says whether the resource of these groups is one of
-// Kubernetes' own that is in a namespace.
+// builtinNamespaced reports whether the resource is a namespaced built-in resource in all of these groups.
 func builtinNamespaced(groups []string, resource string) bool {
 	return groups != nil && !slices.ContainsFunc(groups, func(g string) bool { return BuiltinScope(g, resource) != Namespaced })
 }
@@ -173,7 +171,7 @@ func allIn(all, some []string) bool {
 	return some != nil && !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
 }
 
-// advise says what is allowed and seldom meant.
+// advise adds warnings about settings that are allowed but rarely intended.
 func (p *parser) advise() {
 	d := p.doc
 	if h := d.Cluster(d.Home); !h.InCluster {

@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Secret is a token or a private key. It cannot be printed.
+// Secret is a token or a private key. Printing it shows a placeholder.
 type Secret string
 
 // String returns a placeholder.
@@ -32,8 +32,8 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue("[secret]") }
 // MarshalText implements [encoding.TextMarshaler].
 func (s Secret) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
 
-// A Credential is what one Secret says of a cluster: where it is, by what it is
-// known and what opens it. Either Token or Certificate is set.
+// Credential is the content of one Secret: the addresses of a cluster, its CA and its credential. Either
+// Token or Certificate is set.
 type Credential struct {
 	Servers       []*url.URL // of one cluster
 	CA            []byte     // PEM
@@ -43,8 +43,8 @@ type Credential struct {
 	Key           Secret // PEM
 }
 
-// The files of a Secret of a cluster. A kubeconfig stands alone; namespace and
-// ca.crt also come with a Secret that Kubernetes made for a ServiceAccount.
+// The files of a cluster's Secret. A kubeconfig must be the only file. namespace and ca.crt also occur in a
+// Secret that Kubernetes creates for a ServiceAccount.
 const (
 	FileServer     = "server"
 	FileCA         = "ca.crt"
@@ -56,10 +56,9 @@ const (
 	fileNamespace  = "namespace"
 )
 
-// ReadCredential reads the files of a mounted Secret, by their names. Everything
-// that would send the credential elsewhere, run a program or trust without a
-// certificate is refused, and the error names it (AD-08). No error repeats what
-// a file holds.
+// ReadCredential reads the files of a mounted Secret, given by name. It refuses every setting that would send
+// the credential elsewhere, run a program or skip certificate verification. The error names the setting
+// (AD-08). No error contains the content of a file.
 func ReadCredential(files map[string][]byte, allowLoopback bool) (*Credential, error) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		switch name {
@@ -123,8 +122,7 @@ func (c *Credential) check() error {
 	return nil
 }
 
-// readKubeconfig reads the current context of a kubeconfig. A field that must
-// not be there is refused in every entry.
+// readKubeconfig reads the current context of a kubeconfig. It refuses a forbidden field in any entry.
 func readKubeconfig(b []byte) (*Credential, string, error) {
 	r := &reader{secret: true}
 	root := r.root(b)
@@ -236,8 +234,8 @@ func readKubeconfig(b []byte) (*Credential, string, error) {
 	return user, cl.server, nil
 }
 
-// withoutContents keeps of syntax errors the lines: the parser repeats what is
-// there, which may be a token.
+// withoutContents removes the parser's text from syntax errors and keeps their lines, because the text may
+// contain a token.
 func withoutContents(findings []Finding) error {
 	out := &Invalid{}
 	for _, f := range findings {
@@ -249,8 +247,8 @@ func withoutContents(findings []Finding) error {
 	return out
 }
 
-// OwnAudience refuses a token that is for the audience of the home token too: it
-// would open home for whoever gets it. Both are tokens of ServiceAccounts.
+// OwnAudience returns an error if token has an audience of the home token. Such a token would give its
+// recipient access to the home cluster. Both must be ServiceAccount tokens.
 func OwnAudience(token, home Secret) error {
 	theirs, err := audiences(token)
 	if err != nil {
@@ -268,7 +266,7 @@ func OwnAudience(token, home Secret) error {
 	return nil
 }
 
-// audiences reads the aud claim of a JWT, unverified: the token is our own.
+// audiences returns the aud claim of a JWT. It does not verify the token, which is the pod's own.
 func audiences(token Secret) ([]string, error) {
 	parts := strings.Split(string(token), ".")
 	if len(parts) != 3 {

@@ -18,7 +18,7 @@ import (
 
 const canary = "canary-token-1234567890"
 
-// pair makes a certificate and its key, in PEM.
+// pair returns a certificate and its key in PEM.
 func pair(t testing.TB) (cert, key []byte) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -77,8 +77,8 @@ func TestReadCredential(t *testing.T) {
 	}
 }
 
-// AD-08: nothing in a Secret runs a program, reads a file or sends the
-// credential elsewhere, and no refusal repeats what the Secret holds.
+// AD-08: no field of a Secret can run a program, read a file or send the credential elsewhere. No error
+// contains data of the Secret.
 func TestCredentialRefused(t *testing.T) {
 	cert, key := pair(t)
 	other, _ := pair(t)
@@ -152,7 +152,7 @@ func TestCredentialRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.new, err, tt.says)
 		}
 	}
-	// A forbidden field of a user whom nothing names is refused too.
+	// A forbidden field is also refused in a user that no context names.
 	second := change(t, whole, "users: [", "users: [{name: v, user: {exec: {command: x}}}, ")
 	if _, err := ReadCredential(map[string][]byte{"kubeconfig": []byte(second)}, false); err == nil || !strings.Contains(err.Error(), "exec is refused") {
 		t.Errorf("a second user may run a program: %v", err)
@@ -179,7 +179,7 @@ func jwt(claims string) Secret {
 	return Secret("e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln")
 }
 
-// A token that opens home goes nowhere else.
+// TestOwnAudience checks that a token that is valid for home is not sent to another cluster.
 func TestOwnAudience(t *testing.T) {
 	home := jwt(`{"aud":["https://kubernetes.default.svc","a"]}`)
 	for _, tt := range []struct {

@@ -1,7 +1,6 @@
-// Package document reads the one file that says which clusters an adapter
-// serves and what goes where, and the credentials of those clusters. It keeps
-// law 7: what is unknown, double, contradictory or dangerous is an error at
-// load that names the line, all of them at once, and never a guess.
+// Package document reads the adapter's configuration, which defines the clusters and the routing rules, and
+// the credentials of the clusters. It keeps law 7: anything unknown, duplicate, contradictory or dangerous is
+// an error at load time. The error lists all findings with their lines. The package never guesses.
 package document
 
 import (
@@ -10,37 +9,37 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The only version and kind of a document.
+// The only API version and kind of a configuration.
 const (
 	APIVersion = "mca.tailplane.dev/v1alpha1"
 	Kind       = "Config"
 )
 
-// MaxEpoch is the largest epoch: it is written with ten digits.
+// MaxEpoch is the largest epoch, because it is encoded in ten digits.
 const MaxEpoch = 9999999999
 
-// Slots is the number of slots, 0 to Slots-1.
+// Slots is the number of slots. They are numbered from 0 to Slots-1.
 const Slots = 32
 
-// A Document is the whole file, with its defaults filled in and checked.
+// Document is the validated configuration, with its defaults.
 type Document struct {
-	Epoch             int64     `json:"epoch"`         // 0: not given, as one cluster needs none
-	Home              string    `json:"home"`          // name of the cluster of everything that no rule sends elsewhere
-	Unmatched         Unmatched `json:"unmatched"`     // what becomes of a request that no rule matches
+	Epoch             int64     `json:"epoch"`         // 0: not given, allowed with one cluster
+	Home              string    `json:"home"`          // name of the cluster for everything that no rule sends elsewhere
+	Unmatched         Unmatched `json:"unmatched"`     // what happens to a request that no rule matches
 	Clusters          []Cluster `json:"clusters"`      // in the order of the file
 	Rules             []Rule    `json:"rules"`         // first match wins
-	AllNamespaces     string    `json:"allNamespaces"` // Union or Home: what a list of all namespaces covers
-	Impersonation     bool      `json:"impersonation"` // Impersonate-* headers are passed on
+	AllNamespaces     string    `json:"allNamespaces"` // Union or Home: which clusters a list of all namespaces covers
+	Impersonation     bool      `json:"impersonation"` // Impersonate-* headers are forwarded
 	AllowTokenRequest bool      `json:"allowTokenRequest"`
-	Annotate          bool      `json:"annotate"` // merged items say which cluster they are from
+	Annotate          bool      `json:"annotate"` // merged items have an annotation with their cluster
 	Audit             Audit     `json:"audit"`
 	Tracing           Tracing   `json:"tracing"`
 }
 
-// Unmatched says what becomes of a request that no rule matches.
+// Unmatched is what happens to a request that no rule matches.
 type Unmatched string
 
-// The two values of Document.AllNamespaces; Home is also one of Unmatched.
+// The two values of Document.AllNamespaces. Home is also a value of Unmatched.
 const (
 	Union = "union"
 	Home  = "home"
@@ -49,18 +48,17 @@ const (
 	UnmatchedRefuse Unmatched = "refuse"
 )
 
-// A Cluster is one Kubernetes API. Exactly one of InCluster, Secret and Servers says where it is.
+// Cluster is one Kubernetes API. Exactly one of InCluster, Secret and Servers locates it.
 type Cluster struct {
 	Name      string `json:"name"`
 	Slot      int    `json:"slot"`
-	InCluster bool   `json:"inCluster,omitempty"` // the one this pod runs in
-	// Secret is the folder below the credentials folder that has address, CA and
-	// credential together.
+	InCluster bool   `json:"inCluster,omitempty"` // the pod's own cluster
+	// Secret is the folder, in the credentials folder, that has the address, the CA and the credential.
 	Secret string `json:"secret,omitempty"`
-	// Servers are addresses of the same cluster. Only a token of an audience of
-	// its own goes there, for who writes the document may not collect others.
+	// Servers are addresses of the same cluster. They receive only a token with an audience of their own, so
+	// that an author of the configuration cannot collect other credentials.
 	Servers       []string `json:"servers,omitempty"`
-	CAFile        string   `json:"caFile,omitempty"` // below the credentials folder; with Servers only
+	CAFile        string   `json:"caFile,omitempty"` // in the credentials folder; only with Servers
 	UID           string   `json:"uid,omitempty"`    // of its kube-system namespace; "": not checked
 	AllowLoopback bool     `json:"allowLoopback,omitempty"`
 	Limits        Limits   `json:"limits"`
@@ -69,34 +67,34 @@ type Cluster struct {
 	Line int `json:"-"`
 }
 
-// Limits bound what goes to one cluster; 0: no limit.
+// Limits limit the requests to one cluster; 0: no limit.
 type Limits struct {
-	QPS      float64 `json:"qps,omitempty"`   // requests a second
-	Burst    int     `json:"burst,omitempty"` // at once; the rounded-up QPS if only that is given
+	QPS      float64 `json:"qps,omitempty"`   // requests per second
+	Burst    int     `json:"burst,omitempty"` // size of the token bucket; 0 means 1
 	InFlight int     `json:"inFlight,omitempty"`
 }
 
-// Health is how a cluster is asked whether it is there.
+// Health configures the health probe of a cluster.
 type Health struct {
 	Path      string        `json:"path"`
 	Interval  time.Duration `json:"interval"`
 	Timeout   time.Duration `json:"timeout"`
-	Failures  int           `json:"failures"`  // in a row, until it is unhealthy
-	Successes int           `json:"successes"` // in a row, until it is healthy again
+	Failures  int           `json:"failures"`  // consecutive ones that make it unhealthy
+	Successes int           `json:"successes"` // consecutive ones that make it healthy again
 }
 
-// Audit says what is recorded.
+// Audit configures the audit log.
 type Audit struct {
 	Level string `json:"level"` // "none" or "metadata"
 }
 
-// Tracing says where spans go, and of how many requests.
+// Tracing configures where spans are sent, and for what fraction of requests.
 type Tracing struct {
 	Endpoint string  `json:"endpoint,omitempty"` // URL of an OTLP/HTTP receiver; "": none
 	Ratio    float64 `json:"ratio"`              // 0 to 1
 }
 
-// A Rule sends what it matches to its target.
+// Rule sends the requests that it matches to its target.
 type Rule struct {
 	Name           string `json:"name"`
 	Match          Match  `json:"match"`
@@ -106,23 +104,23 @@ type Rule struct {
 	Line int `json:"-"`
 }
 
-// A Match is what a rule is about; a nil field matches all.
+// Match selects the requests of a rule; a nil field matches all.
 type Match struct {
 	APIGroups  []string   `json:"apiGroups,omitempty"` // "" is the core group
-	Resources  []Resource `json:"resources,omitempty"` // nil: everything that is in a namespace
+	Resources  []Resource `json:"resources,omitempty"` // nil: all namespaced resources
 	Namespaces []Pattern  `json:"namespaces,omitempty"`
 	Names      []Pattern  `json:"names,omitempty"`
 	Verbs      []string   `json:"verbs,omitempty"`
 	UserAgents []Pattern  `json:"userAgents,omitempty"`
 }
 
-// A Resource is a resource, which covers its subresources, or one subresource.
+// Resource is a resource, which includes its subresources, or one subresource.
 type Resource struct {
 	Name        string `json:"name"`
 	Subresource string `json:"subresource,omitempty"`
 }
 
-// String returns the form of the file, such as "pods/log".
+// String returns the form of the configuration file, such as "pods/log".
 func (r Resource) String() string {
 	if r.Subresource == "" {
 		return r.Name
@@ -130,7 +128,7 @@ func (r Resource) String() string {
 	return r.Name + "/" + r.Subresource
 }
 
-// A Target is where a rule sends: a Cluster, a Spread, or nowhere, for the reason Deny.
+// Target is where a rule sends requests: a Cluster, a Spread, or nowhere, with the reason in Deny.
 type Target struct {
 	Cluster         string          `json:"cluster,omitempty"`
 	OwnerReferences OwnerReferences `json:"ownerReferences,omitempty"` // of Cluster; a Spread has its own
@@ -138,22 +136,22 @@ type Target struct {
 	Deny            string          `json:"deny,omitempty"`
 }
 
-// OwnerReferences says what becomes of an object whose owner is in another cluster.
+// OwnerReferences is the treatment of an object whose owner is in another cluster.
 type OwnerReferences string
 
-// Follow places it with its owner, or refuses it; Shelter hides the reference
-// from the garbage collector and shows it to clients; Keep leaves it alone.
+// Follow places the object in its owner's cluster, or refuses it. Shelter hides the reference from the
+// garbage collector and shows it to clients. Keep does not change it.
 const (
 	Follow  OwnerReferences = "follow"
 	Shelter OwnerReferences = "shelter"
 	Keep    OwnerReferences = "keep"
 )
 
-// A Strategy is how the cluster of a new object is chosen.
+// Strategy is how the cluster of a new object is chosen.
 type Strategy string
 
-// Hash is by the object's name, so that every instance agrees; Weighted is by
-// chance; None refuses what nothing else places.
+// Hash uses the object's name, so that all replicas agree. Weighted is random. None refuses objects that
+// nothing else places.
 const (
 	Hash       Strategy = "hash"
 	Weighted   Strategy = "weighted"
@@ -161,16 +159,16 @@ const (
 	None       Strategy = "none"
 )
 
-// A Spread holds the objects of one kind in several clusters.
+// Spread distributes the objects of a rule over several clusters.
 type Spread struct {
-	Members             []string        `json:"members"` // the first is preferred
+	Members             []string        `json:"members"` // in order of preference
 	Place               []Place         `json:"place,omitempty"`
 	Strategy            Strategy        `json:"strategy"`
-	Weights             map[string]int  `json:"weights,omitempty"` // nil: all the same; a member that is not in it has 0
+	Weights             map[string]int  `json:"weights,omitempty"` // nil: equal weights; otherwise a missing member has weight 0
 	OwnerReferences     OwnerReferences `json:"ownerReferences"`
 	OnConflict          string          `json:"onConflict"` // "reject" or "prefer"
-	Read                string          `json:"read"`       // without a member: "fail" or "skip"
-	Create              string          `json:"create"`     // without a member: "fail" or "spill"
+	Read                string          `json:"read"`       // when a member is down: "fail" or "skip"
+	Create              string          `json:"create"`     // when a member is down: "fail" or "spill"
 	DeleteAllCollection bool            `json:"deleteAllCollection"`
 }
 
@@ -182,14 +180,14 @@ func (s *Spread) Weight(member string) int {
 	return s.Weights[member]
 }
 
-// A Place sends new objects with such labels to a cluster.
+// Place sends new objects with matching labels to a cluster.
 type Place struct {
 	Labels   string          `json:"labels"`
 	Cluster  string          `json:"cluster"`
 	Selector labels.Selector `json:"-"`
 }
 
-// Cluster returns the cluster of that name, or nil.
+// Cluster returns the cluster with that name, or nil.
 func (d *Document) Cluster(name string) *Cluster {
 	for i := range d.Clusters {
 		if d.Clusters[i].Name == name {
@@ -199,8 +197,7 @@ func (d *Document) Cluster(name string) *Cluster {
 	return nil
 }
 
-// Default returns the document of an adapter that has none: one cluster, the
-// one this pod runs in, serves everything.
+// Default returns the configuration of an adapter without a file: the pod's own cluster serves everything.
 func Default() *Document {
 	d := fresh()
 	d.Home = Home
@@ -208,7 +205,7 @@ func Default() *Document {
 	return d
 }
 
-// fresh returns a document with the defaults of what is not required.
+// fresh returns a configuration with the defaults of optional fields.
 func fresh() *Document {
 	return &Document{Unmatched: UnmatchedHome, AllNamespaces: Union, Audit: Audit{Level: "metadata"}}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// example is the document that the specification shows.
+// example returns the example configuration of the specification.
 func example(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("testdata/config.yaml")
@@ -21,7 +21,7 @@ func example(t testing.TB) string {
 	return string(b)
 }
 
-// change replaces one text in a document that must have it.
+// change replaces a text that the configuration must contain.
 func change(t testing.TB, doc, old, new string) string {
 	t.Helper()
 	if !strings.Contains(doc, old) {
@@ -62,8 +62,7 @@ const east = "  credentials: {secret: east}"
 
 func server(s string) [2]string { return [2]string{"\"https://10.1.0.1:6443\", ", `"` + s + `", `} }
 
-// refused are changes of the example that nobody may make, with the place and
-// what is wrong there.
+// refused lists invalid changes of the example, with the position and the text of the error.
 var refused = []struct {
 	change [2]string
 	says   string
@@ -171,7 +170,7 @@ var refused = []struct {
 	{[2]string{"namespaces: [batch]", "namespaces: [prod-a]"}, "22:3: the rule batch never matches: production in line 21"},
 }
 
-// ADP-20: Each refusal names the place, and what is wrong there. AD-08 among them.
+// ADP-20: each error names its position and reason. AD-08 is covered too.
 func TestRefused(t *testing.T) {
 	for _, tt := range refused {
 		t.Run(tt.change[1], func(t *testing.T) {
@@ -201,12 +200,12 @@ func TestWholeFiles(t *testing.T) {
 	}
 }
 
-// All errors are told at once, in the order of their lines.
+// TestAllAtOnce checks that all errors are reported at once, in the order of their lines.
 func TestAllAtOnce(t *testing.T) {
 	doc := change(t, change(t, change(t, example(t), "epoch: 7", "epohc: 7"), "slot: 1", "slot: 99"), "strategy: hash", "strategy: luck")
 	_, _, err := Parse([]byte(doc))
 	invalid, ok := errors.AsType[*Invalid](err)
-	if !ok || len(invalid.Findings) != 4 { // no epoch, with two clusters, is one more
+	if !ok || len(invalid.Findings) != 4 { // the missing epoch is the fourth
 		t.Fatalf("found %v", err)
 	}
 	if !slices.IsSortedFunc(invalid.Findings, func(a, b Finding) int { return a.Line - b.Line }) {
@@ -239,7 +238,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// A file of an earlier release may say read: stale. It is read as the default.
+// TestReadStaleIsTheDefault checks that read: stale of an earlier release is read as the default.
 func TestReadStaleIsTheDefault(t *testing.T) {
 	want, _, err := Parse([]byte(example(t)))
 	if err != nil {
@@ -258,7 +257,7 @@ func TestReadStaleIsTheDefault(t *testing.T) {
 	}
 }
 
-// Without a document there is one cluster, and what it gives is what the file would.
+// TestDefault checks that the default configuration equals a file with only the pod's cluster.
 func TestDefault(t *testing.T) {
 	d, _, err := Parse([]byte("apiVersion: mca.tailplane.dev/v1alpha1\nkind: Config\nhome: home\nclusters: [{name: home, slot: 0, inCluster: true}]\n"))
 	if err != nil {
@@ -270,7 +269,7 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// AD-08: no form of an address leads where a credential must not go.
+// AD-08: no form of an address leads to a place that must not get a credential.
 func TestServers(t *testing.T) {
 	for _, tt := range []struct {
 		server string

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The forms of names; how long they may be is said where they are read.
+// The forms of names. The readers also limit the lengths.
 var (
 	dnsLabel  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	dnsName   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
@@ -22,11 +22,11 @@ var (
 	uidForm   = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
-// maxRules bounds a document; what is in a ConfigMap is hardly more.
+// maxRules limits the number of rules; a ConfigMap hardly has room for more.
 const maxRules = 5000
 
-// Parse reads a document. The error is an *[Invalid] with everything that is
-// wrong; the findings are what is allowed but seldom meant.
+// Parse parses a configuration. The error is an *[Invalid] with all errors. The findings are warnings about
+// settings that are allowed but rarely intended.
 func Parse(b []byte) (*Document, []Finding, error) {
 	p := &parser{doc: fresh(), at: map[key]*yaml.Node{}}
 	if root := p.root(b); root != nil {
@@ -40,8 +40,7 @@ func Parse(b []byte) (*Document, []Finding, error) {
 	return p.doc, p.warnings, nil
 }
 
-// A parser fills in a document. It remembers where things stand for the checks
-// that need the whole of it.
+// parser builds a configuration. It records the positions of nodes for checks of the whole file.
 type parser struct {
 	reader
 	doc  *Document
@@ -49,7 +48,7 @@ type parser struct {
 	at   map[key]*yaml.Node
 }
 
-// A key names a place in the document that a later check may have to point to.
+// key identifies a node for later checks.
 type key struct {
 	list  string
 	index int
@@ -180,8 +179,7 @@ func (p *parser) cluster(n *yaml.Node) {
 	p.doc.Clusters = append(p.doc.Clusters, c)
 }
 
-// source checks that one thing, and one thing only, says where the cluster is
-// and what opens it.
+// source checks that exactly one setting locates the cluster and provides its credential.
 func (p *parser) source(n *yaml.Node, c *Cluster, audience bool) {
 	switch {
 	case c.InCluster && (c.Secret != "" || len(c.Servers) > 0 || c.CAFile != "" || audience || c.AllowLoopback):
@@ -293,11 +291,11 @@ func (p *parser) resource(n *yaml.Node, m *Match) {
 	m.Resources = append(m.Resources, Resource{name, sub})
 }
 
-// plainName says whether s can be a resource. Those of metrics have all kinds of
-// names, but kinds that are stored have names such as these.
+// plainName reports whether s can be a resource. Resources of metrics APIs may have other names, but stored
+// kinds have names of this form.
 func plainName(s string) bool { return len(s) <= 253 && dnsName.MatchString(s) }
 
-// verbs are those of Kubernetes that a stored object, or a review, is asked with.
+// verbs are the Kubernetes verbs for stored objects and reviews.
 var verbs = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 
 func (p *parser) verb(n *yaml.Node, m *Match) {
@@ -358,9 +356,8 @@ func (p *parser) target(n *yaml.Node, i int, t *Target) {
 	}
 }
 
-// readWithout reads onUnavailable.read. Earlier releases also had "stale". It is
-// accepted for one release, with a warning, so that an adapter starts with the
-// file that it has.
+// readWithout reads onUnavailable.read. Earlier releases also had "stale". It is accepted for one release,
+// with a warning, so that an adapter starts with its existing file.
 func (p *parser) readWithout(to *string) field {
 	want := oneOf(&p.reader, "onUnavailable.read", to, "fail", "skip")
 	return func(n *yaml.Node) {

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// A Pattern is a text, or a text with one "*" in it, which stands for any
-// characters or none.
+// Pattern is a literal text, or a text with one "*", which matches any number of characters.
 type Pattern struct {
 	prefix, suffix string
 	glob           bool
 }
 
-// ParsePattern reads a pattern.
+// ParsePattern parses a pattern.
 func ParsePattern(s string) (Pattern, error) {
 	prefix, suffix, glob := strings.Cut(s, "*")
 	if strings.Contains(suffix, "*") {
@@ -33,14 +32,14 @@ func (p Pattern) String() string {
 // MarshalText implements [encoding.TextMarshaler].
 func (p Pattern) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Exact returns the one text that p matches; false if it matches more.
+// Exact returns the only text that p matches, or false if it matches more.
 func (p Pattern) Exact() (string, bool) { return p.prefix, !p.glob }
 
-// Ends returns what stands before and after the star; glob is false if there is
-// none, and before is then the whole.
+// Ends returns the parts before and after the star. If glob is false there is no star, and before is the
+// whole text.
 func (p Pattern) Ends() (before, after string, glob bool) { return p.prefix, p.suffix, p.glob }
 
-// Match says whether s is of the pattern.
+// Match reports whether p matches s.
 func (p Pattern) Match(s string) bool {
 	if !p.glob {
 		return s == p.prefix
@@ -48,7 +47,7 @@ func (p Pattern) Match(s string) bool {
 	return len(s) >= len(p.prefix)+len(p.suffix) && strings.HasPrefix(s, p.prefix) && strings.HasSuffix(s, p.suffix)
 }
 
-// Covers says whether p matches everything that q matches.
+// Covers reports whether p matches everything that q matches.
 func (p Pattern) Covers(q Pattern) bool {
 	if !q.glob && !p.glob {
 		return p.prefix == q.prefix
@@ -59,12 +58,12 @@ func (p Pattern) Covers(q Pattern) bool {
 	return p.glob && strings.HasPrefix(q.prefix, p.prefix) && strings.HasSuffix(q.suffix, p.suffix)
 }
 
-// AnyOf says whether one of the patterns matches; nil matches all.
+// AnyOf reports whether one of the patterns matches s; nil matches all.
 func AnyOf(ps []Pattern, s string) bool {
 	return ps == nil || slices.ContainsFunc(ps, func(p Pattern) bool { return p.Match(s) })
 }
 
-// coveredBy says whether all that qs match is matched by one of ps each.
+// coveredBy reports whether each of qs is covered by one of ps.
 func coveredBy(ps, qs []Pattern) bool {
 	if ps == nil {
 		return true
@@ -72,7 +71,7 @@ func coveredBy(ps, qs []Pattern) bool {
 	if qs == nil {
 		return false
 	}
-	// Plain loops: each rule is compared with each other one.
+	// Plain loops for speed, because each rule is compared with every other rule.
 next:
 	for i := range qs {
 		for j := range ps {
@@ -85,7 +84,7 @@ next:
 	return true
 }
 
-// Begins says whether p matches everything that begins with s.
+// Begins reports whether p matches everything that begins with s.
 func (p Pattern) Begins(s string) bool {
 	return p.glob && p.suffix == "" && strings.HasPrefix(s, p.prefix)
 }

@@ -15,12 +15,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxSize bounds a document and a kubeconfig, in bytes; a ConfigMap holds no more.
+// maxSize is the largest configuration or kubeconfig in bytes, which is the limit of a ConfigMap.
 const maxSize = 1 << 20
 
-// A Finding is one thing that is wrong, or to be thought about, in a file.
+// Finding is one error or warning about a file.
 type Finding struct {
-	Line    int    `json:"line"` // from 1; 0: of the whole file
+	Line    int    `json:"line"` // from 1; 0: the whole file
 	Column  int    `json:"column"`
 	Message string `json:"message"`
 }
@@ -33,13 +33,12 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%d:%d: %s", f.Line, f.Column, f.Message)
 }
 
-// Invalid is the error of a file that is refused. It holds everything that is
-// wrong with it, in the order of its lines.
+// Invalid is the error of a refused file. It has all errors in the order of their lines.
 type Invalid struct {
 	Findings []Finding
 }
 
-// Error returns one finding a line.
+// Error returns one finding per line.
 func (e *Invalid) Error() string {
 	lines := make([]string, len(e.Findings))
 	for i, f := range e.Findings {
@@ -48,11 +47,11 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// A reader collects what is wrong while a tree of YAML is read.
+// reader collects errors and warnings while it reads a YAML tree.
 type reader struct {
 	wrong    []Finding
 	warnings []Finding
-	secret   bool // the file holds credentials: nothing of it is repeated
+	secret   bool // the file holds credentials, so messages must not contain its text
 }
 
 func (r *reader) fail(n *yaml.Node, format string, args ...any) {
@@ -67,7 +66,7 @@ func (r *reader) warn(line int, format string, args ...any) {
 	r.warnings = append(r.warnings, Finding{Line: line, Column: 1, Message: fmt.Sprintf(format, args...)})
 }
 
-// result returns what is wrong as an error, in the order of the lines.
+// result returns the collected errors in the order of their lines, or nil.
 func (r *reader) result() error {
 	if len(r.wrong) == 0 {
 		return nil
@@ -81,7 +80,7 @@ func (r *reader) result() error {
 	return &Invalid{r.wrong}
 }
 
-// root parses the one document that a file may hold; nil if it cannot.
+// root parses the file, which must be one YAML document. It returns nil on failure.
 func (r *reader) root(b []byte) *yaml.Node {
 	if len(b) > maxSize {
 		r.fail(nil, "the file is larger than %d bytes", maxSize)
@@ -118,7 +117,7 @@ func (r *reader) root(b []byte) *yaml.Node {
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// syntax keeps the line that the parser gives; it knows no column.
+// syntax records a syntax error with the parser's line. The parser reports no column.
 func (r *reader) syntax(err error) {
 	m := yamlLine.FindStringSubmatch(err.Error())
 	f := Finding{Message: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
@@ -129,7 +128,7 @@ func (r *reader) syntax(err error) {
 	r.wrong = append(r.wrong, f)
 }
 
-// aliases refuses anchors, which make a small file a large one, and tags.
+// aliases refuses tags and anchors. Anchors can make a small file expand to a large one.
 func (r *reader) aliases(n *yaml.Node) (found bool) {
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
@@ -145,11 +144,11 @@ func (r *reader) aliases(n *yaml.Node) (found bool) {
 	return found
 }
 
-// A field reads the value of one key.
+// field reads the value of one key.
 type field func(n *yaml.Node)
 
-// mapping reads a mapping: each key at most once, and none that is not in
-// fields. It returns the node of each key that is there, or nil if n is no mapping.
+// mapping reads a mapping. It refuses duplicate keys and keys that are not in fields. It returns the nodes of
+// the keys, or nil if n is not a mapping.
 func (r *reader) mapping(n *yaml.Node, what string, fields map[string]field) map[string]*yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		r.fail(n, "%s is not a mapping of fields to values", what)
@@ -180,7 +179,7 @@ func (r *reader) mapping(n *yaml.Node, what string, fields map[string]field) map
 	return seen
 }
 
-// danger says why a field that others know is refused here.
+// danger returns why a field that other programs support is refused here, or "".
 func danger(field string) string {
 	switch field {
 	case "exec", "auth-provider", "authProvider":
@@ -197,7 +196,7 @@ func danger(field string) string {
 	return ""
 }
 
-// text reads a text.
+// text returns a reader of a string.
 func (r *reader) text(what string, to *string) field {
 	return func(n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
@@ -208,7 +207,7 @@ func (r *reader) text(what string, to *string) field {
 	}
 }
 
-// word reads a text that a rule of form accepts.
+// word returns a reader of a string that matches form.
 func (r *reader) word(what string, form *regexp.Regexp, longest int, says string, to *string) field {
 	return func(n *yaml.Node) {
 		var s string
@@ -224,7 +223,7 @@ func (r *reader) word(what string, form *regexp.Regexp, longest int, says string
 	}
 }
 
-// oneOf reads one of some words.
+// oneOf returns a reader of one of the given words.
 func oneOf[T ~string](r *reader, what string, to *T, words ...T) field {
 	return func(n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Tag != "!!str" || !slices.Contains(words, T(n.Value)) {
@@ -278,7 +277,7 @@ func (r *reader) duration(what string, least, most time.Duration, to *time.Durat
 	}
 }
 
-// list reads each item of a list that has at least one.
+// list returns a reader that calls item for each element of a list. The list must not be empty.
 func (r *reader) list(what string, item field) field {
 	return func(n *yaml.Node) {
 		if n.Kind != yaml.SequenceNode {

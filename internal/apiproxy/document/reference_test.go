@@ -19,8 +19,8 @@ const (
 	end   = "```\n<!-- end -->\n"
 )
 
-// levels are the mappings of a document: how the reference calls their fields,
-// and where a field that is not there can be put.
+// levels lists the mappings of a configuration: the prefix of their fields in the reference, and a change
+// that adds an unknown field.
 var levels = []struct{ prefix, old, new string }{
 	{"", "epoch: 7", "epoch: 7\nzzz: 1"},
 	{"clusters[].", "slot: 0,", "slot: 0, zzz: 1,"},
@@ -37,7 +37,7 @@ var levels = []struct{ prefix, old, new string }{
 	{"tracing.", "ratio: 0", "zzz: 1, ratio: 0"},
 }
 
-// knownFields asks the reader itself what it knows.
+// knownFields returns the fields that the parser knows, from its error for an unknown field.
 func knownFields(t *testing.T) (known []string) {
 	t.Helper()
 	for _, l := range levels {
@@ -57,7 +57,7 @@ func knownFields(t *testing.T) (known []string) {
 	return known
 }
 
-// defaults are what the reader fills in, as the reference writes it.
+// defaults returns the defaults of the parser as the reference writes them.
 func defaults(t *testing.T) map[string]string {
 	t.Helper()
 	d, _, err := Parse([]byte(change(t, change(t, example(t), "      strategy: hash\n      weights: {east: 70, west: 30}\n      ownerReferences: follow\n      onConflict: reject\n      onUnavailable: {read: fail, create: fail}\n      deleteCollection: refuse\n", ""),
@@ -86,8 +86,8 @@ func defaults(t *testing.T) map[string]string {
 
 var rowForm = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([^|]*) \\|")
 
-// The reference has each field that the reader knows, and no other, with the
-// default that the reader fills in, and each refusal in the reader's own words.
+// TestReference checks that the reference lists exactly the fields that the parser knows, with their
+// defaults, and every error message of the parser.
 func TestReference(t *testing.T) {
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestReference(t *testing.T) {
 		_, _, err := Parse([]byte(change(t, example(t), c.change[0], c.change[1])))
 		invalid, ok := errors.AsType[*Invalid](err)
 		if !ok {
-			continue // TestRefused says so
+			continue // TestRefused reports it
 		}
 		for _, f := range invalid.Findings {
 			if line, _, _ := strings.Cut(f.Message, "; it has "); !slices.Contains(lines, line) {

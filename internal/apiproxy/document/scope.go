@@ -2,18 +2,17 @@ package document
 
 import "strings"
 
-// A Scope says whether the objects of a resource are in namespaces.
+// Scope is whether a resource is namespaced or cluster-scoped.
 type Scope int
 
-// Unknown is what nobody has said yet.
+// The scopes. Unknown means that discovery has not reported the scope yet.
 const (
 	Unknown Scope = iota
 	Namespaced
 	ClusterWide
 )
 
-// BuiltinScope returns the scope of a resource of Kubernetes itself; Unknown for
-// all others.
+// BuiltinScope returns the scope of a built-in Kubernetes resource, or Unknown for all others.
 func BuiltinScope(group, resource string) Scope {
 	all, ours := clusterWide[group]
 	if !ours {
@@ -27,8 +26,8 @@ func BuiltinScope(group, resource string) Scope {
 	return Namespaced
 }
 
-// clusterWide lists by group, of Kubernetes 1.37, what is not in a namespace. All
-// else in these groups is.
+// clusterWide lists the cluster-scoped resources of Kubernetes 1.37 by group. All other resources in these
+// groups are namespaced.
 var clusterWide = map[string]string{
 	"":                             "componentstatuses namespaces nodes persistentvolumes",
 	"admissionregistration.k8s.io": "mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations",

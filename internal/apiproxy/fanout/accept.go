@@ -10,14 +10,14 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A form is one that a client takes, and its name.
+// form is an encoding that a client accepts, and its media type.
 type form struct {
 	wire.Form
 	media string
 }
 
-// formsOf reads what of Accept can be merged, best first. No Accept, and what
-// stands for anything, is JSON.
+// formsOf returns the mergeable media types of Accept headers in order of preference. A missing header and a
+// wildcard mean JSON.
 func formsOf(accept []string) []form {
 	type weighted struct {
 		form
@@ -42,7 +42,7 @@ func formsOf(accept []string) []form {
 			if media == "*/*" || media == "application/*" {
 				media = "application/json"
 			}
-			delete(params, "profile") // what a list is of does not depend on it
+			delete(params, "profile") // a merged response does not depend on it
 			name := mime.FormatMediaType(media, params)
 			if f, ok := wire.ParseForm(name); ok {
 				all = append(all, weighted{form{f, name}, weight})

@@ -8,10 +8,10 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 )
 
-// adopted refuses a change by which an object gets an owner in another cluster,
-// as controllers adopt what they find: the object's own cluster would delete it as
-// an orphan (AD-11). One that it has already is let be, for who takes the object
-// down has to write to it.
+// adopted refuses an update that adds an owner from another cluster, as a controller does when it adopts an
+// object. The garbage collector of the object's cluster would delete the object as an orphan (AD-11). A
+// reference that the object already has is allowed, because a client that deletes the object must be able to
+// write it.
 func (s *Server) adopted(v *Visit, t *serving.Target) error {
 	r, d := v.Request, v.Decision
 	if t.Cluster == nil || d.Rule == "" || d.OwnerReferences != document.Follow || v.kinds == nil ||
@@ -20,7 +20,7 @@ func (s *Server) adopted(v *Visit, t *serving.Target) error {
 	}
 	media, _, err := mime.ParseMediaType(v.Out.Header.Get("Content-Type"))
 	if err != nil || v.Out.Header.Get("Content-Encoding") != "" {
-		return nil // the cluster says what it thinks of it
+		return nil // the cluster reports the error
 	}
 	protobuf := media == "application/vnd.kubernetes.protobuf"
 	switch media {

@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// Collection answers a list or a watch of what several clusters keep. Nothing
-// was answered when it returns an error.
+// Collection serves a list or watch of a collection that several clusters hold. If it returns an error, it
+// has written nothing.
 func (s *Server) Collection(w http.ResponseWriter, v *Visit) error {
 	forms := formsOf(v.Out.Header["Accept"])
 	if v.change("") != nil {
@@ -57,15 +57,15 @@ func (s *Server) Collection(w http.ResponseWriter, v *Visit) error {
 		Message: "what several clusters keep is shown as JSON, protobuf, Table or PartialObjectMetadataList only"}
 }
 
-// otherForm says whether members did not answer, or not alike, in the form that
-// they were asked for.
+// otherForm reports whether members could not answer in the requested encoding, or answered in different
+// ones.
 func otherForm(err error) bool {
 	status, ok := errors.AsType[*wire.Status](err)
 	return errors.Is(err, merge.ErrForms) || ok && status.Code == http.StatusNotAcceptable
 }
 
-// served leaves out protobuf where some member is known not to have it: custom
-// resources have none, and clients that prefer it would ask twice each time.
+// served removes protobuf if a member is known not to support it for this resource. Custom resources have no
+// protobuf, and clients that prefer it would otherwise cause two requests each time.
 func (s *Server) served(r *apiproxy.Request, forms []form) []form {
 	s.mu.Lock()
 	without := s.plain[r.Group+"/"+r.Resource]
@@ -85,7 +85,7 @@ func (s *Server) served(r *apiproxy.Request, forms []form) []form {
 	return rest
 }
 
-// maxPlain bounds the resources that are remembered.
+// maxPlain limits the number of cached resources.
 const maxPlain = 1024
 
 func (s *Server) remember(r *apiproxy.Request) {
@@ -97,7 +97,7 @@ func (s *Server) remember(r *apiproxy.Request) {
 	s.plain[r.Group+"/"+r.Resource] = true
 }
 
-// collection prepares what is merged, in one form.
+// collection prepares the merge in one encoding. The caller must call the returned function when it is done.
 func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collection, func()) {
 	doc, place := v.Document(), v.place()
 	c := &merge.Collection{
@@ -126,14 +126,14 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 			form = form0
 		}
 		if c.Bare {
-			asked.Set("includeObject", "Metadata") // or nobody could say which object a row is
+			asked.Set("includeObject", "Metadata") // otherwise rows could not be matched to objects
 		}
 		h["Accept"] = []string{form.media}
 		var answer *upstream.Answer
 		var err error
 		if a.Watch || read == readFail {
 			answer, err = v.ask(ctx, m.Name, path, asked, h, !a.Watch)
-		} else { // the list goes on without a member that is too slow
+		} else { // the list can omit a member that is too slow
 			var end func()
 			answer, end, err = merge.InTime(ctx, func(ctx context.Context) (*upstream.Answer, error) { return v.ask(ctx, m.Name, path, asked, h, true) })
 			if err == nil {
@@ -173,10 +173,10 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 	return c, release
 }
 
-// form0 is that of names.
+// form0 is the encoding of requests for names.
 var form0 = form{wire.Form{Shape: wire.Metadata}, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
 
-// head fills in the header of an answer that is merged, with what is missing in it.
+// head sets the headers of a merged response, with a Warning for each missing part.
 func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left []merge.Member) {
 	setHead(w, contentType)
 	h := w.Header()
@@ -189,5 +189,5 @@ func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left 
 	}
 }
 
-// warning is the value of a Warning header.
+// warning returns the value of a Warning header.
 func warning(text string) string { return "299 mca " + strconv.QuoteToASCII(text) }

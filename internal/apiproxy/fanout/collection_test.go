@@ -21,13 +21,13 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// A member is a cluster that answers lists of ConfigMaps.
+// member is a cluster that serves lists of ConfigMaps.
 type member struct {
 	mu    sync.Mutex
 	names []string
 	rv    int
-	code  int  // 0: it answers
-	hangs bool // it takes the request and says nothing
+	code  int  // 0: it responds normally
+	hangs bool // it accepts requests and never responds
 	cut   bool // its lists break off
 	asked []string
 	freed chan struct{}
@@ -67,7 +67,7 @@ func (m *member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A stage is a fan-out with two members whose objects are spread.
+// stage is a fan-out with two members over which objects are spread.
 type stage struct {
 	*testing.T
 	*Server
@@ -128,7 +128,7 @@ rules:
 	return st
 }
 
-// get asks for ConfigMaps of the namespace shop.
+// get requests the ConfigMaps of the namespace shop.
 func (st *stage) get(query string, header ...string) *http.Response {
 	st.Helper()
 	r := httptest.NewRequestWithContext(st.Context(), "GET", "/api/v1/namespaces/shop/configmaps?"+query, nil)
@@ -151,7 +151,7 @@ func (st *stage) get(query string, header ...string) *http.Response {
 	return w.Result()
 }
 
-// shows checks an answer: its status, what is in its body, and its warnings.
+// shows checks a response: status, parts of the body, and warnings.
 func (st *stage) shows(why string, res *http.Response, code int, want, warns string) (rv string) {
 	st.Helper()
 	b, err := io.ReadAll(res.Body)
@@ -176,8 +176,8 @@ func (st *stage) shows(why string, res *http.Response, code int, want, warns str
 	return rv
 }
 
-// ADP-18: a member that is down is left out where a rule says so, and not one that
-// says no, nor from a position that needs all of them.
+// ADP-18: a member that is down is left out if a rule allows it. A member that refuses is not left out, nor
+// is any member at a position that needs all of them.
 func TestSkip(t *testing.T) {
 	st := newStage(t, "skip")
 	st.east.names, st.west.names = []string{"of-east"}, []string{"of-west"}
@@ -196,17 +196,17 @@ func TestSkip(t *testing.T) {
 	st.shows("it breaks off", st.get(""), 503, "", "")
 }
 
-// ADP-18: a member that says nothing is waited for, and not for ever.
+// ADP-18: the wait for a member that does not respond is limited.
 func TestSlow(t *testing.T) {
-	t.Parallel() // it takes as long as members are waited for
+	t.Parallel() // it takes as long as the wait for a member
 	st := newStage(t, "skip")
 	st.east.names = []string{"of-east"}
 	st.west.set(func() { st.west.hangs = true })
 	st.shows("west hangs", st.get(""), 200, "of-east", "cluster west left out")
 }
 
-// ADP-12: copies that a list leaves out are told of before it, if it is short
-// enough to be known by then.
+// ADP-12: a warning counts the copies that a list omits, if the list is short enough to be complete before
+// its headers are sent.
 func TestCopiesAreCounted(t *testing.T) {
 	st := newStage(t, "fail")
 	st.east.names, st.west.names = []string{"of-east", "of-both"}, []string{"of-both", "of-west"}

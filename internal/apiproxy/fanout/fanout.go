@@ -1,7 +1,6 @@
-// Package fanout serves what several clusters keep together: a list or a watch
-// is merged of theirs, an object is asked of the one that has it, a new one is
-// made where it belongs. It keeps law 7: a part that is missing is told of, and
-// nothing is asked of, or made at, a cluster that it may not belong to.
+// Package fanout serves requests that concern several clusters. It merges lists and watches, sends a request
+// for an object to the cluster that has it, and creates a new object in the right cluster. It keeps law 7: a
+// response reports missing parts, and no request goes to a cluster where the object may not belong.
 package fanout
 
 import (
@@ -23,10 +22,10 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// A Server serves what the roster's table gives to several clusters. Fields
-// without a remark are required.
+// Server serves the requests that the routing table sends to several clusters. Fields without a remark are
+// required.
 type Server struct {
-	// Stopping, when it is closed, ends merged watches in good order.
+	// Stopping ends merged watches cleanly when it is closed.
 	Stopping <-chan struct{}
 	Log      *slog.Logger
 	Now      func() time.Time
@@ -34,39 +33,39 @@ type Server struct {
 
 	view  atomic.Pointer[view]
 	locks locks
-	turn  atomic.Uint64 // counts what was made
+	turn  atomic.Uint64 // counts the objects that were created
 
 	buffers wire.Buffers // of watches
 
 	mu       sync.Mutex
 	rings    rings
-	released uint64          // how often one was let go
+	released uint64          // counts the releases of rings
 	plain    map[string]bool // resources that some member does not serve in protobuf
 }
 
-// A Visit is a request on its way to several clusters.
+// Visit is a request that may go to several clusters.
 type Visit struct {
-	// Out is the request as a cluster would get it, without a credential. Its
-	// context ends when the client is gone.
+	// Out is the request as a cluster receives it, without a credential. Its context ends when the client
+	// disconnects.
 	Out      *http.Request
 	Request  *apiproxy.Request
 	Decision *apiproxy.Decision
 	*view
-	call   serving.Calling  // is told of each question to a cluster, but for those of our own
-	body   []byte           // when it was looked into
-	object *apiproxy.Object // in it
+	call   serving.Calling  // observes each request to a cluster, except the adapter's own
+	body   []byte           // set once the body has been read
+	object *apiproxy.Object // the object in body
 }
 
-// clusterHeader tells which cluster an answer came from, which is none.
+// clusterHeader names the cluster that a response comes from, or merged.
 const (
 	clusterHeader = "Mca-Cluster"
 	merged        = "merged"
 )
 
-// Bounds of what is read of a member's answer that is no object.
+// maxStatus limits how many bytes of an error response are read.
 const maxStatus = 1 << 20
 
-// ask sends one question to one cluster. What is no 200 is a *wire.Status.
+// ask sends one request to one cluster. A response other than 200 becomes a *wire.Status error.
 func (v *Visit) ask(ctx context.Context, cluster string, path string, query url.Values, header http.Header, read bool) (*upstream.Answer, error) {
 	c := v.Cluster(cluster)
 	if c == nil {
@@ -87,7 +86,7 @@ func (v *Visit) ask(ctx context.Context, cluster string, path string, query url.
 	return nil, statusOf(answer)
 }
 
-// statusOf reads what a cluster says instead of what it was asked for.
+// statusOf reads the Status of an error response.
 func statusOf(answer *upstream.Answer) *wire.Status {
 	body, err := io.ReadAll(io.LimitReader(answer.Body, maxStatus))
 	if err != nil {
@@ -97,7 +96,7 @@ func statusOf(answer *upstream.Answer) *wire.Status {
 	return wire.ParseStatus(body, form.Proto, answer.StatusCode)
 }
 
-// tell answers with a Status in the form that the client prefers.
+// tell writes a Status in the encoding that the client prefers.
 func (v *Visit) tell(w http.ResponseWriter, s *wire.Status) {
 	form := v.preferred()
 	setHead(w, form.MediaType(false))
@@ -105,10 +104,10 @@ func (v *Visit) tell(w http.ResponseWriter, s *wire.Status) {
 		w.Header().Set("Retry-After", fmt.Sprint(s.RetryAfter))
 	}
 	w.WriteHeader(s.Code)
-	w.Write(s.Append(nil, form.Proto)) // who is gone needs no answer
+	w.Write(s.Append(nil, form.Proto)) // a client that disconnected needs no response
 }
 
-// preferred is the form that the client likes best; JSON if it takes none.
+// preferred returns the encoding that the client prefers, or JSON if it accepts none.
 func (v *Visit) preferred() wire.Form {
 	if forms := formsOf(v.Out.Header["Accept"]); len(forms) > 0 {
 		return forms[0].Form
@@ -116,7 +115,7 @@ func (v *Visit) preferred() wire.Form {
 	return wire.Form{}
 }
 
-// setHead fills in the header of an answer that is no one cluster's.
+// setHead sets the headers of a response that does not come from a single cluster.
 func setHead(w http.ResponseWriter, contentType string) {
 	h := w.Header()
 	h.Set("Content-Type", contentType)
@@ -124,8 +123,8 @@ func setHead(w http.ResponseWriter, contentType string) {
 	h.Set(clusterHeader, merged)
 }
 
-// fail answers what went wrong before anything was answered. Of a client that is
-// gone, and of what cannot be told, it returns the error.
+// fail writes the response for an error, if nothing has been written yet. It returns the error if it is not a
+// Status. It aborts the request if the client has disconnected.
 func (v *Visit) fail(w http.ResponseWriter, err error) error {
 	if s, ok := errors.AsType[*wire.Status](err); ok {
 		v.tell(w, s)

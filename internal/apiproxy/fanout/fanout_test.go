@@ -20,7 +20,8 @@ const (
 	asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
 )
 
-// Section 8: Accept is reduced to what is merged, in the order of the client's preference.
+// TestForms checks section 8: Accept is reduced to the encodings that can be merged, in the client's order of
+// preference.
 func TestForms(t *testing.T) {
 	for _, tt := range []struct {
 		why, accept string
@@ -57,7 +58,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// Whatever a client says it accepts: what it is asked for again is what it said.
+// FuzzForms checks that every resulting media type parses to the same form again.
 func FuzzForms(f *testing.F) {
 	f.Add(asTable + "," + asJSON + ";q=0.5")
 	f.Add(`application/json; as="Table";g=meta.k8s.io;v=v1;q=1e309`)
@@ -70,7 +71,8 @@ func FuzzForms(f *testing.F) {
 	})
 }
 
-// A collection in use keeps its memory; of the others the last ones used do.
+// TestRings checks that collections in use keep their rings. Of the others, the most recently used keep
+// theirs.
 func TestRings(t *testing.T) {
 	s := &Server{}
 	busy, release := s.ring("busy")
@@ -97,7 +99,8 @@ func TestRings(t *testing.T) {
 	}
 }
 
-// One request at a time makes an object of a name, and who gives up waits for nobody.
+// TestLocks checks that requests for objects with one name run one at a time, and that a request can give up
+// waiting.
 func TestLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l locks

@@ -13,13 +13,11 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// surveyAgain is when clusters are asked once more of which it is not known yet
-// whether they have what is spread over them.
+// surveyAgain is the delay before another survey, if some clusters did not answer the last one.
 const surveyAgain = time.Minute
 
-// Survey says, of each roster that serves, which members of a spread do not have
-// what is spread, until ctx ends. Nothing waits for it: a cluster may be down. It
-// is for after the first Take.
+// Survey finds, for each configuration that serves, the members of spreads that lack a spread resource. It
+// runs until ctx ends. Nothing waits for it, because a cluster may be down. Take must be called first.
 func (s *Server) Survey(ctx context.Context) error {
 	for {
 		v := s.view.Load()
@@ -38,7 +36,7 @@ func (s *Server) Survey(ctx context.Context) error {
 	}
 }
 
-// survey asks who has what. known is false when somebody did not say.
+// survey queries all members. known is false if a member did not answer.
 func (s *Server) survey(ctx context.Context, v *view) (missing []string, known bool) {
 	known = true
 	said := map[string]bool{}
@@ -56,7 +54,7 @@ func (s *Server) survey(ctx context.Context, v *view) (missing []string, known b
 			for _, group := range rule.Match.APIGroups {
 				if page := fmt.Sprint(member, group == ""); !asked[page] {
 					asked[page] = true
-					v.kinds.Ask(ctx, member, group) // its error has been told, and nothing is known then
+					v.kinds.Ask(ctx, member, group) // the failure has been logged; Has then reports it as unknown
 				}
 			}
 			for _, res := range rule.Match.Resources {
@@ -80,8 +78,8 @@ func (s *Server) survey(ctx context.Context, v *view) (missing []string, known b
 	return missing, known
 }
 
-// Missing says which members of a spread do not have what is spread, a sentence
-// each, as it was when the roster began to serve.
+// Missing returns one sentence for each member of a spread that lacks a spread resource, as of the last
+// survey.
 func (s *Server) Missing() []string {
 	if v := s.view.Load(); v != nil {
 		if missing := v.missing.Load(); missing != nil {
@@ -91,9 +89,9 @@ func (s *Server) Missing() []string {
 	return nil
 }
 
-// lacking makes "not found" of one member, that of all is no less than that the
-// resource does not exist, into what it is: a part of a collection that cannot be
-// had. Clients take "not found" for the whole, and forget the objects that they know.
+// lacking converts a member's "not found" for a collection to "unavailable" if only some members lack the
+// resource. Clients take "not found" for the whole collection and would drop the objects that they know. If
+// all members lack the resource, it keeps "not found".
 func (v *Visit) lacking(err error) error {
 	status, ok := errors.AsType[*wire.Status](err)
 	if !ok || status.Code != http.StatusNotFound || status.From == "" || v.kinds == nil {
@@ -127,7 +125,7 @@ func (v *Visit) lacking(err error) error {
 		Message: fmt.Sprintf("mca: cluster %s has no %s, which is kept there, too", strings.Join(lack, ", "), resourceName(r))}
 }
 
-// resourceName is a resource with its group and version.
+// resourceName returns a resource with its group and version.
 func resourceName(r *apiproxy.Request) string {
 	return strings.TrimPrefix(r.Group+"/", "/") + r.Version + " " + r.Resource
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// What a document has for a member that is down.
+// The policies of a configuration for a member that is down.
 const (
 	readFail = "fail"
 	readSkip = "skip"
 )
 
-// readPolicy is what is done when a member is down.
+// readPolicy returns the policy for a member that is down.
 func readPolicy(v *Visit) string {
 	if v.Decision.Spread == nil {
 		return readFail
@@ -27,21 +27,20 @@ func readPolicy(v *Visit) string {
 	return v.Decision.Spread.Read
 }
 
-// down says whether a failure is of a member that does not answer: what it says of
-// the request itself, such as that it is forbidden, is told to the client, whatever
-// the rule.
+// down reports whether an error means that a member is unavailable. Errors about the request itself, such as
+// forbidden, go to the client whatever the rule says.
 func down(err error) bool {
 	if s, ok := errors.AsType[*wire.Status](err); ok {
 		return s.Code >= http.StatusInternalServerError && s.Cause != wire.CauseTooLarge || s.Code == http.StatusTooManyRequests
 	}
 	if f, ok := errors.AsType[*upstream.Failure](err); ok && f.Reason == upstream.Limited {
-		return false // we asked too much, it is not down
+		return false // the adapter exceeded its own limit; the member is not down
 	}
 	return !errors.Is(err, merge.ErrForms) && !errors.Is(err, context.Canceled)
 }
 
-// fixed says whether a list is of a position that only the members themselves can
-// show: nothing is left out of it.
+// fixed reports whether a list is at a position that only the members themselves can serve. No member may be
+// left out of such a list.
 func fixed(q position.Query) bool {
 	at := q.RV != "" && q.RV != "0"
 	return q.Continue != "" || q.Match == "Exact" || q.Limit > 0 && q.Match == "" && at
@@ -74,7 +73,7 @@ func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q po
 	switch {
 	case err != nil && out.begun:
 		s.Log.Warn("a merged list broke off", "resource", v.Request.Resource, "group", v.Request.Group, "err", err)
-		panic(http.ErrAbortHandler) // never a short list that looks whole
+		panic(http.ErrAbortHandler) // a truncated list must never look complete
 	case err != nil:
 		if status, ok := errors.AsType[*wire.Status](err); ok {
 			return status
@@ -87,8 +86,8 @@ func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q po
 	return nil
 }
 
-// copies says how many objects a list does without; of a long list it is not known
-// before its end, which is too late to be said.
+// copies returns the warning about omitted copies. The final count of a long list is known only at its end,
+// after the headers are sent.
 func copies(n int, whole bool) string {
 	if !whole {
 		return fmt.Sprintf("objects are left out that have names which an earlier cluster has, too: at least %d", n)
@@ -96,11 +95,11 @@ func copies(n int, whole bool) string {
 	return fmt.Sprintf("objects are left out that have names which an earlier cluster has, too: %d", n)
 }
 
-// maxHeld is how much of a list is held back, in bytes, as its header may have
-// more to say when more of it is known, or be another one if it breaks off.
+// maxHeld is how many bytes of a list are buffered. While the list fits, its headers can still have complete
+// warnings, and a failure can still become an error response.
 const maxHeld = 64 << 10
 
-// held writes a list to a client, a short one when it is whole.
+// held writes a list to a client. It buffers a short list until it is complete.
 type held struct {
 	w     http.ResponseWriter
 	begin func(whole bool)
@@ -119,7 +118,7 @@ func (h *held) Write(b []byte) (int, error) {
 	return h.w.Write(b)
 }
 
-// end writes what was held back.
+// end writes the buffered bytes.
 func (h *held) end(whole bool) error {
 	if h.begun {
 		return nil

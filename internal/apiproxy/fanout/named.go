@@ -21,13 +21,13 @@ import (
 
 const retryAfter = time.Second
 
-// partial asks for an object's metadata only: whether it is there.
+// partial is the Accept header for an object's metadata only, to find out whether the object exists.
 const partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// probeTime bounds how long a member is waited for that may have an object.
+// probeTime is the timeout for queries whether members have an object.
 const probeTime = 10 * time.Second
 
-// probe asks members whether they have the object that r is about.
+// probe queries members whether they have the object of r.
 func (s *Server) probe(v *Visit, r *apiproxy.Request, members []apiproxy.Member) []apiproxy.Answer {
 	object := r.Object()
 	path := object.URLPath()
@@ -46,7 +46,7 @@ func (s *Server) probe(v *Visit, r *apiproxy.Request, members []apiproxy.Member)
 			}
 			defer res.Body.Close()
 			answers[i].Status = res.StatusCode
-			io.Copy(io.Discard, io.LimitReader(res.Body, maxStatus)) // so that the connection can be used again
+			io.Copy(io.Discard, io.LimitReader(res.Body, maxStatus)) // to reuse the connection
 		})
 	}
 	wg.Wait()
@@ -58,7 +58,7 @@ func (s *Server) probe(v *Visit, r *apiproxy.Request, members []apiproxy.Member)
 	return answers
 }
 
-// find says who has the object that r is about, from what was learned or by asking all.
+// find returns the cluster that has the object of r, from the cache or by querying all members.
 func (s *Server) find(v *Visit, r *apiproxy.Request, d *apiproxy.Decision) apiproxy.Verdict {
 	key := r.Key()
 	cluster, absent := v.owners.Find(key, s.Now())
@@ -74,7 +74,7 @@ func (s *Server) find(v *Visit, r *apiproxy.Request, d *apiproxy.Decision) apipr
 	return s.ask(v, r, d)
 }
 
-// ask asks all members who has the object.
+// ask queries all members for the owner of the object.
 func (s *Server) ask(v *Visit, r *apiproxy.Request, d *apiproxy.Decision) apiproxy.Verdict {
 	verdict := apiproxy.Judge(s.probe(v, r, d.Members), d.Spread.OnConflict == "prefer")
 	switch {
@@ -94,7 +94,7 @@ func (s *Server) ask(v *Visit, r *apiproxy.Request, d *apiproxy.Decision) apipro
 	return verdict
 }
 
-// named is a request about one object of a spread.
+// named routes a request for one object of a spread.
 func (s *Server) named(v *Visit) (serving.Target, error) {
 	r, d := v.Request, v.Decision
 	if r.Verb == "create" && r.Name == "" {
@@ -124,7 +124,7 @@ func (s *Server) named(v *Visit) (serving.Target, error) {
 	return t, nil
 }
 
-// owned is the cluster that has the object, or in which an update makes it.
+// owned returns the cluster that has the object, or the cluster where an update creates it.
 func (s *Server) owned(v *Visit, creates bool) (serving.Target, error) {
 	r, d := v.Request, v.Decision
 	verdict := s.find(v, r, d)
@@ -142,7 +142,7 @@ func (s *Server) owned(v *Visit, creates bool) (serving.Target, error) {
 	}
 	cluster := verdict.Owner
 	if verdict.Absent {
-		cluster = d.Members[0].Cluster // its "not found" is the answer
+		cluster = d.Members[0].Cluster // its "not found" is the response
 	}
 	t := serving.Target{Cluster: v.view.Cluster(cluster)}
 	if verdict.Warning != "" {
@@ -161,8 +161,8 @@ func (s *Server) owned(v *Visit, creates bool) (serving.Target, error) {
 	return t, nil
 }
 
-// moved says where the object is that the cluster which had it has no more: it
-// was deleted there and made elsewhere.
+// moved returns the object's new cluster if the previous one no longer has it, because it was deleted there
+// and created elsewhere.
 func (s *Server) moved(v *Visit, res *http.Response, from string) *upstream.Cluster {
 	if res.StatusCode != http.StatusNotFound {
 		return nil
@@ -175,7 +175,7 @@ func (s *Server) moved(v *Visit, res *http.Response, from string) *upstream.Clus
 	return v.view.Cluster(verdict.Owner)
 }
 
-// create is a POST to a collection of a spread.
+// create routes a POST to a collection of a spread.
 func (s *Server) create(v *Visit) (serving.Target, error) {
 	if err := v.peek(); err != nil {
 		return serving.Target{}, err
@@ -200,7 +200,7 @@ func (s *Server) create(v *Visit) (serving.Target, error) {
 }
 
 func (s *Server) createNamed(v *Visit, named *apiproxy.Request) (serving.Target, error) {
-	// What was learned says who has it; that nobody has it is always asked.
+	// The cache can name the owner, but only a query can show that the object does not exist.
 	verdict := apiproxy.Verdict{}
 	if cluster, _ := v.owners.Find(named.Key(), s.Now()); cluster != "" {
 		verdict.Owner = cluster
@@ -213,13 +213,13 @@ func (s *Server) createNamed(v *Visit, named *apiproxy.Request) (serving.Target,
 	case verdict.Refusal != nil:
 		return serving.Target{}, verdict.Refusal
 	case verdict.Owner != "":
-		// Its own cluster says that it is there, or takes it if it was deleted meanwhile.
+		// That cluster answers "already exists", or creates the object if it was deleted meanwhile.
 		return s.at(v, verdict.Owner, named.Key()), nil
 	}
 	return s.placed(v, named.Key())
 }
 
-// placed is where a new object is made.
+// placed returns the cluster where a new object is created.
 func (s *Server) placed(v *Visit, key apiproxy.Key) (serving.Target, error) {
 	anchor, err := s.anchor(v)
 	if err != nil {
@@ -240,8 +240,7 @@ func (s *Server) placed(v *Visit, key apiproxy.Key) (serving.Target, error) {
 	return t, nil
 }
 
-// at is a create at a cluster, from whose answer the owner is learned before the
-// client has it.
+// at returns a create at a cluster. It records the owner before the client gets the response.
 func (s *Server) at(v *Visit, cluster string, key apiproxy.Key) serving.Target {
 	t := serving.Target{Cluster: v.view.Cluster(cluster)}
 	if v.Request.Params.DryRun {
@@ -254,7 +253,7 @@ func (s *Server) at(v *Visit, cluster string, key apiproxy.Key) serving.Target {
 		case key.Name == "":
 			key = v.Request.Key()
 			if key.Name = nameOf(res); key.Name == "" {
-				return // it is found by asking
+				return // a later query finds it
 			}
 		}
 		v.owners.Learn(key, cluster)
@@ -262,7 +261,7 @@ func (s *Server) at(v *Visit, cluster string, key apiproxy.Key) serving.Target {
 	return t
 }
 
-// nameOf reads the name of a new object from the answer, and leaves the answer whole.
+// nameOf reads the name of a new object from the response and keeps the body intact.
 func nameOf(res *http.Response) string {
 	b, err := io.ReadAll(io.LimitReader(res.Body, apiproxy.MaxBody+1))
 	rest := io.MultiReader(bytes.NewReader(b), res.Body)
@@ -283,13 +282,13 @@ func nameOf(res *http.Response) string {
 	return o.Name
 }
 
-// failed is a body that breaks off.
+// failed is a body that fails with an error.
 type failed struct{ err error }
 
 func (f failed) Read([]byte) (int, error) { return 0, f.err }
 
-// anchor is the cluster of what a new object belongs to: its owner, or what an
-// Event is about; "" if it belongs to nothing, or nobody has that.
+// anchor returns the cluster of the object that a new object belongs to, which is its owner or an Event's
+// involved object. It returns "" if there is no such reference, or if no cluster has the object.
 func (s *Server) anchor(v *Visit) (string, error) {
 	ref, ok := v.object.Anchor()
 	if !ok {
@@ -300,7 +299,7 @@ func (s *Server) anchor(v *Visit) (string, error) {
 	}
 	of, known, err := v.kind(ref.APIVersion, ref.Kind, ref.Name, ref.Namespace)
 	if err != nil || !known {
-		return "", err // no cluster has such a kind, so it is nowhere
+		return "", err // no cluster has this kind
 	}
 	d := v.Table.Route(&of, apiproxy.Beside{UserAgent: v.Out.UserAgent()})
 	switch d.Kind {
@@ -316,8 +315,8 @@ func (s *Server) anchor(v *Visit) (string, error) {
 	return "", nil
 }
 
-// kind returns the request for an object that is named by its kind; it is in the
-// visit's namespace if no other is said. It is not known if no cluster has the kind.
+// kind returns the request for an object that is given by kind. namespace defaults to that of the visit.
+// known is false if no cluster has the kind.
 func (v *Visit) kind(apiVersion, kind, name, namespace string) (of apiproxy.Request, known bool, err error) {
 	group, version, grouped := strings.Cut(apiVersion, "/")
 	if !grouped {
@@ -343,14 +342,14 @@ func unavailable(format string, args ...any) *apiproxy.Refusal {
 	return &apiproxy.Refusal{Status: http.StatusServiceUnavailable, Reason: "ServiceUnavailable", Message: fmt.Sprintf(format, args...), RetryAfter: retryAfter}
 }
 
-// locks let one request at a time make an object of a name.
+// locks serialise the requests that create an object with one name.
 type locks struct {
 	mu   sync.Mutex
 	held map[apiproxy.Key]*lock
 }
 
 type lock struct {
-	turn  chan struct{} // holds one value while it is taken
+	turn  chan struct{} // holds one value while the lock is taken
 	users int
 }
 

@@ -2,20 +2,19 @@ package fanout
 
 import "github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 
-// maxRings bounds for how many collections it is remembered where clients stood,
-// those of open watches apart. One has 48 KiB when it is full, with four slots.
+// maxRings limits the number of rings without open watches. A full ring with four slots has 48 KiB.
 const maxRings = 32
 
-// rings are the memories of collections, by what tells them apart.
+// rings maps keys of collections to their rings.
 type rings map[string]*ring
 
 type ring struct {
 	position.Ring
 	users int
-	used  uint64 // when it was last let go, as a count
+	used  uint64 // the value of Server.released at its last release
 }
 
-// ring returns the memory of a collection; release lets it go.
+// ring returns the ring of a collection. The caller must call release when it is done.
 func (s *Server) ring(key string) (_ *position.Ring, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,8 +37,8 @@ func (s *Server) ring(key string) (_ *position.Ring, release func()) {
 	}
 }
 
-// forgetRing drops the one that nobody has used for the longest time, when there
-// are too many. Who comes back to it reads its list once more.
+// forgetRing drops the least recently used ring if there are too many. A client that returns to a dropped
+// ring must list again.
 func (s *Server) forgetRing() {
 	oldest, idle := "", 0
 	for key, r := range s.rings {

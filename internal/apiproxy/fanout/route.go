@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 )
 
-// Route says who serves a request: it is [serving.Server.Route].
+// Route returns the target of a request. It implements [serving.Server.Route].
 func (s *Server) Route(out *http.Request, req *apiproxy.Request) (serving.Target, error) {
 	v := s.view.Load()
 	if req.NonResource && v.kinds != nil && (req.Verb == "get" || req.Verb == "head") && catalog.Serves(req.Path) {
@@ -26,7 +26,7 @@ func (s *Server) Route(out *http.Request, req *apiproxy.Request) (serving.Target
 	visit := &Visit{Out: out, Request: req, view: v}
 	d := v.Table.Route(req, visit.beside())
 	if d.Kind == apiproxy.Deny && d.Refusal.Status == http.StatusServiceUnavailable && v.kinds != nil {
-		if err := v.kinds.Learn(out.Context()); err != nil { // what is in namespaces was not known
+		if err := v.kinds.Learn(out.Context()); err != nil { // the scope of the resource was not known
 			s.Log.Warn("the kinds of the home cluster cannot be asked for", "err", err)
 		}
 		d = v.Table.Route(req, visit.beside())
@@ -60,7 +60,7 @@ func (v *Visit) beside() apiproxy.Beside {
 	return apiproxy.Beside{UserAgent: v.Out.UserAgent(), ContentType: v.Out.Header.Get("Content-Type"), Object: v.object}
 }
 
-// peek reads the body and looks into it, and leaves it for whoever sends it on.
+// peek reads the body and parses it. It leaves the body readable for the request to a cluster.
 func (v *Visit) peek() error {
 	if v.object != nil {
 		return nil
@@ -76,7 +76,7 @@ func (v *Visit) peek() error {
 	return nil
 }
 
-// load reads the body, and leaves it for whoever sends it on.
+// load reads the body and leaves it readable for the request to a cluster.
 func (v *Visit) load() error {
 	if v.body != nil || v.Out.Body == nil {
 		return nil
@@ -93,7 +93,7 @@ func (v *Visit) load() error {
 	return nil
 }
 
-// send sets the body that a cluster gets.
+// send sets the body that a cluster receives.
 func (v *Visit) send(b []byte) {
 	v.body = b
 	v.Out.ContentLength = int64(len(b))
@@ -117,7 +117,7 @@ func (s *Server) target(v *Visit) (serving.Target, error) {
 	case v.Request.Verb == "deletecollection":
 		return serving.Target{Serve: v.deleteAll}, nil
 	case v.Request.Name == "" && v.Request.Verb != "create":
-		// A collection is not changed at once, and nobody has an object without a name.
+		// A collection does not support the method, and no object has an empty name.
 		return serving.Target{}, &apiproxy.Refusal{Status: http.StatusMethodNotAllowed, Reason: "MethodNotAllowed", Message: "the server does not allow this method on the requested resource"}
 	case d.Kind == apiproxy.Spread:
 		return s.named(v)
@@ -125,7 +125,7 @@ func (s *Server) target(v *Visit) (serving.Target, error) {
 	return serving.Target{}, fmt.Errorf("a %s of %s was routed as %s", v.Request.Verb, v.Request.Resource, d.Kind)
 }
 
-// merged is a list or a watch.
+// merged returns the target of a merged list or watch.
 func (s *Server) merged(v *Visit) serving.Target {
 	return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
 		v.Out, v.call = out, call
@@ -133,7 +133,7 @@ func (s *Server) merged(v *Visit) serving.Target {
 	}}
 }
 
-// told is a failure that is known before anybody is asked.
+// told returns a target that answers with a Status without any request to a cluster.
 func (s *Server) told(v *Visit, status *wire.Status) serving.Target {
 	return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
 		v.tellAny(w, status)
@@ -144,18 +144,18 @@ func (s *Server) told(v *Visit, status *wire.Status) serving.Target {
 	}}
 }
 
-// single is what one cluster serves alone.
+// single returns the target of a request that one cluster serves.
 func (s *Server) single(v *Visit) (serving.Target, error) {
 	t := serving.Target{Cluster: v.view.Cluster(v.Decision.Cluster)}
-	if v.kinds != nil || len(v.past.Tables) > 1 || v.past.Lost { // or nobody holds positions of ours
+	if v.kinds != nil || len(v.past.Tables) > 1 || v.past.Lost { // otherwise no client can hold a vector
 		if verb := v.Request.Verb; v.Request.Collection() && (verb == "list" || verb == "watch") {
 			if v.sheltered() || v.past.Moved(v.Table, v.Request, v.beside()) {
-				// It is rewritten; or its clients may hold positions of another cluster,
-				// so theirs are ours.
+				// Objects are rewritten, or clients may hold resource versions of another cluster. Serve it
+				// as a merged collection with vectors.
 				v.Decision.Kind, v.Decision.Members = apiproxy.Union, []apiproxy.Member{{Cluster: v.Decision.Cluster}}
 				return s.merged(v), nil
 			}
-			t.Until = v.ended // it may move then
+			t.Until = v.ended // the collection may move to another cluster then
 		}
 		if status := v.keepPositions(); status != nil {
 			return s.told(v, status), nil
@@ -187,7 +187,7 @@ func (s *Server) single(v *Visit) (serving.Target, error) {
 	return t, nil
 }
 
-// place is what positions are read by.
+// place returns the context for reading positions.
 func (v *Visit) place() position.Place {
 	doc := v.Document()
 	p := position.Place{Epoch: uint64(doc.Epoch)}
@@ -197,7 +197,7 @@ func (v *Visit) place() position.Place {
 	return p
 }
 
-// keepPositions takes positions in several clusters out of a request to one.
+// keepPositions removes vectors from a request to a single cluster.
 func (v *Visit) keepPositions() *wire.Status {
 	p := &v.Request.Params
 	if p.ResourceVersion == "" && p.Continue == "" {
@@ -224,7 +224,7 @@ func (v *Visit) keepPositions() *wire.Status {
 	return status
 }
 
-// withQuery changes the request that a cluster gets in its place.
+// withQuery replaces the query of the request to a cluster.
 func withQuery(out *http.Request, raw string) *http.Request {
 	u := *out.URL
 	u.RawQuery = raw
@@ -232,8 +232,8 @@ func withQuery(out *http.Request, raw string) *http.Request {
 	return out
 }
 
-// tellAny tells a failure; a watch is told in its stream that a position has
-// expired, for on HTTP level some clients would try again for ever.
+// tellAny writes a Status. For a watch it sends a 410 within the stream, because some clients retry an HTTP
+// error endlessly.
 func (v *Visit) tellAny(w http.ResponseWriter, s *wire.Status) {
 	if s.Code != http.StatusGone || v.Request.Verb != "watch" {
 		v.tell(w, s)
@@ -246,11 +246,11 @@ func (v *Visit) tellAny(w http.ResponseWriter, s *wire.Status) {
 		err = sink.Event(wire.AppendError(nil, form.Proto, s))
 	}
 	if err == nil {
-		sink.Flush() // who is gone needs no answer
+		sink.Flush() // a client that disconnected needs no response
 	}
 }
 
-// showKinds answers discovery and OpenAPI.
+// showKinds serves discovery and OpenAPI.
 func (v *view) showKinds(w http.ResponseWriter, out *http.Request, _ serving.Calling) error {
 	w.Header().Set(clusterHeader, merged)
 	err := v.kinds.Serve(w, out)

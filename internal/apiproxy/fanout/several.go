@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// reply is a member's whole answer to what was sent to several.
+// reply is a member's complete response to a request that went to several members.
 type reply struct {
 	cluster string
 	code    int
@@ -23,10 +23,10 @@ type reply struct {
 	err     error
 }
 
-// maxReply bounds an answer that is held in memory.
+// maxReply limits the size of a buffered response in bytes.
 const maxReply = 8 << 20
 
-// toAll sends the visit's request to members, all at once.
+// toAll sends the request to all members concurrently.
 func (v *Visit) toAll(members []apiproxy.Member) []reply {
 	replies := make([]reply, len(members))
 	var wg sync.WaitGroup
@@ -59,7 +59,7 @@ func (v *Visit) to(cluster string) reply {
 	return r
 }
 
-// relay answers as a member did.
+// relay writes a member's response to the client.
 func (r *reply) relay(w http.ResponseWriter, cluster string) error {
 	if r.err != nil {
 		return unavailable("cluster %s did not answer: %v", r.cluster, r.err)
@@ -74,7 +74,7 @@ func (r *reply) relay(w http.ResponseWriter, cluster string) error {
 	return nil
 }
 
-// review asks all members a review; it is allowed only if all allow it.
+// review sends an access review to all members. It allows the request only if all members allow it.
 func (v *Visit) review(w http.ResponseWriter, _ *http.Request, call serving.Calling) error {
 	v.call = call
 	replies := v.toAll(v.Decision.Members)
@@ -100,7 +100,7 @@ func (v *Visit) review(w http.ResponseWriter, _ *http.Request, call serving.Call
 	return replies[0].relay(w, merged)
 }
 
-// denyReview answers a review of what a rule refuses: it is not allowed, and why.
+// denyReview answers an access review of a request that a rule refuses: not allowed, with the reason.
 func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
 	body := map[string]any{
 		"apiVersion": v.Request.Group + "/" + v.Request.Version, "kind": v.object.Kind,
@@ -117,8 +117,8 @@ func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request, _ serving.Cal
 	return nil
 }
 
-// deleteAll deletes a collection at all members, one after the other, because a
-// rule says so. The first failure ends it and is the answer: what is deleted is deleted.
+// deleteAll deletes a collection at the members one after the other, if the rule permits it. It stops at the
+// first failure and returns it. Earlier deletions are not undone.
 func (v *Visit) deleteAll(w http.ResponseWriter, _ *http.Request, call serving.Calling) error {
 	v.call = call
 	if v.Out.Body != nil {

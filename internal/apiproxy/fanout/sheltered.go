@@ -23,27 +23,25 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// fromKey is the annotation by which merged objects say where they are from.
+// fromKey is the annotation with the source cluster of an object in a merged response.
 const fromKey = "mca.tailplane.dev/from-cluster"
 
-// maxAnswer bounds the answer about one object that is rewritten.
+// maxAnswer limits the size of a rewritten response for one object, in bytes.
 const maxAnswer = 16 << 20
 
-// sheltered says whether owner references are kept from the cluster that has what
-// the request is about.
+// sheltered reports whether owner references of the request's objects are hidden from the cluster.
 func (v *Visit) sheltered() bool {
 	if v.Decision.OwnerReferences != document.Shelter {
 		return false
 	}
 	switch v.Request.Subresource {
-	case "attach", "exec", "log", "portforward", "proxy": // no objects
+	case "attach", "exec", "log", "portforward", "proxy": // these carry no objects
 		return false
 	}
 	return true
 }
 
-// change returns what becomes of the objects of a cluster in a merged collection;
-// nil if nothing does.
+// change returns the rewrite of a cluster's objects in a merged collection, or nil if there is none.
 func (v *Visit) change(cluster string) rewrite.Change {
 	var from rewrite.Change
 	if v.Document().Annotate {
@@ -58,7 +56,7 @@ func (v *Visit) change(cluster string) rewrite.Change {
 	return func(object []byte) []byte { return from(shelter.Read(object)) }
 }
 
-// changing asks as ask does, for objects that are changed.
+// changing wraps ask so that the objects in its responses are rewritten.
 func (v *Visit) changing(ask func(context.Context, merge.Member, position.Ask) (*merge.Body, error), f form) func(context.Context, merge.Member, position.Ask) (*merge.Body, error) {
 	return func(ctx context.Context, m merge.Member, a position.Ask) (*merge.Body, error) {
 		body, err := ask(ctx, m, a)
@@ -73,19 +71,18 @@ func (v *Visit) changing(ask func(context.Context, merge.Member, position.Ask) (
 	}
 }
 
-// rewritable leaves out the forms in which objects are not rewritten.
+// rewritable removes the encodings in which objects cannot be rewritten.
 func rewritable(forms []form) []form {
 	return slices.DeleteFunc(slices.Clone(forms), func(f form) bool { return f.Proto })
 }
 
-// notAcceptable refuses a client that takes none of the forms there are.
+// notAcceptable refuses a client that accepts none of the available encodings.
 func notAcceptable() error {
 	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: "what is asked for is rewritten, and shown as JSON only"}
 }
 
-// shelter keeps owner references from the cluster of a target: those to what it
-// does not have are moved where its garbage collector does not look, and are put
-// back in its answer (AD-11).
+// shelter hides owner references from the cluster of a target. It moves references to owners in other
+// clusters to a place that the garbage collector does not read. It restores them in the response (AD-11).
 func (s *Server) shelter(v *Visit, t *serving.Target) error {
 	if t.Cluster == nil || !v.sheltered() {
 		return nil
@@ -127,7 +124,7 @@ func (s *Server) keepOwners(v *Visit, t *serving.Target) error {
 			Message: fmt.Sprintf("a body in encoding %.40q cannot be rewritten", encoding)}
 	}
 	if len(v.body) == 0 {
-		return nil // the cluster says what is missing
+		return nil // the cluster reports the missing body
 	}
 	far := false
 	o := &ownership{Server: s, Visit: v, cluster: t.Cluster}
@@ -143,30 +140,30 @@ func (s *Server) keepOwners(v *Visit, t *serving.Target) error {
 		t.Warnings = append(t.Warnings, "the object is in "+t.Cluster.Name+" and has owners that are not: no garbage collector will delete it when they are gone")
 	}
 	v.send(body)
-	t.Again = nil // another cluster has others to be kept from
+	t.Again = nil // a retry at another cluster would need another rewrite
 	return nil
 }
 
-// An ownership looks which owners a cluster has.
+// ownership determines which owners a cluster has.
 type ownership struct {
 	*Server
 	*Visit
 	cluster *upstream.Cluster
-	stored  *metadata // of the object as the cluster has it; nil: not asked yet
+	stored  *metadata // of the stored object; nil: not requested yet
 }
 
-// metadata is of an object, as far as it tells who owns it.
+// metadata is the part of an object's metadata that concerns ownership.
 type metadata struct {
 	UID             string                    `json:"uid"`
 	OwnerReferences []apiproxy.OwnerReference `json:"ownerReferences"`
 }
 
-// foreign says whether the cluster has not, and never had, the owner. An owner is
-// known by its UID: one of the same name is somebody else, and the garbage
-// collector takes the object for an orphan.
+// foreign reports whether the cluster does not have the owner and never had it. The UID identifies an owner:
+// an object with the same name and another UID is not the owner, and the garbage collector would treat the
+// object as an orphan.
 func (o *ownership) foreign(r apiproxy.OwnerReference) (bool, error) {
 	if r.UID == "" || r.Name == "" || r.Kind == "" {
-		return false, nil // the cluster refuses it
+		return false, nil // the cluster refuses such a reference
 	}
 	key := apiproxy.Key{Group: o.cluster.Name, Namespace: r.UID, Name: r.Name}
 	if where, _ := o.uids.Find(key, o.Now()); where != "" {
@@ -174,7 +171,7 @@ func (o *ownership) foreign(r apiproxy.OwnerReference) (bool, error) {
 	}
 	of, known, err := o.kind(r.APIVersion, r.Kind, r.Name, "")
 	if err != nil || !known {
-		return true, err // a garbage collector leaves what it does not know
+		return true, err // the garbage collector ignores unknown kinds
 	}
 	owner, err := o.look(&of)
 	if err != nil {
@@ -182,23 +179,23 @@ func (o *ownership) foreign(r apiproxy.OwnerReference) (bool, error) {
 	}
 	here := owner != nil && owner.UID == r.UID
 	if !here {
-		// One that was deleted there: what it owned is the garbage collector's.
+		// The owner may have been deleted in this cluster. Then the object is for its garbage collector.
 		if here, err = o.had(r.UID); err != nil {
 			return false, err
 		}
 	}
 	where := o.cluster.Name
 	if !here {
-		where = "-" // no cluster is called so
+		where = "-" // never the name of a cluster
 	}
 	o.uids.Learn(key, where)
 	return !here, nil
 }
 
-// had says whether the object, as the cluster has it, has an owner of this UID.
+// had reports whether the stored object has an owner with this UID.
 func (o *ownership) had(uid string) (bool, error) {
 	if o.Request.Name == "" {
-		return false, nil // a new one
+		return false, nil // a new object
 	}
 	if o.stored == nil {
 		at := o.Request.Object()
@@ -213,8 +210,8 @@ func (o *ownership) had(uid string) (bool, error) {
 	return slices.ContainsFunc(o.stored.OwnerReferences, func(r apiproxy.OwnerReference) bool { return r.UID == uid }), nil
 }
 
-// look asks the cluster for an object's metadata; nil if it has none. What is not
-// certain is refused: a guess would delete the object, or keep it for ever.
+// look requests an object's metadata from the cluster; nil if it does not exist. An uncertain result is an
+// error, because a wrong guess would delete the object or keep it forever.
 func (o *ownership) look(r *apiproxy.Request) (*metadata, error) {
 	ctx, cancel := context.WithTimeout(o.Out.Context(), probeTime)
 	defer cancel()
@@ -247,14 +244,14 @@ func (o *ownership) look(r *apiproxy.Request) (*metadata, error) {
 
 var errNotRewritten = errors.New("an answer that cannot be rewritten")
 
-// giveBack puts the owner references in an answer where the client wrote them.
+// giveBack restores the owner references in a response to the form that the client wrote.
 func giveBack(res *http.Response) {
 	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if err != nil || media != "application/json" {
 		return
 	}
 	if res.Request != nil && res.Request.Method == http.MethodHead {
-		delete(res.Header, "Content-Length") // of another body
+		delete(res.Header, "Content-Length") // it is the length of the original body
 		return
 	}
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// An owning cluster answers by path: a body, or a status in three digits.
+// owning is a cluster that answers by path with a body, or with a status of three digits.
 type owning struct {
 	mu    sync.Mutex
 	says  map[string]string
@@ -49,8 +49,8 @@ func (o *owning) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sheltering is a fan-out whose Secrets of the namespace shop are in east, and
-// have owners that may be elsewhere.
+// sheltering returns a fan-out whose Secrets in the namespace shop are in east and have owners that may be
+// elsewhere.
 func sheltering(t *testing.T) (*Server, *owning) {
 	t.Helper()
 	dir := t.TempDir()
@@ -108,8 +108,8 @@ rules:
 	return s, east
 }
 
-// AD-11, ADP-13: an owner is foreign if the cluster does not have it, by its UID,
-// and never had it for this object. What is not certain is refused.
+// AD-11, ADP-13: an owner is foreign if the cluster does not have its UID and never had it for this object.
+// Uncertain cases are refused.
 func TestForeignOwners(t *testing.T) {
 	s, east := sheltering(t)
 	owned := func(name, uid string) string {
@@ -134,7 +134,7 @@ func TestForeignOwners(t *testing.T) {
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			body := `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"child","ownerReferences":[` + tt.owner + `]}}`
-			for range 2 { // the second time it is known
+			for range 2 { // the second time it is cached
 				out, warnings, err := route(t, s, tt.method, "/api/v1/namespaces/shop/secrets"+tt.path, body, "Content-Type", "application/json")
 				if code := codeOf(err); code != tt.code {
 					t.Fatalf("%v, want %d", err, tt.code)
@@ -164,12 +164,12 @@ func TestForeignOwners(t *testing.T) {
 			n++
 		}
 	}
-	if n != 2 { // far, and far3 of the same name
+	if n != 2 { // far, and far3 with the same name
 		t.Errorf("the cluster was asked for the owner far %d times", n)
 	}
 }
 
-// AD-11: where owners are followed, what is there gets none in another cluster.
+// AD-11: if owners are followed, an existing object cannot get an owner in another cluster.
 func TestAdopted(t *testing.T) {
 	s, _ := sheltering(t)
 	const owner = `"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":`
@@ -197,14 +197,15 @@ func TestAdopted(t *testing.T) {
 	}
 }
 
-// What is rewritten is asked for in JSON, and refused where it could not be.
+// TestShelteredRequests checks that rewritten objects are requested as JSON, and that the request is refused
+// if the client does not accept JSON.
 func TestShelteredRequests(t *testing.T) {
 	s, _ := sheltering(t)
 	const at = "/api/v1/namespaces/shop/secrets/child"
 	for _, tt := range []struct {
 		why, method, path, accept string
 		code                      int
-		asked                     string // Accept, as the cluster gets it
+		asked                     string // the Accept header that the cluster receives
 	}{
 		{"client-go", "GET", at, asProto + "," + asJSON, 0, asJSON},
 		{"anything", "GET", at, "*/*", 0, asJSON},
@@ -226,7 +227,7 @@ func TestShelteredRequests(t *testing.T) {
 	}
 }
 
-// giveBack leaves alone what is no object, and never shows half of one.
+// TestGiveBack checks that giveBack does not change other bodies and never returns a truncated one.
 func TestGiveBack(t *testing.T) {
 	const kept = `{"kind":"Secret","metadata":{"name":"a","annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":0,\"reference\":{\"uid\":\"far\"}}]"}}}`
 	const is = `{"kind":"Secret","metadata":{"name":"a","ownerReferences":[{"uid":"far"}]}}`
@@ -255,7 +256,7 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
-// route asks where a request goes, and returns it as the cluster gets it.
+// route routes a request and returns it as the cluster receives it.
 func route(t *testing.T, s *Server, method, path, body string, header ...string) (*http.Request, []string, error) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
@@ -274,7 +275,7 @@ func route(t *testing.T, s *Server, method, path, body string, header ...string)
 	return r, target.Warnings, err
 }
 
-// codeOf is the status of a refusal; 0: none; -1: another error.
+// codeOf returns the status of a refusal; 0: none; -1: another error.
 func codeOf(err error) int {
 	if r, ok := errors.AsType[*apiproxy.Refusal](err); ok {
 		return r.Status

@@ -13,22 +13,21 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/roster"
 )
 
-// A view is a roster and what is known by it.
+// view is a configuration and the caches that depend on it.
 type view struct {
 	*roster.Roster
 	owners *apiproxy.Owners
-	uids   *apiproxy.Owners // by a cluster, a UID and a name: whether that cluster has it
-	kinds  *catalog.Catalog // nil: there is one cluster, which shows its own
+	uids   *apiproxy.Owners // by cluster, UID and name: whether that cluster has the object
+	kinds  *catalog.Catalog // nil: there is only one cluster, which serves its own discovery
 	past   *roster.Past
-	ended  chan struct{} // closed when another one serves
-	// missing is what members of a spread do not have; nil: they were not asked yet.
+	ended  chan struct{} // closed when another view replaces this one
+	// missing lists the spread resources that members lack; nil: no survey yet.
 	missing atomic.Pointer[[]string]
 }
 
-// Take is what a new roster is given to, before it serves, with those that the
-// pod's clients may hold positions of. Who has what is learned anew, as the rules
-// may be others; merged watches end in good order, and clients come back with
-// where they stood.
+// Take installs a new configuration before it serves. past has the earlier configurations whose resource
+// versions clients may still hold. The caches of owners start empty, because the rules may have changed.
+// Merged watches end cleanly, and clients resume at their last position.
 func (s *Server) Take(r *roster.Roster, past *roster.Past) {
 	v := &view{Roster: r, owners: apiproxy.NewOwners(), uids: apiproxy.NewOwners(), past: past, ended: make(chan struct{})}
 	doc := r.Document()
@@ -55,7 +54,7 @@ func (s *Server) Take(r *roster.Roster, past *roster.Past) {
 	}
 }
 
-// sends says whether a rule sends anything of a group to a cluster.
+// sends reports whether a rule sends a resource of the group to a cluster.
 func sends(doc *document.Document, cluster, group string) bool {
 	return slices.ContainsFunc(doc.Rules, func(r document.Rule) bool {
 		to := r.Target.Cluster == cluster || r.Target.Spread != nil && slices.Contains(r.Target.Spread.Members, cluster)
@@ -63,7 +62,7 @@ func sends(doc *document.Document, cluster, group string) bool {
 	})
 }
 
-// names are the names of all clusters.
+// names returns the names of all clusters.
 func (v *view) names() (names []string) {
 	for _, c := range v.Document().Clusters {
 		names = append(names, c.Name)
@@ -79,7 +78,7 @@ func (v *view) source(name string, shows func(group, version string) bool) {
 		}})
 }
 
-// Owner returns the cluster that is known to have an object; "" if none is.
+// Owner returns the cluster that is known to have an object, or "".
 func (s *Server) Owner(k apiproxy.Key) string {
 	v := s.view.Load()
 	if v == nil {
@@ -89,7 +88,7 @@ func (s *Server) Owner(k apiproxy.Key) string {
 	return cluster
 }
 
-// Known is how many objects are known by their cluster.
+// Known returns the number of objects with a cached entry.
 func (s *Server) Known() int {
 	if v := s.view.Load(); v != nil {
 		return v.owners.Len()
@@ -97,8 +96,7 @@ func (s *Server) Known() int {
 	return 0
 }
 
-// Scope says whether the objects of a resource are in namespaces, as far as
-// discovery has told.
+// Scope returns the scope of a resource as far as discovery knows it.
 func (s *Server) Scope(group, resource string) document.Scope {
 	v := s.view.Load()
 	if v == nil || v.kinds == nil {

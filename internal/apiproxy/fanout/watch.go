@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 )
 
-// How long a watch lasts that does not say so itself.
+// The duration of a watch without timeoutSeconds is random between these limits.
 const (
 	shortestWatch = 30 * time.Minute
 	longestWatch  = 60 * time.Minute
@@ -32,7 +32,7 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 		watch.Timeout = time.Duration(*p) * time.Second
 	}
 	watch.Drain, watch.Moved = s.Stopping, v.ended
-	down := map[int]func(){} // by slot: what ends the count of a member that is down
+	down := map[int]func(){} // by slot: ends the count of a member that is down
 	defer func() {
 		for _, back := range down {
 			back()
@@ -70,8 +70,8 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 	panic(http.ErrAbortHandler)
 }
 
-// begin begins a stream of events with what is in the header: of messages, if the
-// client asked for a WebSocket. Its context ends with the client.
+// begin starts a stream of events: HTTP frames, or messages if the client requested a WebSocket. The returned
+// context ends when the client disconnects.
 func begin(ctx context.Context, w http.ResponseWriter, f wire.Form, from *wire.Buffers) (merge.Sink, context.Context, error) {
 	if to, ok := w.(serving.Switch); ok {
 		messages, ctx, err := to.Switch()
@@ -81,7 +81,7 @@ func begin(ctx context.Context, w http.ResponseWriter, f wire.Form, from *wire.B
 	return &merge.Framed{Out: w, Proto: f.Proto, Push: http.NewResponseController(w).Flush, Buffers: from}, ctx, nil
 }
 
-// socketed makes each event a message.
+// socketed sends each event as a message.
 type socketed struct {
 	serving.Messages
 	text bool
@@ -90,8 +90,7 @@ type socketed struct {
 // Event implements [merge.Sink].
 func (s *socketed) Event(payload []byte) error { return s.Send(payload, s.text) }
 
-// expired counts a watch that ended with 410, because of a member or of where the
-// client stood.
+// expired counts a watch that ended with 410, because of a member or because of the client's position.
 func (s *Server) expired(v *Visit, member string) {
 	rv, bad := position.ParseRV(v.Request.Params.ResourceVersion)
 	switch {

@@ -1,9 +1,8 @@
-// Package jsonscan reads of JSON what is asked for, where it stands. It keeps the
-// law that what two may read in two ways is refused: keys are matched as they are
-// written, as Kubernetes does and encoding/json does not, and none is there twice.
+// Package jsonscan reads selected parts of JSON in place. It refuses ambiguous input: it matches keys
+// exactly, as Kubernetes does and encoding/json does not, and it refuses duplicate keys.
 //
-// All functions take what json.Valid said yes to, and may panic on other bytes.
-// Their own errors are one sentence that repeats a key at most.
+// All functions require input that json.Valid accepts, and may panic otherwise. Their own errors are one
+// sentence that contains at most one key of the input.
 package jsonscan
 
 import (
@@ -12,8 +11,8 @@ import (
 	"strconv"
 )
 
-// Members calls f for each member of a JSON object, and ends with its first
-// error. A key that is there twice is one. null is an object without members.
+// Members calls f for each member of a JSON object and returns its first error. A duplicate key is an error.
+// null counts as an object without members.
 func Members(what string, b []byte, f func(key string, value []byte) error) error {
 	i := space(b, 0)
 	if string(b[i:min(len(b), i+4)]) == "null" {
@@ -102,7 +101,7 @@ func Texts(what string, b []byte, to *map[string]string) error {
 	})
 }
 
-// space returns the index of the first byte at or after i that is no space.
+// space returns the index of the first byte at or after i that is not white space.
 func space(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
 		i++
@@ -128,7 +127,7 @@ func after(b []byte, i int) int {
 			depth++
 		case '}', ']':
 			if depth == 0 {
-				return i // of a number or word at the end of what is around it
+				return i // a number or literal at the end of its container
 			}
 			if depth--; depth == 0 {
 				return i + 1

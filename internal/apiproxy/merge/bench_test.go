@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// aPod is as large as pods are, about 3 kB in JSON.
+// aPod returns a pod of typical size, about 3 kB in JSON.
 func aPod(member, i int) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d-%d", member, i), Namespace: fmt.Sprint("ns-", i%20), UID: "5d0f2c1e-0000-4000-8000-000000000000", ResourceVersion: fmt.Sprint(1000 + i),
 		Labels: map[string]string{"app": "a", "pod-template-hash": "abcdef"}}}
@@ -56,8 +56,7 @@ func podList(b testing.TB, member, n int, proto bool) []byte {
 	return out
 }
 
-// BenchmarkList merges three lists of 10,000 pods; "copy" is the same bytes
-// without a look at them, as a bound of what is possible.
+// BenchmarkList merges three lists of 10,000 pods. "copy" only copies the same bytes, as an upper bound.
 func BenchmarkList(b *testing.B) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		var bodies [][]byte
@@ -108,7 +107,7 @@ type plainWriter struct{}
 
 func (plainWriter) Write(b []byte) (int, error) { return len(b), nil }
 
-// countingSink lets a benchmark wait for events.
+// countingSink lets a benchmark wait for a number of events.
 type countingSink struct {
 	Framed
 	n    int
@@ -123,8 +122,8 @@ func (s *countingSink) Event(b []byte) error {
 	return s.Framed.Event(b)
 }
 
-// BenchmarkWatch sends events of pods through a merged watch of three members;
-// events/s is for all cores that it may use, so run it with -cpu 1.
+// BenchmarkWatch sends events of pods through a merged watch of three members. events/s is for all available
+// cores, so run it with -cpu 1.
 func BenchmarkWatch(b *testing.B) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		for _, spread := range []bool{false, true} {
@@ -165,7 +164,7 @@ func BenchmarkWatch(b *testing.B) {
 						b.Fatal(err)
 					}
 					sink := &countingSink{Framed: Framed{Out: plainWriter{}, Proto: f.Proto, Push: func() error { return nil }}, want: 3 * each, done: cancel}
-					_ = w.Run(ctx, sink) // ends because it is cancelled
+					_ = w.Run(ctx, sink) // ends because ctx is cancelled
 					sent += 3 * each
 				}
 				b.ReportMetric(float64(sent)/time.Since(began).Seconds(), "events/s")
@@ -175,7 +174,7 @@ func BenchmarkWatch(b *testing.B) {
 	}
 }
 
-// endless has what it has, and then nothing until it is closed.
+// endless is a reader that blocks after its content until it is closed.
 type endless struct {
 	r   *bytes.Reader
 	ctx context.Context
@@ -191,8 +190,7 @@ func (e *endless) Read(b []byte) (int, error) {
 
 func (*endless) Close() error { return nil }
 
-// TestWatchMemory: 500 watches of 3 members, each of which has seen events, stay
-// within 64 MiB.
+// TestWatchMemory checks that 500 watches of 3 members stay within 64 MiB after they received events.
 func TestWatchMemory(t *testing.T) {
 	const watches = 500
 	var stream []byte

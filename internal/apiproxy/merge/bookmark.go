@@ -6,27 +6,27 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// When a client that asked for bookmarks gets one.
+// Delays after which a client that requested bookmarks gets one.
 const (
 	burstEnd = 100 * time.Millisecond // after the last event
-	busyTime = time.Second            // after the first one since the last bookmark
+	busyTime = time.Second            // after the first event since the last bookmark
 	idleTime = time.Minute
 )
 
-// Why is the reason of a bookmark; the set is closed, for metrics.
+// Why is the reason for a bookmark. The set is closed, because metrics use it as a label.
 type Why string
 
-// The reasons.
+// The reasons for a bookmark.
 const (
-	WhyInitial Why = "initial" // all that was there at the start has been sent
-	WhyJoin    Why = "join"    // before the first objects of a member that joins
-	WhyBurst   Why = "burst"   // after events
-	WhyBusy    Why = "busy"    // among events that do not stop
+	WhyInitial Why = "initial" // the client has all initial objects
+	WhyJoin    Why = "join"    // before the first objects of a joining member
+	WhyBurst   Why = "burst"   // after a burst of events
+	WhyBusy    Why = "busy"    // during continuous events
 	WhyIdle    Why = "idle"
 	WhyEnd     Why = "end" // before the stream ends
 )
 
-// touch says that the client does not know where it stands.
+// touch records that the client has events after its last bookmark, and starts the timer.
 func (s *stream) touch() error {
 	if !s.q.Bookmarks || s.waiting > 0 {
 		return nil
@@ -39,7 +39,7 @@ func (s *stream) touch() error {
 	return nil
 }
 
-// tick sends the bookmark that is due.
+// tick sends a bookmark if one is due.
 func (s *stream) tick(now time.Time) error {
 	if !s.q.Bookmarks {
 		return nil
@@ -59,7 +59,7 @@ func (s *stream) tick(now time.Time) error {
 	return s.bookmark(why)
 }
 
-// bookmark tells the client where it stands.
+// bookmark sends the current position to the client.
 func (s *stream) bookmark(why Why) error {
 	s.timer.Reset(idleTime)
 	if !s.q.Bookmarks || s.kind == "" {
@@ -81,7 +81,7 @@ func (s *stream) bookmark(why Why) error {
 	return s.sink.Event(s.buf)
 }
 
-// endInitial tells the client, once, that it has what was there.
+// endInitial sends the bookmark that ends the initial events, once.
 func (s *stream) endInitial() error {
 	if !s.owed || !s.stands() {
 		return nil
@@ -90,7 +90,7 @@ func (s *stream) endInitial() error {
 	return s.bookmark(WhyInitial)
 }
 
-// goodbye ends the stream in good order.
+// goodbye ends the stream cleanly.
 func (s *stream) goodbye() error {
 	if err := s.bookmark(WhyEnd); err != nil {
 		return err

@@ -10,22 +10,21 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A promotion is the search for the copy of an object that the client is shown
-// now, as the one that it was shown is gone.
+// promotion is the search for the next copy of an object after the shown copy was deleted. Several members
+// may have an object of the same name; the client sees one of them.
 type promotion struct {
 	key             uint64
 	feed            *feed
 	namespace, name string
 	cancel          context.CancelFunc
 
-	event *wire.Event // nil: there is none; the member's own stream will say why
-	err   error       // a 410: it cannot be found out
+	event *wire.Event // nil: the member has no copy; its own stream will report why
+	err   error       // a 410: the search failed
 	taken chan struct{}
 }
 
-// compete says whether an event is of the copy that the client is shown: that of
-// the earliest member. Of a copy that goes it says, too, which name is to be
-// shown from another member now.
+// compete reports whether an event is of the shown copy, which is that of the first member that has one. If
+// that copy was deleted and another member has one, next is the search for it.
 func (s *stream) compete(f *feed, ev *wire.Event) (deliver bool, next *promotion) {
 	key := s.names.hash(ev.Namespace, ev.Name)
 	bit := uint32(1) << f.at
@@ -39,7 +38,7 @@ func (s *stream) compete(f *feed, ev *wire.Event) (deliver bool, next *promotion
 		}
 		if rv, ok := s.promoted[key]; ok {
 			if ev.ResourceVersion <= rv && f.at == bits.TrailingZeros32(have|bit) && have&bit != 0 {
-				return false, nil // older than what was shown
+				return false, nil // older than the shown copy
 			}
 			delete(s.promoted, key)
 		}
@@ -60,7 +59,7 @@ func (s *stream) compete(f *feed, ev *wire.Event) (deliver bool, next *promotion
 	delete(s.promoted, key)
 	shown := true
 	if waits != nil {
-		shown = waits.feed != f // the client has none while one is searched for
+		shown = waits.feed != f // the client has no copy during a search
 		s.forget(waits)
 	}
 	if have != 0 {
@@ -75,7 +74,7 @@ func (s *stream) forget(p *promotion) {
 	delete(s.pending, p.key)
 }
 
-// promote searches for the copy of the earliest member that has one.
+// promote starts the search for the copy of the first member that has one.
 func (s *stream) promote(p *promotion) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	p.cancel, p.taken = cancel, make(chan struct{})
@@ -86,8 +85,8 @@ func (s *stream) promote(p *promotion) {
 	})
 }
 
-// search asks the member for the one object, as a watch that begins with what
-// is there: so it comes in the form of an event, and as the selectors have it.
+// search requests the object as a watch with initial events. Its result is thus an event, filtered by the
+// client's selectors.
 func (p *promotion) search(ctx context.Context, results chan<- *promotion) {
 	f := p.feed
 	ask := position.At(f.member.Slot, 0)
@@ -138,7 +137,7 @@ func (p *promotion) search(ctx context.Context, results chan<- *promotion) {
 	}
 }
 
-// settle shows what a search has found.
+// settle sends the result of a search.
 func (s *stream) settle(p *promotion) error {
 	defer close(p.taken)
 	if s.pending[p.key] != p {
@@ -148,7 +147,7 @@ func (s *stream) settle(p *promotion) error {
 		return p.err
 	}
 	if p.event == nil {
-		return nil // deleted there, too; it stays pending until the stream says so
+		return nil // deleted there too; the entry stays pending until the stream reports it
 	}
 	delete(s.pending, p.key)
 	s.promoted[p.key] = p.event.ResourceVersion

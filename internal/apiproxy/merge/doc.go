@@ -1,10 +1,9 @@
-// Package merge makes one list and one watch of those of several clusters. It
-// keeps law 7: a list is whole or it is an error, and a watch says nothing that
-// no cluster said; who is left out is said, and what cannot be known is expired,
-// so that the client reads again.
+// Package merge merges the lists and watches of several clusters into one. It keeps law 7. A list is complete or it is
+// an error. A watch contains only events of the clusters. A response names the clusters that are left out. A position
+// that cannot be determined is expired, so that the client lists again.
 //
-// It knows bytes, not HTTP. A server makes a [Collection] for a request, whose
-// Ask sends a member the client's request with other positions:
+// The package handles bytes, not HTTP. For each request the server creates a [Collection]. Its Ask sends the client's
+// request to a member, with the position parameters of that member:
 //
 //	c := &merge.Collection{
 //		Members: members, Epoch: doc.Epoch, Width: doc.Width, Spread: true,
@@ -13,9 +12,9 @@
 //		Bare: query.Get("includeObject") == "None",
 //		Ask: func(ctx context.Context, m merge.Member, a position.Ask) (*merge.Body, error) {
 //			v := maps.Clone(query)
-//			a.Set(v) // positions, limit, watch; selectors stay
-//			v.Set("includeObject", ...) // Metadata for None: rows must be named
-//			resp, err := clusters[m.Name].Get(ctx, path, v, accept) // for a.Names: JSON metadata lists
+//			a.Set(v) // sets positions, limit and watch; keeps selectors
+//			v.Set("includeObject", ...) // Metadata instead of None: rows need names
+//			resp, err := clusters[m.Name].Get(ctx, path, v, accept) // if a.Names is set: JSON metadata lists
 //			if err != nil {
 //				return nil, err
 //			}
@@ -25,7 +24,7 @@
 //				b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 //				return nil, wire.ParseStatus(b, form.Proto, resp.StatusCode)
 //			}
-//			form.Shape = shape // what Accept asked for; the Content-Type of an answer does not say
+//			form.Shape = shape // as requested by Accept; the Content-Type does not contain it
 //			if a.Names {
 //				form.Shape = wire.Metadata
 //			}
@@ -37,7 +36,7 @@
 //
 //	list, err := c.List(r.Context(), position.ParseQuery(query, false))
 //	if errors.Is(err, merge.ErrForms) {
-//		// ask again, with an Ask that accepts JSON only
+//		// retry with an Ask that accepts only JSON
 //	}
 //	if status, ok := errors.AsType[*wire.Status](err); ok {
 //		// w.WriteHeader(status.Code), status.Append, Retry-After: status.RetryAfter
@@ -48,7 +47,7 @@
 //		panic(http.ErrAbortHandler) // never a well-formed short list
 //	}
 //
-// A watch. Flush of an http.ResponseController sends the headers, too:
+// A watch. The Flush of an http.ResponseController also sends the headers:
 //
 //	watch, err := c.Watch(r.Context(), position.ParseQuery(query, true), wire.Form{Proto: prefersProto})
 //	// errors as above
@@ -56,12 +55,10 @@
 //	w.Header().Set("Content-Type", watch.Form.MediaType(true))
 //	err = watch.Run(r.Context(), &merge.Framed{Out: w, Proto: watch.Form.Proto, Push: controller.Flush})
 //
-// After an error of Run that is no *wire.Status the connection is to be aborted.
-// For a WebSocket, a [Sink] of the server's own makes each event one message.
+// If Run returns an error that is not a *wire.Status, the server must abort the connection. For a WebSocket, the server
+// implements a [Sink] that sends each event as one message.
 //
-// A request on a collection that one cluster keeps goes through
-// [position.Place.Single] first, and a GET of a name through
-// [position.Place.Named]: a vector must never reach a cluster. A collection that
-// was kept elsewhere before is a Collection of one member, whose positions are
-// vectors for that reason.
+// A vector must never reach a cluster. The server must therefore pass a request for a collection of a single cluster
+// through [position.Place.Single], and a GET of one object through [position.Place.Named]. If another cluster held the
+// collection before, the server uses a Collection with one member, so that its positions are vectors.
 package merge

@@ -12,47 +12,46 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// How long it takes to open a member's stream again: the first time and at most.
-// A stream that lasted for steadyTime counts as a new beginning.
+// Backoff for reopening a member's stream: the first and the longest delay. A stream that lasted steadyTime
+// resets the delay.
 const (
 	firstWait  = 500 * time.Millisecond
 	longWait   = 30 * time.Second
 	steadyTime = 30 * time.Second
 )
 
-// batchEvents is how many events are handed over at once.
+// batchEvents is the largest number of events in a handover.
 const batchEvents = 16
 
-// A feed is one member's part of a watch. Its goroutine reads; whatever there is
-// to know of it belongs to the stream, which alone decides.
+// feed is one member's part of a watch. Its goroutine only reads. The stream owns the state and makes all
+// decisions.
 type feed struct {
 	c      *Collection
 	form   wire.Form
 	member Member
-	at     int // its place in the order
+	at     int // its index in the member order
 	ask    position.Ask
 	body   *Body
 	reply  chan position.Ask
 	events []wire.Event
 
-	initial   bool // the objects that it began with are not all there
-	awaited   bool // the client is not told that they are before this one
-	delivered bool // some of them went to the client
+	initial   bool // its initial objects are not complete yet
+	awaited   bool // the end of the initial events must wait for this member
+	delivered bool // some initial objects were sent to the client
 	columns   *wire.Columns
 	row       *wire.Row
 }
 
-// A handover is what a feed has: events, or an end.
+// handover is what a feed passes to the stream: events, an opened stream, or an ended one.
 type handover struct {
 	feed   *feed
 	events []wire.Event
 	opened bool
 	ended  bool
-	err    error // of the end; nil: in good order
+	err    error // why it ended; nil: cleanly
 }
 
-// follow reads the member's stream, and opens it again when it ends, until ctx
-// is done.
+// follow reads the member's stream and reopens it when it ends, until ctx is done.
 func (f *feed) follow(ctx context.Context, in chan<- handover) {
 	wait := firstWait
 	var opened time.Time
@@ -104,7 +103,8 @@ func jittered(d time.Duration) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// hand gives something to the stream and waits for its word on how to go on.
+// hand passes h to the stream and waits for the reply, which is the next request. It returns false if ctx is
+// done.
 func (f *feed) hand(ctx context.Context, in chan<- handover, h handover) bool {
 	h.feed = f
 	select {
@@ -120,11 +120,11 @@ func (f *feed) hand(ctx context.Context, in chan<- handover, h handover) bool {
 	}
 }
 
-// read hands over events until the stream ends. What the member says instead of
-// going on is the error.
+// read hands over events until the stream ends. Its error is the end of the stream, or the Status of an ERROR
+// event.
 func (f *feed) read(ctx context.Context, in chan<- handover) error {
 	body := f.body
-	stop := context.AfterFunc(ctx, func() { body.Close() }) // a read that blocks hears of the end by its body
+	stop := context.AfterFunc(ctx, func() { body.Close() }) // closing the body unblocks a pending read
 	defer stop()
 	ready := 0
 	give := func() error {
@@ -154,8 +154,8 @@ func (f *feed) read(ctx context.Context, in chan<- handover) error {
 			}
 			return err
 		}
-		// Those before it may have been given while it was read. They change
-		// places, as each has memory of its own.
+		// Next may have handed over the events before it. The two events swap places, because each has its
+		// own memory.
 		f.events[ready], f.events[at] = f.events[at], f.events[ready]
 		ready++
 	}

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// answerTime is how long a member may take to begin an answer that others wait
-// for: that a watch is open, or one that they can do without.
+// answerTime is how long a member may take to start its response, if others wait for it: to open a watch, or
+// to answer an optional request.
 const answerTime = 10 * time.Second
 
 var errSlow = fmt.Errorf("no answer in %v", answerTime)
 
-// InTime asks a member, who has 10 s to begin an answer and as long as ctx to end
-// it. Who has done with the answer calls end.
+// InTime calls ask and gives the member 10 s to start its response. The rest of the response may take as long
+// as ctx lives. The caller must call end when it no longer needs the response.
 func InTime[T io.Closer](ctx context.Context, ask func(context.Context) (T, error)) (answer T, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(answerTime, func() { cancel(errSlow) })
@@ -32,7 +32,7 @@ func InTime[T io.Closer](ctx context.Context, ask func(context.Context) (T, erro
 	return answer, func() { cancel(nil) }, err
 }
 
-// Ending is a body that, when it is closed, ends what was begun for it.
+// Ending returns a body whose Close also calls end.
 func Ending(body io.ReadCloser, end func()) io.ReadCloser { return &ending{body, end} }
 
 type ending struct {

@@ -11,36 +11,36 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A List is a merged list, or a page of one, that is ready to be written.
+// List is a merged list, or one page of it, that is ready to be written.
 type List struct {
-	// Form is how it is written, the same as its members' answers.
+	// Form is the encoding of the list, which is that of the members' responses.
 	Form wire.Form
-	// Left has the members that were left out because Skip said so.
+	// Left lists the members that are left out because Skip allowed it.
 	Left []Member
-	// Dropped is how many later copies of a name were left out. It is complete
-	// when WriteTo has returned.
+	// Dropped counts the omitted copies of names that an earlier member has. It is final when WriteTo has
+	// returned.
 	Dropped int
 
 	c       *Collection
 	vector  position.Vector
 	sources []*source
-	queue   []position.Ask // who comes behind this page
+	queue   []position.Ask // the members after this page
 	paged   bool
 	limit   int64
-	late    bool   // metadata comes behind the items
-	names   *names // of the members so far; nil: no name can come twice
+	late    bool   // the metadata follows the items
+	names   *names // names of the members so far; nil: names cannot repeat
 	token   *position.Token
 }
 
-// A source is one member's part of a list.
+// source is one member's part of a list.
 type source struct {
 	answer
 	list *wire.List
-	// whole is the list when it was read to its end before.
+	// whole is the list, if it has already been read completely.
 	whole *wire.List
 }
 
-// said is what the list says of itself, as far as it was read.
+// said returns the metadata of the member's list, as far as it is known.
 func (s *source) said() *wire.List {
 	if s.whole != nil {
 		return s.whole
@@ -48,9 +48,8 @@ func (s *source) said() *wire.List {
 	return s.list
 }
 
-// List asks the members and reads the heads of their answers. Its error is a
-// *wire.Status to be told to the client, [ErrForms], or that of ctx. The List
-// must be closed.
+// List requests the list from all members and reads the start of their responses. The error is a *wire.Status
+// for the client, [ErrForms], or the error of ctx. The caller must close the List.
 func (c *Collection) List(ctx context.Context, q position.Query) (*List, error) {
 	plan, refusal := c.place().Plan(q)
 	if refusal != nil {
@@ -79,7 +78,7 @@ func (c *Collection) List(ctx context.Context, q position.Query) (*List, error) 
 	return l, nil
 }
 
-// verbatim is what the API says to what it refuses.
+// verbatim forwards an invalid request to a member and returns that member's error.
 func (c *Collection) verbatim(ctx context.Context, a position.Ask) error {
 	m := c.member(a.Slot)
 	body, err := c.Ask(ctx, m, a)
@@ -108,7 +107,7 @@ func (l *List) openWhole(ctx context.Context, plan position.Plan) error {
 	return nil
 }
 
-// add puts a member's answer, as r has it, behind those that are there.
+// add appends a member's response, whose content is read from r.
 func (l *List) add(a answer, r io.Reader, whole *wire.List) error {
 	s := &source{answer: a, list: wire.NewList(r, a.body.Form), whole: whole}
 	l.sources = append(l.sources, s)
@@ -124,7 +123,7 @@ func (l *List) add(a answer, r io.Reader, whole *wire.List) error {
 	return nil
 }
 
-// agree checks what is known before the first byte is written.
+// agree checks everything that is known before the first byte is written.
 func (l *List) agree() error {
 	first := l.sources[0]
 	l.Form = first.body.Form
@@ -152,7 +151,7 @@ func (l *List) sameKind(s *source) error {
 	return failure(s.member, fmt.Errorf("it has %s of %s where another cluster has %s of %s", other.Kind, other.APIVersion, first.Kind, first.APIVersion))
 }
 
-// Close lets go of the members' answers.
+// Close closes the members' responses.
 func (l *List) Close() error {
 	for _, s := range l.sources {
 		s.body.Close()
@@ -160,7 +159,7 @@ func (l *List) Close() error {
 	return nil
 }
 
-// head is what the list says of itself.
+// head returns the metadata of the merged list.
 func (l *List) head() wire.Head {
 	first := l.sources[0].said()
 	h := wire.Head{Kind: first.Kind, APIVersion: first.APIVersion, ResourceVersion: l.vector.String()}
@@ -173,8 +172,8 @@ func (l *List) head() wire.Head {
 	return h
 }
 
-// WriteTo writes the list. After an error what was written is cut off, and must
-// look so to the client: the connection is to be aborted.
+// WriteTo writes the list. After an error the output is truncated. The caller must then abort the connection,
+// so that the client detects it.
 func (l *List) WriteTo(out io.Writer) (int64, error) {
 	counted := &counter{out: out}
 	var err error
@@ -253,7 +252,7 @@ func (l *List) writeProto(w io.Writer) error {
 	return err
 }
 
-// items gives each item of a member to f, and whether it counts.
+// items calls f for each item of a member. keep reports whether the item belongs to the merged list.
 func (l *List) items(s *source, f func(keep bool) error) error {
 	bit := uint32(1) << l.c.order(s.member)
 	for {
@@ -273,7 +272,7 @@ func (l *List) items(s *source, f func(keep bool) error) error {
 	}
 }
 
-// counts says whether the item that was found belongs into the list.
+// counts reports whether the current item belongs to the merged list.
 func (l *List) counts(s *source, bit uint32) (bool, error) {
 	if s.list.Foreign {
 		return true, nil
@@ -298,7 +297,7 @@ func (l *List) counts(s *source, bit uint32) (bool, error) {
 	return true, nil
 }
 
-// complete checks a member's list when it was read to its end.
+// complete checks a member's list after its last item.
 func (l *List) complete(s *source) error {
 	m := s.said().Meta
 	if m.ResourceVersion == 0 {

@@ -23,7 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// three members with objects a0.., b0.., c0..
+// three returns members with the objects a0.., b0.., c0.. and the given numbers of objects.
 func three(spread bool, f wire.Form, sizes ...int) *clusters {
 	c := &clusters{form: f, spread: spread}
 	for i, n := range sizes {
@@ -43,7 +43,7 @@ func names0(items []corev1.ConfigMap) (names []string) {
 	return names
 }
 
-// readList writes a list and decodes it.
+// readList writes a merged list and decodes it.
 func readList(t *testing.T, c *clusters, q position.Query) (*corev1.ConfigMapList, *List, error) {
 	t.Helper()
 	l, err := c.collection(&instance{}).List(t.Context(), q)
@@ -66,13 +66,13 @@ func readList(t *testing.T, c *clusters, q position.Query) (*corev1.ConfigMapLis
 	return &got, l, nil
 }
 
-// (9) Pages of any size over three members are the list, and each page has a
-// position from which a watch goes on.
+// TestPagesAreTheList (9) checks that pages of any size over three members add up to the list. A watch can
+// start at the position of each page.
 func TestPagesAreTheList(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		for _, sizes := range [][]int{{4, 3, 5}, {0, 3, 0}, {0, 0, 0}, {5, 0, 1}} {
 			c := three(true, f, sizes...)
-			c.stores[len(sizes)-1].put("ns", "a1", "shadow", 1) // a name that is there twice
+			c.stores[len(sizes)-1].put("ns", "a1", "shadow", 1) // a duplicate name
 			whole, _, err := readList(t, c, position.Query{})
 			if err != nil {
 				t.Fatal(err)
@@ -109,7 +109,8 @@ func TestPagesAreTheList(t *testing.T) {
 	}
 }
 
-// With resourceVersion=0 a server may send all where a page was asked for.
+// TestPagesOfAServerThatKnowsNone checks a server that returns everything instead of a page, as is allowed
+// with resourceVersion=0.
 func TestPagesOfAServerThatKnowsNone(t *testing.T) {
 	c := three(false, wire.Form{}, 4, 3, 5)
 	for _, s := range c.stores {
@@ -133,7 +134,8 @@ func TestPagesOfAServerThatKnowsNone(t *testing.T) {
 	}
 }
 
-// (9) An expired token of a member, a member that is down between two pages.
+// TestPagesThatCannotGoOn (9) checks an expired token of a member, and a member that is down between two
+// pages.
 func TestPagesThatCannotGoOn(t *testing.T) {
 	c := three(false, wire.Form{}, 4, 3, 5)
 	first, _, err := readList(t, c, position.Query{Limit: 2})
@@ -149,13 +151,13 @@ func TestPagesThatCannotGoOn(t *testing.T) {
 	if !ok || s.Code != 410 || s.Continue == "" {
 		t.Fatalf("%v", err)
 	}
-	// Who does not mind goes on, at other positions.
+	// A client that accepts an inconsistent list can continue at other positions.
 	var got []string
 	q := position.Query{Limit: 2, Continue: s.Continue}
 	for range 20 {
 		page, _, err := readList(t, c, q)
 		if s, ok := errors.AsType[*wire.Status](err); ok && s.Code == 410 && s.Continue != "" {
-			q.Continue = s.Continue // the next member's position has expired, too
+			q.Continue = s.Continue // the next member's position has expired too
 			continue
 		}
 		if err != nil {
@@ -174,7 +176,7 @@ func TestPagesThatCannotGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.stores[1].set(true)
-	c.skip = true // which is not for pages
+	c.skip = true // it does not apply to pages
 	if _, _, err := readList(t, c, position.Query{Limit: 5, Continue: again.Continue}); code(err) != 503 {
 		t.Errorf("a page, though its member is down: %v", err)
 	}
@@ -197,8 +199,8 @@ func code(err error) int {
 	return 0
 }
 
-// AD-06: a list is whole, or it says why not: a 410 before all, then the first
-// in order, naming the cluster; who may be left out is said.
+// AD-06: a list is complete, or an error explains why not. A 410 has precedence, then the first error in
+// member order, with the name of the cluster. A warning names a member that was left out.
 func TestListFails(t *testing.T) {
 	forbidden := &wire.Status{Code: 403, Reason: "Forbidden", Message: "pods is forbidden"}
 	for _, row := range []struct {
@@ -251,8 +253,8 @@ func TestListFails(t *testing.T) {
 	}
 }
 
-// AD-06: a member that dies behind the head is an error, and what was written is
-// no list.
+// AD-06: if a member fails after the start of its response, WriteTo returns an error and the output is not a
+// valid list.
 func TestListThatDies(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		c := three(false, f, 300, 300)
@@ -280,8 +282,8 @@ func TestListThatDies(t *testing.T) {
 	}
 }
 
-// The first byte goes out before the last member's body ends, and what was read
-// is not kept: the second member goes on only when the first one's items are out.
+// TestListStreams checks that the first bytes are written before the last member's body ends, and that items
+// are not buffered. The second member continues only after the items of the first are written.
 func TestListStreams(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		c := three(false, f, 1000, 1000)
@@ -313,7 +315,7 @@ func TestListStreams(t *testing.T) {
 	}
 }
 
-// notifying tells of the first byte that is written to it.
+// notifying is a writer that signals its first byte.
 type notifying struct {
 	b     bytes.Buffer
 	first chan struct{}
@@ -326,7 +328,7 @@ func (n *notifying) Write(b []byte) (int, error) {
 	return n.b.Write(b)
 }
 
-// AD-07: of a name that is there twice the earliest member's is in the list.
+// AD-07: of objects with one name, the list has the copy of the earliest member.
 func TestListOfCopies(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		c := three(true, f, 2, 2, 2)
@@ -370,7 +372,7 @@ func TestListLearnsAndKeeps(t *testing.T) {
 	}
 }
 
-// What the API refuses, the first member refuses.
+// TestVerbatim checks that the first member answers a request that the API refuses.
 func TestVerbatim(t *testing.T) {
 	c := three(false, wire.Form{}, 1, 1)
 	c.stores[0].refuse = &wire.Status{Code: 422, Reason: "Invalid", Message: "sendInitialEvents is forbidden for list"}
@@ -384,7 +386,7 @@ func TestVerbatim(t *testing.T) {
 	}
 }
 
-// Members that answer in two forms are asked again by who knows HTTP.
+// TestForms checks that members with different encodings cause ErrForms, so that the HTTP layer can retry.
 func TestForms(t *testing.T) {
 	c := three(false, wire.Form{}, 1, 1)
 	col := c.collection(&instance{})
@@ -401,7 +403,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// ADP-16: (16) Tables whose columns differ become one.
+// ADP-16: (16) Tables with different columns are merged into one.
 func TestTables(t *testing.T) {
 	table := func(rv string, columns []string, rows ...[]any) []byte {
 		tab := metav1.Table{ListMeta: metav1.ListMeta{ResourceVersion: rv}}
@@ -452,7 +454,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// An answer that comes too late is none: 10 seconds, for a watch.
+// TestWatchOfASlowMember checks that a watch treats a member that takes more than 10 seconds as not
+// responding.
 func TestWatchOfASlowMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(false, wire.Form{}, 1, 1)

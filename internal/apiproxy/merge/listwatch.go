@@ -10,9 +10,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// stream asks a member for a watch, however it can give one: a server that does
-// not begin a watch with what is there says 422, and is asked for a list and a
-// watch behind it, which together are the same.
+// stream opens a watch at a member. A server without support for initial events answers 422. stream then
+// sends a list request and a watch request, which together give the same events.
 func (c *Collection) stream(ctx context.Context, m Member, a position.Ask) (*Body, error) {
 	body, err := c.askStream(ctx, m, a)
 	if s, ok := errors.AsType[*wire.Status](err); !ok || s.Code != 422 || !a.Begins() {
@@ -29,14 +28,13 @@ func (c *Collection) stream(ctx context.Context, m Member, a position.Ask) (*Bod
 		return nil, err
 	}
 	r, w := io.Pipe()
-	go func() { // it ends when the reader is closed, which every Body is
+	go func() { // it ends when the reader is closed, and every Body is closed
 		w.CloseWithError(c.replay(ctx, m, ask, list, w))
 	}()
 	return &Body{Ending(r, func() { cancel(nil) }), list.Form}, nil
 }
 
-// replay writes a list as the events that a watch would begin with, and then the
-// watch.
+// replay writes a list as initial events, then the events of a watch from there.
 func (c *Collection) replay(ctx context.Context, m Member, ask position.Ask, list *Body, out io.Writer) error {
 	defer list.Close()
 	l := wire.NewList(list, list.Form)

@@ -23,9 +23,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A store is a cluster as far as the contract of lists and watches goes: its
-// history is all that it knows, and what is asked of it is answered as an API
-// server does, in its encoding.
+// store is a cluster that implements the contract of lists and watches. Its only state is a history of
+// changes. It answers like an API server, in the requested encoding.
 type store struct {
 	name string
 
@@ -33,15 +32,15 @@ type store struct {
 	rv        uint64
 	now       map[string]*corev1.ConfigMap
 	history   []change
-	compacted uint64 // positions before it have expired
+	compacted uint64 // earlier positions have expired
 	down      bool
-	refuse    *wire.Status // what it says to whatever is asked
-	hang      bool         // it says nothing
+	refuse    *wire.Status // its response to every request
+	hang      bool         // it never responds
 	changed   chan struct{}
 	streams   map[*io.PipeWriter]bool
 	asked     []position.Ask
-	old       bool // it does not begin a watch with what is there
-	limitless bool // it reads all of a page at once, as with resourceVersion=0
+	old       bool // it does not support initial events
+	limitless bool // it returns everything instead of a page, as with resourceVersion=0
 }
 
 type change struct {
@@ -70,7 +69,7 @@ func (s *store) record(typ, ns, name, value string, step uint64) {
 	s.changed = make(chan struct{})
 }
 
-// put creates or updates an object, at a resourceVersion that is step higher.
+// put creates or updates an object and increases the resourceVersion by step.
 func (s *store) put(ns, name, value string, step uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +94,7 @@ func (s *store) compact() {
 	s.compacted = s.rv
 }
 
-// cut ends all streams, in order or not.
+// cut ends all streams: cleanly, or with an error.
 func (s *store) cut(err error) {
 	s.mu.Lock()
 	streams := maps.Clone(s.streams)
@@ -114,7 +113,7 @@ func (s *store) set(down bool) {
 	}
 }
 
-// at is what there was at a position.
+// at returns the objects at a position.
 func (s *store) at(rv uint64) map[string]*corev1.ConfigMap {
 	m := map[string]*corev1.ConfigMap{}
 	for _, c := range s.history {
@@ -257,7 +256,7 @@ func mark(rv uint64, end bool) *corev1.ConfigMap {
 	return o
 }
 
-// watch is what comes before the first wait, and then a goroutine's matter.
+// watch prepares the events that exist now. A goroutine sends the later ones.
 func (s *store) watch(ctx context.Context, a position.Ask, f wire.Form, rv uint64) *Body {
 	r, w := io.Pipe()
 	s.streams[w] = true

@@ -14,57 +14,56 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A Member is one of the clusters that keep a collection.
+// Member is one of the clusters that hold a collection.
 type Member struct {
 	Slot int
 	Name string // of the cluster
-	// Keep says whether an object of this namespace counts; nil: all do.
+	// Keep reports whether objects of a namespace belong to the collection; nil: all do.
 	Keep func(namespace []byte) bool
 }
 
-// A Body is what a member answered with 200.
+// Body is a member's response with status 200.
 type Body struct {
 	io.ReadCloser
 	Form wire.Form
 }
 
-// A Collection is one that several clusters keep: a path with its selectors,
-// asked for in one way. It is made for each request and not changed after.
+// Collection is a collection that several clusters hold: a path with its selectors and output form. It is
+// created for each request and does not change afterwards.
 type Collection struct {
-	Members []Member // in their order, by which the first of several copies wins
-	Epoch   uint64   // of the document
-	Width   int      // the highest slot of the document plus 1
-	// Spread says that any member may have any object, so that a name may be
-	// there twice. In a union each namespace is of one member.
+	Members []Member // in order of precedence: the copy of the first member wins
+	Epoch   uint64   // of the configuration
+	Width   int      // the highest slot of the configuration plus 1
+	// Spread means that any member may have any object, so a name may occur several times. In a union each
+	// namespace belongs to one member.
 	Spread bool
-	// Bare says that a Table was asked for without objects. Members must be
-	// asked for the objects' metadata all the same.
+	// Bare means that the client requested a Table without objects. Requests to members must still include
+	// the objects' metadata.
 	Bare bool
 	Hash string // position.CollectionHash
-	// Ring is of all streams of this collection, and as old as the adapter's
-	// process; nil: who comes back with an event's number reads again.
+	// Ring is shared by all streams of this collection and lives as long as the adapter process. If it is
+	// nil, a client that returns with the resourceVersion of an event must list again.
 	Ring *position.Ring
 
-	// Buffers are lent to streams, of this collection and others; nil: each takes
+	// Buffers is the buffer pool of the streams, shared with other collections; nil: each stream allocates
 	// its own.
 	Buffers *wire.Buffers
 
-	// Ask asks a member; what is not a 200 is a *wire.Status, any other error
-	// is no answer. The body lives until it is closed or ctx ends.
+	// Ask sends a request to a member. A response other than 200 is a *wire.Status; any other error means
+	// that there was no response. The body is valid until it is closed or ctx ends.
 	Ask func(ctx context.Context, m Member, a position.Ask) (*Body, error)
-	// Skip says whether a member that failed may be left out; nil: none may.
-	// A failure that is a 410 is never asked about.
+	// Skip reports whether a failed member may be left out; nil: none may. It is not called for a 410.
 	Skip func(m Member, err error) bool
-	// Learn is told of an object that is, or is no longer, at a member, before
-	// the client is; nil: nobody asks.
+	// Learn is called when an object appears at a member or disappears, before the client sees the event;
+	// nil: not called.
 	Learn func(m Member, namespace, name []byte, here bool)
 }
 
-// ErrForms says that members answered in different forms. JSON is one that all
-// of them have.
+// ErrForms reports that members answered in different encodings. Every member supports JSON, so the caller
+// can retry with it.
 var ErrForms = errors.New("members answered in different forms")
 
-// retryAfter is for members that do not answer, in seconds.
+// retryAfter is the Retry-After in seconds if members do not respond.
 const retryAfter = 1
 
 func (c *Collection) place() position.Place {
@@ -75,7 +74,7 @@ func (c *Collection) place() position.Place {
 	return p
 }
 
-// member is the one in a slot.
+// member returns the member in a slot. It panics if there is none.
 func (c *Collection) member(slot int) Member {
 	for _, m := range c.Members {
 		if m.Slot == slot {
@@ -85,7 +84,7 @@ func (c *Collection) member(slot int) Member {
 	panic(fmt.Sprintf("no member in slot %d was planned for", slot))
 }
 
-// named is the member whose failure a Status is; nil if it is nobody's.
+// named returns the member that caused a Status; nil if no member did.
 func (c *Collection) named(s *wire.Status) *Member {
 	for i := range c.Members {
 		if c.Members[i].Name == s.From {
@@ -95,10 +94,10 @@ func (c *Collection) named(s *wire.Status) *Member {
 	return nil
 }
 
-// needsNames says whether it matters which object an item is.
+// needsNames reports whether the merge needs the name of each item.
 func (c *Collection) needsNames(m Member) bool { return c.Spread || m.Keep != nil }
 
-// An answer is what one member said to one question.
+// answer is a member's response to one request.
 type answer struct {
 	member Member
 	ask    position.Ask
@@ -106,8 +105,8 @@ type answer struct {
 	err    error
 }
 
-// askAll asks all at the same time. The answers are in the order of the asks;
-// no body is open when there is an error.
+// askAll sends all requests concurrently. The answers are in the order of asks. If it returns an error, it
+// has closed all bodies.
 func (c *Collection) askAll(ctx context.Context, asks []position.Ask) (answers []answer, left []Member, err error) {
 	all := make([]answer, len(asks))
 	var wg sync.WaitGroup
@@ -119,7 +118,7 @@ func (c *Collection) askAll(ctx context.Context, asks []position.Ask) (answers [
 	return c.sift(all)
 }
 
-// sift leaves out who may be left out, and makes one failure of several.
+// sift leaves out the failed members that may be left out, and combines the other failures into one error.
 func (c *Collection) sift(all []answer) (answers []answer, left []Member, err error) {
 	var failed []answer
 	for _, a := range all {
@@ -133,7 +132,7 @@ func (c *Collection) sift(all []answer) (answers []answer, left []Member, err er
 		}
 	}
 	if len(failed) == 0 && len(answers) == 0 {
-		failed = all // nobody is left
+		failed = all // no member is left
 	}
 	if len(failed) > 0 {
 		closeAll(answers)
@@ -154,8 +153,8 @@ func closeAll(answers []answer) {
 	}
 }
 
-// worst is what a client is told when several failed: a 410, as it must read
-// again anyway, or else the first in order.
+// worst selects the error for the client if several members failed. A 410 has precedence, because the client
+// must list again anyway. Otherwise it is the first in member order.
 func worst(failed []answer) error {
 	for _, a := range failed {
 		if expired(a.err) {
@@ -170,7 +169,7 @@ func expired(err error) bool {
 	return ok && s.Code == 410
 }
 
-// failure is a member's failure as the client is told of it.
+// failure converts a member's error to the error for the client.
 func failure(m Member, err error) error {
 	if s, ok := errors.AsType[*wire.Status](err); ok {
 		told := *s
@@ -185,8 +184,8 @@ func failure(m Member, err error) error {
 		Message: fmt.Sprintf("mca: cluster %s did not answer: %v", m.Name, err)}
 }
 
-// names are the names that members have, by a hash: a bit for each member, in
-// their order. The seed is a secret, so nobody can make two names meet.
+// names records which members have which names, by hash. The value has a bit for each member, in member
+// order. The seed is secret, so that a client cannot create colliding names.
 type names struct {
 	seed maphash.Seed
 	bits map[uint64]uint32
@@ -198,13 +197,13 @@ func (n *names) hash(namespace, name []byte) uint64 {
 	return bits.RotateLeft64(maphash.Bytes(n.seed, namespace), 29) ^ maphash.Bytes(n.seed, name)
 }
 
-// prime takes in the names that members have: all that asks are for.
+// prime adds the names that the members in asks have.
 func (c *Collection) prime(ctx context.Context, n *names, asks []position.Ask) error {
 	for i := range asks {
 		asks[i].Names = true
 	}
 	all := *c
-	all.Skip = nil // without a member's names its objects would count as nobody's
+	all.Skip = nil // without its names, a skipped member's objects would look absent
 	answers, _, err := all.askAll(ctx, asks)
 	if err != nil {
 		return err
@@ -224,7 +223,7 @@ func (c *Collection) prime(ctx context.Context, n *names, asks []position.Ask) e
 	return nil
 }
 
-// order is a member's place.
+// order returns the index of a member.
 func (c *Collection) order(m Member) int {
 	for i, o := range c.Members {
 		if o.Slot == m.Slot {
@@ -234,7 +233,7 @@ func (c *Collection) order(m Member) int {
 	return 0
 }
 
-// eachItem reads a list to its end.
+// eachItem reads a list to its end and calls f for each item.
 func eachItem(l *wire.List, f func()) error {
 	if err := l.Open(); err != nil {
 		return err

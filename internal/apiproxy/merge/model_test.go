@@ -28,7 +28,7 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// configMaps is as much of a scheme as the protobuf decoder needs.
+// configMaps is the part of a scheme that the protobuf decoder needs.
 type configMaps struct{}
 
 func (configMaps) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -77,8 +77,7 @@ func decodeEvent(b []byte, proto bool) (typ string, o *corev1.ConfigMap, s *meta
 	return ev.Type, o, nil, decode(ev.Object.Raw, o, proto)
 }
 
-// clusters are members as an adapter has them; several instances of it share
-// nothing but the document.
+// clusters are the members of an adapter. Several instances of the adapter share only the configuration.
 type clusters struct {
 	mu     sync.Mutex
 	stores []*store
@@ -87,7 +86,7 @@ type clusters struct {
 	keep   func(member string) func(ns []byte) bool
 	skip   bool
 	epoch  uint64
-	// instances of the adapter share nothing but the document.
+	// instances of the adapter share only the configuration.
 	instances []*instance
 }
 
@@ -102,7 +101,7 @@ func newInstance() *instance {
 	return &instance{new(position.Ring), ctx, stop}
 }
 
-// restart ends the streams of an instance, which forgets what it knew.
+// restart ends the streams of an instance and drops its state.
 func (c *clusters) restart(i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +142,7 @@ func (c *clusters) collection(inst *instance) *Collection {
 	return m
 }
 
-// union is what a client should have in the end: of copies the earliest.
+// union returns the objects that a client should have in the end. Of copies it has the earliest.
 func (c *clusters) union() map[string]string {
 	m := map[string]string{}
 	stores := c.all()
@@ -160,7 +159,7 @@ func (c *clusters) union() map[string]string {
 	return m
 }
 
-// deleted says whether a member's history has that very event.
+// deleted reports whether a member's history has exactly this event.
 func (c *clusters) deleted(o *corev1.ConfigMap) bool {
 	for _, s := range c.all() {
 		s.mu.Lock()
@@ -175,7 +174,7 @@ func (c *clusters) deleted(o *corev1.ConfigMap) bool {
 	return false
 }
 
-// A client keeps a cache as a reflector does.
+// client maintains a cache as a reflector does.
 type client struct {
 	c         *clusters
 	rand      *rand.Rand
@@ -184,7 +183,7 @@ type client struct {
 
 	mu      sync.Mutex
 	cache   map[string]string
-	rv      string // where it would go on
+	rv      string // where it would resume
 	highest string
 	relists int
 	expired int
@@ -195,9 +194,9 @@ func (c *client) fail(format string, args ...any) {
 	c.broken = append(c.broken, fmt.Sprintf(format, args...))
 }
 
-// position takes in the resourceVersion of a list or of a bookmark.
+// position records the resourceVersion of a list or a bookmark.
 func (c *client) position(rv string) {
-	if c.highest != "" && !c.c.skip { // who is left out goes back to 0
+	if c.highest != "" && !c.c.skip { // a member that is left out returns to 0
 		if order, err := resourceversion.CompareResourceVersion(c.highest, rv); err != nil || order > 0 {
 			c.fail("after %s comes %s: %v", c.highest, rv, err)
 		}
@@ -281,12 +280,12 @@ func (c *client) list(ctx context.Context, inst *instance) error {
 	}
 }
 
-// run lists and watches until ctx ends. Each watch is cut off after a while, by
-// the client or in good order, and goes on at any instance.
+// run lists and watches until ctx ends. Each watch ends after a while, by disconnecting or cleanly, and
+// resumes at any instance.
 func (c *client) run(ctx context.Context) {
 	known, at := false, 0
 	for ctx.Err() == nil {
-		if len(c.rv) > 20 || !known { // with an event's number, it comes back to where it was
+		if len(c.rv) > 20 || !known { // with the resourceVersion of an event, it returns to the same instance
 			at = c.rand.IntN(2)
 		}
 		inst := c.c.instance(at)
@@ -323,7 +322,7 @@ func (c *client) run(ctx context.Context) {
 			c.fail("the stream ended with %v and told %d times", err, c.expired-expired)
 		}
 		if c.watchList && !known {
-			known = c.highest != before // the end of the initial events was told
+			known = c.highest != before // the initial events have ended
 		}
 		if c.expired > expired {
 			known = false
@@ -331,9 +330,9 @@ func (c *client) run(ctx context.Context) {
 	}
 }
 
-// TestModel lets members change, die, come back and forget at random, and
-// clients be cut off anywhere: in the end each cache is the union, no DELETED
-// was invented, and no position went back (AD-06, AD-07).
+// TestModel randomly changes members, stops and restarts them, expires their history, and disconnects
+// clients. In the end each cache must equal the union. No DELETED event may be invented and no position may
+// decrease (AD-06, AD-07).
 func TestModel(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -354,7 +353,7 @@ func model(t *testing.T, seed uint64) {
 		c.stores = append(c.stores, newStore(fmt.Sprint("m", i), 1000+r.Uint64N(50)))
 		c.stores[i].old = old
 	}
-	if !c.spread && seed%3 == 0 { // the namespaces are of one member each
+	if !c.spread && seed%3 == 0 { // each namespace belongs to one member
 		c.keep = func(member string) func([]byte) bool {
 			return func(ns []byte) bool { return (string(ns) == "ns0") == (member == "m0") }
 		}
@@ -371,7 +370,7 @@ func model(t *testing.T, seed uint64) {
 		wg.Go(func() { cl.run(ctx) })
 	}
 	for step := range 1200 {
-		if step == 600 { // a cluster is added, which needs no new epoch
+		if step == 600 { // an added cluster does not need a new epoch
 			c.mu.Lock()
 			c.stores = append(slices.Clone(c.stores), newStore(fmt.Sprint("m", len(c.stores)), 1000+r.Uint64N(50)))
 			c.stores[len(c.stores)-1].old = old
@@ -406,7 +405,7 @@ func model(t *testing.T, seed uint64) {
 		s.set(false)
 	}
 	want := c.union()
-	deadline := time.Now().Add(5 * time.Minute) // of the bubble's time
+	deadline := time.Now().Add(5 * time.Minute) // in the bubble's time
 	for {
 		time.Sleep(3 * time.Second)
 		same := true

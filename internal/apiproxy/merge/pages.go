@@ -10,13 +10,13 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// readAhead is how much of a member's page is read to see whether it has fewer
-// items than were asked for, so that the next member's may follow. A longer one
-// ends the page: it has something in it, and pages may be short.
+// readAhead is how many bytes of a member's page are read to find out whether it has fewer items than the
+// limit, so that the next member's page may follow. A page that is longer ends the merged page. It is not
+// empty, and pages may be shorter than the limit.
 const readAhead = 256 << 10
 
-// openPage makes one page: of the member whose turn it is, and while pages are
-// short of the members behind it.
+// openPage assembles one page. It starts with the current member and adds the next members while the page is
+// short.
 func (l *List) openPage(ctx context.Context, plan position.Plan) error {
 	current, err := l.turn(ctx, plan)
 	if err != nil {
@@ -48,15 +48,15 @@ func (l *List) openPage(ctx context.Context, plan position.Plan) error {
 			if err == nil {
 				closeAll(answers)
 			}
-			return nil // whoever asks for the next page is told
+			return nil // the request for the next page returns the error
 		}
 		l.queue = l.queue[1:]
 		current = answers[0]
 	}
 }
 
-// turn asks the first member of the page. For the first page of all it asks for
-// everybody's position, too, which stands in every page.
+// turn requests the first member's part of the page. For the first page it also requests the positions of all
+// members, which every later token contains.
 func (l *List) turn(ctx context.Context, plan position.Plan) (answer, error) {
 	asks := plan.Asks
 	if plan.Known {
@@ -86,7 +86,7 @@ func (l *List) turn(ctx context.Context, plan position.Plan) (answer, error) {
 		l.vector.Raise(a.member.Slot, rv)
 		l.queue = append(l.queue, position.Exactly(a.member.Slot, rv, l.limit))
 	}
-	if answers[0].ask.Slot != asks[0].Slot { // it was asked for its position only
+	if answers[0].ask.Slot != asks[0].Slot { // this request was only for the position
 		rv, err := readPosition(answers[0])
 		if err != nil {
 			return answer{}, failure(answers[0].member, err)
@@ -101,7 +101,7 @@ func (l *List) turn(ctx context.Context, plan position.Plan) (answer, error) {
 	return answers[0], nil
 }
 
-// readPosition reads a list for its resourceVersion and closes it.
+// readPosition reads the resourceVersion of a list and closes the body.
 func readPosition(a answer) (uint64, error) {
 	defer a.body.Close()
 	list := wire.NewList(a.body, a.body.Form)
@@ -123,8 +123,8 @@ func readPosition(a answer) (uint64, error) {
 	return list.Meta.ResourceVersion, nil
 }
 
-// pageFailure is what a client is told when the next page cannot be had. When
-// the position has expired it may go on, if it does not mind that pages differ.
+// pageFailure returns the error for the client if the next page fails. If the position has expired, its token
+// lets the client continue with an inconsistent list.
 func (l *List) pageFailure(a answer) error {
 	err := failure(a.member, a.err)
 	s, ok := errors.AsType[*wire.Status](err)
@@ -136,8 +136,8 @@ func (l *List) pageFailure(a answer) error {
 	return s
 }
 
-// addPage puts the page of a member behind those that are there. It says how
-// many items it has, and whether nothing may follow it.
+// addPage appends a member's page. It returns the number of its items and whether the merged page is
+// complete.
 func (l *List) addPage(a answer, limit int64) (n int64, full bool, err error) {
 	if len(l.queue) == 0 {
 		return 0, true, l.add(a, a.body, nil)
@@ -159,7 +159,7 @@ func (l *List) addPage(a answer, limit int64) (n int64, full bool, err error) {
 	return n, list.Meta.Continue != "" || limit > 0 && n >= limit, err
 }
 
-// next is the token for the page behind this one, or nothing.
+// next returns the continue token of the next page, or "".
 func (l *List) next() string {
 	if !l.paged {
 		return ""
@@ -177,9 +177,8 @@ func (l *List) next() string {
 	return t.Encode(l.c.Hash)
 }
 
-// earlier takes in the names of members whose pages are past: a page does not
-// know what was on the others. It reads names only, and only where a name can
-// come twice.
+// earlier adds the names of the members whose pages are done, because a page does not contain the items of
+// earlier pages. It reads only names, and only if names can repeat.
 func (l *List) earlier(ctx context.Context, members []Member) error {
 	if l.names == nil || l.token == nil {
 		return nil

@@ -47,8 +47,7 @@ metadata: {namespace: %s, name: %s, labels: {part: merge}}
 data: {quote: "\"}]"}
 `
 
-// realCollection makes two members of one real API server: each has the objects
-// of one namespace.
+// realCollection creates two members from one real API server. Each has the objects of one namespace.
 func realCollection(client *http.Client, server, path, accept string, shape wire.Shape) *Collection {
 	c := &Collection{Epoch: 1, Width: 2, Hash: "0123456789abcdef", Ring: new(position.Ring)}
 	for i, name := range []string{"east", "west"} {
@@ -86,8 +85,8 @@ func realCollection(client *http.Client, server, path, accept string, shape wire
 	return c
 }
 
-// (7) (9) (16) What a real API server writes is read: typed and custom objects,
-// JSON and protobuf, Tables and metadata, in lists, pages and watches.
+// TestRealServer (7) (9) (16) reads the output of a real API server: typed and custom objects, JSON and
+// protobuf, Tables and metadata, in lists, pages and watches.
 func TestRealServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP real API server: -short")
@@ -163,7 +162,7 @@ func TestRealServer(t *testing.T) {
 					}
 					l.Close()
 					again := wire.NewList(bytes.NewReader(b.Bytes()), wire.Form{Proto: l.Form.Proto, Shape: row.shape})
-					// A vector is no number of 64 bits, so this reader takes all but that.
+					// A vector is not a 64-bit number, so this reader reads everything else.
 					if !l.Form.Proto {
 						var head struct {
 							Metadata metav1.ListMeta
@@ -175,7 +174,7 @@ func TestRealServer(t *testing.T) {
 						again = wire.NewList(strings.NewReader(strings.Replace(b.String(), rv, "1", 1)), wire.Form{Shape: row.shape})
 					} else {
 						var envelope runtime.Unknown
-						var list metav1.PartialObjectMetadataList // any list is one, to who skips what it does not know
+						var list metav1.PartialObjectMetadataList // every list decodes as one, if unknown fields are skipped
 						if err := envelope.Unmarshal(b.Bytes()[4:]); err != nil {
 							t.Fatal(err)
 						}
@@ -226,7 +225,7 @@ func TestRealServer(t *testing.T) {
 	}
 }
 
-// sawSink gathers what events say.
+// sawSink collects a summary of events.
 type sawSink struct {
 	mu   sync.Mutex
 	form wire.Form
@@ -239,7 +238,7 @@ func (s *sawSink) Event(b []byte) error {
 	defer s.mu.Unlock()
 	var ev wire.Event
 	err := wire.NewEvents(bytes.NewReader(wire.AppendFrame(nil, b, s.form.Proto)), s.form, nil, nil).Next(&ev)
-	if ev.Type == wire.Bookmark { // whose position is a vector, which that reader does not take
+	if ev.Type == wire.Bookmark { // its position is a vector, which that reader does not accept
 		if ev.InitialEnd || bytes.Contains(b, []byte("initial-events-end")) {
 			s.saw = append(s.saw, "end")
 		}

@@ -11,20 +11,20 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A stream is a watch while it runs. All of it belongs to one goroutine.
+// stream is a running watch. One goroutine owns all of it.
 type stream struct {
 	*Watch
 	sink    Sink
 	in      chan handover
 	results chan *promotion
 	group   sync.WaitGroup
-	ctx     context.Context // of all that the stream has begun
+	ctx     context.Context // of all goroutines of the stream
 
-	kind, version string // of the objects, when one was seen
+	kind, version string // of the objects, once an event was read
 	columns       *wire.Columns
 	columnsSent   bool
-	waiting       int  // for so many members to end their initial events
-	owed          bool // the client is to be told that they have
+	waiting       int  // the number of members whose initial events have not ended
+	owed          bool // the client waits for the bookmark that ends the initial events
 	placed        bool // the client knows a position of this collection
 	buf           []byte
 
@@ -37,9 +37,9 @@ type stream struct {
 	promoted map[uint64]uint64
 }
 
-// Run sends events until the stream ends. It returns nil when it ended it in
-// good order, the *wire.Status that it told the client when positions have
-// expired, the error of ctx, or of the sink.
+// Run sends events until the stream ends. It returns nil if it ended the stream cleanly. If positions have
+// expired, it returns the *wire.Status that it sent to the client. Otherwise it returns the error of ctx or
+// of the sink.
 func (w *Watch) Run(ctx context.Context, sink Sink) error {
 	if w.expired != nil {
 		w.Close()
@@ -85,7 +85,7 @@ func (s *stream) run(ctx context.Context) error {
 		defer t.Stop()
 		end = t.C
 	}
-	err := s.sink.Flush() // headers go out
+	err := s.sink.Flush() // send the headers
 	for err == nil {
 		select {
 		case h := <-s.in:
@@ -122,14 +122,14 @@ func (s *stream) run(ctx context.Context) error {
 	return err
 }
 
-// tellExpired says whose 410 ends the stream.
+// tellExpired reports the member whose 410 ends the stream.
 func (w *Watch) tellExpired(by *Member) {
 	if by != nil && w.Expired != nil {
 		w.Expired(*by)
 	}
 }
 
-// take takes in what a feed has, and tells it how to go on.
+// take processes a handover of a feed and replies with the next request.
 func (s *stream) take(h handover) error {
 	f := h.feed
 	if s.Took != nil && len(h.events) > 0 {
@@ -170,7 +170,7 @@ func (s *stream) take(h handover) error {
 	}
 }
 
-// event is one event of a member.
+// event processes one event of a member.
 func (s *stream) event(f *feed, ev *wire.Event) error {
 	if s.kind == "" {
 		s.kind, s.version = string(ev.Kind), string(ev.APIVersion)
@@ -181,7 +181,7 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 	slot := f.member.Slot
 	if ev.Type == wire.Bookmark {
 		if f.initial && !ev.InitialEnd {
-			return nil // it says nothing of what was there
+			return nil // it does not describe the initial objects
 		}
 		from := s.vector.At(slot)
 		s.vector.Raise(slot, ev.ResourceVersion)
@@ -210,7 +210,7 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 		}
 	}
 	if lost != nil {
-		s.promote(lost) // first, as from here on the client does not stand anywhere
+		s.promote(lost) // start it first: until it ends, the client has no valid position
 	}
 	var step position.Step
 	if !f.initial {
@@ -223,17 +223,16 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 	return s.step(f, step)
 }
 
-// join marks the position before the first of the objects that a member begins
-// with goes to the client: from then on "nothing is known of it" would be wrong.
-// Who comes back with 1 is told by the member what happened since its first
-// day, or that this has expired; both are right.
+// join records that the client gets the first initial objects of a member, so that its position can no longer
+// be 0. It sends a bookmark with resourceVersion 1 for the member. If the client returns with 1, the member
+// either sends every event since its start or answers that 1 has expired. Both are correct.
 func (s *stream) join(f *feed) error {
 	if !f.initial || f.delivered {
 		return nil
 	}
 	f.delivered = true
 	if s.waiting > 0 {
-		return nil // no position is told before the end of the initial events
+		return nil // no bookmark is sent before the end of the initial events
 	}
 	s.vector.Raise(f.member.Slot, 1)
 	if s.placed {
@@ -242,8 +241,7 @@ func (s *stream) join(f *feed) error {
 	return nil
 }
 
-// deliver sends an event, which is a step of the member's stream or came out of
-// turn.
+// deliver sends an event to the client. step is empty if the event is not from the member's stream.
 func (s *stream) deliver(f *feed, ev *wire.Event, step position.Step) error {
 	if s.c.Learn != nil && len(ev.Name) > 0 {
 		s.c.Learn(f.member, ev.Namespace, ev.Name, ev.Type != wire.Deleted)
@@ -279,27 +277,27 @@ func (s *stream) deliver(f *feed, ev *wire.Event, step position.Step) error {
 	return s.touch()
 }
 
-// step remembers what the client was sent.
+// step records in the ring what the client received.
 func (s *stream) step(f *feed, step position.Step) error {
 	if s.c.Ring == nil || step == (position.Step{}) {
 		return nil
 	}
 	step.Slot, step.Nowhere = f.member.Slot, !s.stands()
-	if step.From <= 1 || step.To < step.From { // it does not say where it began
+	if step.From <= 1 || step.To < step.From { // the start is unknown
 		step.From, step.To = 0, 0
 	}
 	s.c.Ring.Step(step, s.vector, time.Now())
 	return nil
 }
 
-// stand remembers where a member's stream begins.
+// stand records where a member's stream starts.
 func (s *stream) stand(f *feed) {
 	if at := s.vector.At(f.member.Slot); s.c.Ring != nil && at > 1 {
 		s.c.Ring.Step(position.Step{Slot: f.member.Slot, From: at, To: at}, s.vector, time.Now())
 	}
 }
 
-// stands says whether the client is at a position: that it has all that was
-// before. It has not while an object that is gone has a copy that is not shown
-// yet. Who is cut off then goes on from an earlier position, or reads again.
+// stands reports whether the client's position is valid, which means that it has every earlier event. It is
+// not valid while a search for the next copy of a deleted object is pending. A client that disconnects then
+// continues from an earlier position, or lists again.
 func (s *stream) stands() bool { return s.waiting == 0 && len(s.pending) == 0 }

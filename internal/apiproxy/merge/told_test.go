@@ -11,8 +11,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// Whoever counts is told of each member's events, of each bookmark and why it was
-// sent, and of the member by whose 410 a stream ends.
+// TestWhatIsTold checks the callbacks for metrics: the events of each member, each bookmark and its reason,
+// and the member whose 410 ends a stream.
 func TestWhatIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(false, wire.Form{}, 1, 1)
@@ -35,7 +35,7 @@ func TestWhatIsTold(t *testing.T) {
 			t.Error(got)
 		}
 		time.Sleep(time.Second)
-		for range 30 { // an event each 50 ms
+		for range 30 { // one event every 50 ms
 			c.stores[1].put("ns", "y", "1", 1)
 			time.Sleep(50 * time.Millisecond)
 		}
@@ -45,7 +45,7 @@ func TestWhatIsTold(t *testing.T) {
 		if got := strings.Join(marks, " "); got != "initial busy burst idle end" && got != "initial burst busy burst idle end" {
 			t.Errorf("bookmarks: %s", got)
 		}
-		// Its marks count, too: the end of what was there at least.
+		// The member's bookmarks count too, at least the one that ends its initial events.
 		if events["b"] < 32 || events["a"] < 2 || expired != "" {
 			t.Errorf("events %v, expired %q", events, expired)
 		}

@@ -10,23 +10,23 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A Watch is a merged watch whose members have answered.
+// Watch is a merged watch whose members have responded.
 type Watch struct {
-	// Form is how events are written, the same as the members'.
+	// Form is the encoding of the events, which is that of the members.
 	Form wire.Form
-	// Left has the members that were left out because Skip said so. They join
-	// when they are back.
+	// Left lists the members that are left out because Skip allowed it. They join when they are available
+	// again.
 	Left []Member
 
-	// Timeout ends the stream in good order; 0: nothing does.
+	// Timeout ends the stream cleanly after this time; 0: no limit.
 	Timeout time.Duration
-	// Drain and Moved, when one of them is closed, end the stream in good order, too.
+	// Drain and Moved end the stream cleanly when one of them is closed.
 	Drain, Moved <-chan struct{}
-	// Report is told when a member's stream ended, why, and when it is open
-	// again, then with nil; nil: nobody asks.
+	// Report is called with the error when a member's stream ends, and with nil when it is open again; nil:
+	// not called.
 	Report func(m Member, err error)
-	// Took is told of events that a member sent, Marked of bookmarks that the client
-	// is sent, Expired of the member whose 410 ends the stream; nil: nobody asks.
+	// Took is called with the number of events that a member sent. Marked is called for each bookmark to the
+	// client. Expired is called with the member whose 410 ends the stream. Each may be nil.
 	Took    func(m Member, events int)
 	Marked  func(why Why)
 	Expired func(m Member)
@@ -37,29 +37,29 @@ type Watch struct {
 	feeds   []*feed
 	names   *names
 	expired *wire.Status
-	by      *Member // who said so; nil: the position itself does
+	by      *Member // the member that sent it; nil: the position itself has expired
 }
 
-// A Sink is where events go: one call, one event, without framing. Flush is
-// called when no other event is at hand.
+// Sink receives events. Each call of Event passes one event without framing. Flush is called when no other
+// event is ready.
 type Sink interface {
 	Event(payload []byte) error
 	Flush() error
 }
 
-// A Framed sink writes events as an HTTP body has them.
+// Framed is a Sink that writes events as an HTTP response body.
 type Framed struct {
 	Out   io.Writer
 	Proto bool
-	// Push sends what was written; it may be that of an http.ResponseController.
+	// Push flushes the written bytes, such as the Flush of an http.ResponseController.
 	Push func() error
-	// Buffers lends what events are gathered in; nil: it is the sink's own.
+	// Buffers is the pool for the write buffer; nil: the sink allocates its own.
 	Buffers *wire.Buffers
 
 	buf []byte
 }
 
-// flushAt is how much is gathered before it is written.
+// flushAt is how many bytes are collected before a write.
 const flushAt = 16 << 10
 
 // Event implements [Sink].
@@ -92,12 +92,10 @@ func (f *Framed) Flush() error {
 	return f.Push()
 }
 
-// Watch asks all members for their watches and waits until each has answered or
-// had 10 seconds. Its error is what is to be told instead of a stream, as that
-// of [Collection.List] is. A position that has expired is told in the stream,
-// which Run does, in the form that the client prefers: on HTTP level some
-// clients would try again for ever. After a Watch without an error, Run or
-// Close must be called.
+// Watch opens the watches of all members. It waits until each one has responded or 10 seconds have passed.
+// Its error is for the client instead of a stream, as that of [Collection.List]. An expired position is not
+// an error here. Run reports it within the stream in the form that the client prefers, because some clients
+// retry an HTTP error endlessly. If Watch returns no error, the caller must call Run or Close.
 func (c *Collection) Watch(ctx context.Context, q position.Query, prefers wire.Form) (*Watch, error) {
 	w := &Watch{c: c, q: q, Form: prefers}
 	plan, refusal := c.place().Plan(q)
@@ -131,7 +129,7 @@ func (w *Watch) open(ctx context.Context, asks []position.Ask) error {
 	open := *w.c
 	open.Ask = w.c.stream
 	if initialAsked(w.q) {
-		open.Ask = w.c.askStream // a 422 is for the client, which knows what to do then
+		open.Ask = w.c.askStream // a 422 is for the client, which then falls back to list and watch
 	}
 	answers, left, err := open.askAll(ctx, asks)
 	if err != nil {
@@ -160,11 +158,11 @@ func (w *Watch) open(ctx context.Context, asks []position.Ask) error {
 	return nil
 }
 
-// initialAsked says whether the client waits for the end of the initial events.
+// initialAsked reports whether the client waits for the end of the initial events.
 func initialAsked(q position.Query) bool { return q.Initial != nil && *q.Initial }
 
-// prime reads the names that members have, when some of them go on from a
-// position: their streams do not say which names were there twice before.
+// prime reads the names that members have, if some of them resume from a position. Their streams do not show
+// which names already occur twice.
 func (w *Watch) prime(ctx context.Context) error {
 	if !w.c.Spread || len(w.feeds) < 2 {
 		return nil
@@ -182,7 +180,7 @@ func (w *Watch) prime(ctx context.Context) error {
 	return w.c.prime(ctx, w.names, asks)
 }
 
-// Close ends a Watch that is not run.
+// Close ends a Watch that has not been run.
 func (w *Watch) Close() error {
 	for _, f := range w.feeds {
 		if f.body != nil {
@@ -192,7 +190,8 @@ func (w *Watch) Close() error {
 	return nil
 }
 
-// askStream asks a member, who has answerTime to answer and any time to stream.
+// askStream sends a request to a member, which has answerTime to start its response and unlimited time to
+// stream.
 func (c *Collection) askStream(ctx context.Context, m Member, a position.Ask) (*Body, error) {
 	body, end, err := InTime(ctx, func(ctx context.Context) (*Body, error) { return c.Ask(ctx, m, a) })
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A log is a sink that writes down what comes, and when.
+// log is a sink that records events and their times.
 type log struct {
 	mu    sync.Mutex
 	began time.Time
@@ -57,7 +57,7 @@ func (l *log) Event(b []byte) error {
 
 func (l *log) Flush() error { return nil }
 
-// since is what came since the last call.
+// since returns the events since the last call.
 func (l *log) since() string {
 	synctest.Wait()
 	l.mu.Lock()
@@ -67,7 +67,7 @@ func (l *log) since() string {
 	return s
 }
 
-// watching runs a watch in a bubble until the test ends.
+// watching runs a watch in a synctest bubble until the test ends.
 func watching(t *testing.T, c *clusters, q position.Query, set func(*Collection, *Watch)) (*log, func() error) {
 	t.Helper()
 	q.Watch = true
@@ -108,8 +108,8 @@ func expect(t *testing.T, l *log, want string) {
 	}
 }
 
-// Bookmarks come 100 ms after a burst, each second while there is no end of it,
-// each minute, and before the end; and only to who asked.
+// TestBookmarks checks the times of bookmarks: 100 ms after a burst, every second during continuous events,
+// every minute, and before the end. Only clients that request bookmarks get them.
 func TestBookmarks(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestBookmarks(t *testing.T) {
 			expect(t, l, "")
 			time.Sleep(time.Millisecond)
 			expect(t, l, "BOOKMARK [105 202]")
-			for range 30 { // an event each 50 ms
+			for range 30 { // one event every 50 ms
 				c.stores[1].put("ns", "y", "1", 1)
 				time.Sleep(50 * time.Millisecond)
 			}
@@ -158,8 +158,7 @@ func TestBookmarks(t *testing.T) {
 	}
 }
 
-// AD-06: the end of the initial events is told when all members have told it,
-// however long one is silent.
+// AD-06: the end of the initial events is sent when all members have sent theirs, however long one is silent.
 func TestInitialEventsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(false, wire.Form{}, 1, 1)
@@ -190,7 +189,7 @@ func TestInitialEventsEnd(t *testing.T) {
 		}
 		stop()
 
-		// Who does not ask for bookmarks is not told.
+		// A client that did not request bookmarks gets none.
 		l, stop = watching(t, c, position.Query{Initial: new(true), Match: "NotOlderThan"}, nil)
 		time.Sleep(time.Hour)
 		if got := l.since(); strings.Contains(got, "BOOKMARK") || strings.Count(got, "ADDED") != 3 {
@@ -200,7 +199,7 @@ func TestInitialEventsEnd(t *testing.T) {
 	})
 }
 
-// gated has nothing until the gate is open.
+// gated is a reader that blocks until the gate is open.
 type gated struct {
 	io.ReadCloser
 	ctx  context.Context
@@ -216,8 +215,8 @@ func (g *gated) Read(b []byte) (int, error) {
 	}
 }
 
-// AD-06: one member's expiry is one 410 for all, in the stream, whether it comes
-// at once, in the middle, or as an HTTP status.
+// AD-06: if one member's position expires, the stream ends with a single 410. This holds at the start, in the
+// middle, and for an HTTP status.
 func TestExpiry(t *testing.T) {
 	const told = "ERROR 410 Expired"
 	for _, f := range []wire.Form{{}, {Proto: true}} {
@@ -242,7 +241,7 @@ func TestExpiry(t *testing.T) {
 			time.Sleep(time.Minute)
 			expect(t, l, told)
 			stop()
-			// As an HTTP status, for the client's own position, and for a position that is no vector.
+			// As an HTTP status: for the client's own position, and for a position that is not a vector.
 			c.stores[1].refuse = gone
 			l, stop = watching(t, c, position.Query{RV: "1" + strings.Repeat("0", 9) + "1" + strings.Repeat("0", 19) + "5"}, nil)
 			expect(t, l, told)
@@ -250,15 +249,15 @@ func TestExpiry(t *testing.T) {
 			l, stop = watching(t, c, position.Query{RV: "77"}, nil)
 			expect(t, l, told)
 			stop()
-			// A newer document, from which clusters may be gone.
+			// A newer configuration, in which clusters may be missing.
 			c.stores[1].refuse = nil
 			rv = at(t, c)
 			c.epoch = 2
 			l, stop = watching(t, c, position.Query{RV: rv}, nil)
 			expect(t, l, told)
 			stop()
-			// A collection that was another cluster's before is merged of one, so
-			// that cluster's numbers say nothing.
+			// A collection that another cluster served before is merged from one member. The resourceVersions
+			// of the other cluster have no meaning here.
 			c = three(false, f, 1)
 			l, stop = watching(t, c, position.Query{RV: "102"}, nil)
 			expect(t, l, told)
@@ -270,8 +269,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// AD-06: a member that goes is opened again where it was; the client hears
-// nothing of it but what happened. Each member's order is kept.
+// AD-06: a member's stream is reopened at its position. The client sees nothing but the events. The order of
+// each member's events is preserved.
 func TestMemberComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(false, wire.Form{}, 1, 1)
@@ -299,13 +298,13 @@ func TestMemberComesBack(t *testing.T) {
 			t.Errorf("%v", reports)
 		}
 		if n := len(reports); n < 100 || n > 400 {
-			t.Errorf("in an hour it was tried %d times", n) // each 15 to 45 s
+			t.Errorf("in an hour it was tried %d times", n) // every 15 to 45 s
 		}
 	})
 }
 
-// A zero field opens a member with what it has. The client's position says so
-// before the first of it, so that who is cut off in the middle reads again.
+// TestMemberJoins checks that a member with a zero field starts with its existing objects. Before the first
+// of them the client's position changes, so that a client that disconnects in the middle lists again.
 func TestMemberJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(false, wire.Form{}, 1, 2)
@@ -315,7 +314,7 @@ func TestMemberJoins(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		expect(t, l, "BOOKMARK [102 204]")
 		stop()
-		// It breaks off in the middle: nobody knows what the client lacks.
+		// The stream breaks in the middle, so it is unknown what the client lacks.
 		l, stop = watching(t, c, position.Query{RV: rv, Bookmarks: true}, func(col *Collection, w *Watch) {
 			if w != nil {
 				return
@@ -331,7 +330,7 @@ func TestMemberJoins(t *testing.T) {
 		})
 		expect(t, l, "BOOKMARK [102 1], ADDED b0@b, ERROR 410 Expired")
 		stop()
-		// Left out at the start, it joins when it is back.
+		// A member that was left out at the start joins when it is back.
 		c.skip = true
 		c.stores[1].set(true)
 		l, stop = watching(t, c, position.Query{RV: rv, Bookmarks: true}, nil)
@@ -345,7 +344,7 @@ func TestMemberJoins(t *testing.T) {
 	})
 }
 
-// cutOff breaks off after left bytes.
+// cutOff is a reader that fails after left bytes.
 type cutOff struct {
 	io.ReadCloser
 	left int
@@ -360,8 +359,8 @@ func (c *cutOff) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A server that does not begin a watch with what is there is asked for a list
-// and a watch. A client that asks for such a watch is told, and falls back.
+// TestMemberWithoutWatchList checks that a server without initial events gets a list and a watch request. A
+// client that requests initial events gets the error and falls back.
 func TestMemberWithoutWatchList(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -385,8 +384,8 @@ func TestMemberWithoutWatchList(t *testing.T) {
 	}
 }
 
-// ADP-12: AD-07: the client is shown the earliest member's copy; a copy that is not
-// shown makes no event, and takes over when the shown one goes.
+// ADP-12: AD-07: the client sees the earliest member's copy. A hidden copy causes no events, and replaces the
+// shown one when that is deleted.
 func TestCopiesInAWatch(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -397,14 +396,14 @@ func TestCopiesInAWatch(t *testing.T) {
 			c.stores[1].put("ns", "a0", "shadow, changed", 1)
 			expect(t, l, "")
 			c.stores[2].remove("ns", "a0", 1)
-			expect(t, l, "") // the winner stays
+			expect(t, l, "") // the shown copy stays
 			c.stores[0].remove("ns", "a0", 1)
 			expect(t, l, "DELETED a0@a, ADDED a0@b")
 			c.stores[1].put("ns", "a0", "again", 1)
 			expect(t, l, "MODIFIED a0@b")
 			c.stores[0].put("ns", "a0", "back", 1)
 			expect(t, l, "ADDED a0@a")
-			// The next one is down when its turn comes: its copy is shown when it is back.
+			// The next member is down when the shown copy is deleted. Its copy is shown when it is back.
 			c.stores[1].set(true)
 			c.stores[0].remove("ns", "a0", 1)
 			time.Sleep(time.Minute)
@@ -422,9 +421,9 @@ func TestCopiesInAWatch(t *testing.T) {
 	}
 }
 
-// Between the DELETED of one copy and the ADDED of the next, a client stands
-// nowhere: no bookmark says so, not the last one, and the number of the DELETED
-// is none to come back with.
+// TestNoPositionBetweenCopies checks that a client has no valid position between the DELETED of one copy and
+// the ADDED of the next. No bookmark is sent, not even the last one, and a client cannot resume at the
+// resourceVersion of the DELETED.
 func TestNoPositionBetweenCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(true, wire.Form{}, 1, 1)
@@ -452,7 +451,7 @@ func TestNoPositionBetweenCopies(t *testing.T) {
 		if _, ok := ring.Get(1, 10_000_000_103, places.Slots, time.Now()); ok {
 			t.Error("the DELETED is a place to come back to")
 		}
-		// Who comes back to where it stood last gets the copy.
+		// A client that resumes at its last position gets the copy.
 		c.stores[1].set(false)
 		l, stop = watching(t, c, position.Query{RV: rv, Bookmarks: true}, nil)
 		time.Sleep(time.Second)
@@ -463,7 +462,7 @@ func TestNoPositionBetweenCopies(t *testing.T) {
 	})
 }
 
-// The stream ends in order when the adapter does.
+// TestDrain checks that a stream ends cleanly when the adapter stops.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(false, wire.Form{}, 1, 1)
@@ -485,7 +484,8 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A newer document, in a watch: an HTTP status, after which clients come again.
+// TestWatchAhead checks that a watch at a position of a newer configuration is an HTTP error, after which
+// clients retry.
 func TestWatchAhead(t *testing.T) {
 	c := three(false, wire.Form{}, 1)
 	_, err := c.collection(&instance{}).Watch(t.Context(), position.Query{Watch: true, RV: position.Vector{Epoch: 9, Fields: []uint64{5}}.String()}, wire.Form{})
@@ -494,8 +494,8 @@ func TestWatchAhead(t *testing.T) {
 	}
 }
 
-// DS-04: a stream that is cancelled leaves nothing: a bubble ends only when all
-// of its goroutines have.
+// DS-04: a cancelled stream leaves no goroutine behind: a bubble ends only when all its goroutines have
+// ended.
 func TestCancelledWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := three(true, wire.Form{}, 3, 3, 3)

@@ -2,8 +2,8 @@ package observe
 
 import "strings"
 
-// builtin are Kubernetes' own resources, a group a line: resource,
-// and after a colon its subresources.
+// builtin lists the built-in Kubernetes resources. Each line has a group and its resources. A colon separates
+// a resource from its subresources.
 const builtin = `
 . bindings componentstatuses configmaps endpoints events limitranges namespaces:status,finalize nodes:status,proxy persistentvolumeclaims:status persistentvolumes:status pods:attach,binding,ephemeralcontainers,eviction,exec,log,portforward,proxy,resize,status podtemplates replicationcontrollers:scale,status resourcequotas:status secrets serviceaccounts:token services:proxy,status
 admissionregistration.k8s.io mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations validatingadmissionpolicies:status validatingadmissionpolicybindings validatingwebhookconfigurations
@@ -29,8 +29,8 @@ scheduling.k8s.io priorityclasses
 storage.k8s.io csidrivers csinodes csistoragecapacities storageclasses volumeattachments:status volumeattributesclasses
 `
 
-// Builtin returns a function that knows Kubernetes' own resources. It is what
-// metrics know until discovery has been read, and beside it.
+// Builtin returns a function that reports whether a resource is built into Kubernetes. Metrics use it in
+// addition to discovery, and alone until discovery has been read.
 func Builtin() (known func(group, resource, subresource string) bool) {
 	all := map[resource]bool{}
 	for line := range strings.Lines(builtin) {
@@ -38,7 +38,7 @@ func Builtin() (known func(group, resource, subresource string) bool) {
 		if len(fields) == 0 {
 			continue
 		}
-		group := strings.TrimPrefix(fields[0], ".") // a dot is the core group
+		group := strings.TrimPrefix(fields[0], ".") // a dot stands for the core group
 		for _, f := range fields[1:] {
 			name, subs, _ := strings.Cut(f, ":")
 			all[resource{group, name, ""}] = true

@@ -13,7 +13,7 @@ import (
 
 const chart = "../../../charts/tailplane/files/"
 
-// A rule is an alert of the chart.
+// rule is an alert of the chart.
 type rule struct {
 	Alert, Expr, For string
 	Labels           map[string]string
@@ -40,7 +40,7 @@ func alerts(t *testing.T) []rule {
 	return f.Groups[0].Rules
 }
 
-// panels are the questions of the dashboard, by the panel's title.
+// panels returns the queries of the dashboard by panel title.
 func panels(t *testing.T) map[string][]string {
 	t.Helper()
 	b, err := os.ReadFile(chart + "adapter-dashboard.json")
@@ -77,15 +77,15 @@ var (
 	grouping = regexp.MustCompile(`\bby \(([^)]*)\)`)
 )
 
-// What alerts and dashboard ask for is there: each metric, each of its labels, and
-// each value that a label is asked for.
+// TestAlertsAndDashboardAskForWhatThereIs checks that every metric, label and label value in alerts and the
+// dashboard exists.
 func TestAlertsAndDashboardAskForWhatThereIs(t *testing.T) {
 	o := everything(t)
 	families, err := o.Metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	labels := map[string]map[string][]string{} // of each metric, with their values
+	labels := map[string]map[string][]string{} // label values by metric and label
 	for _, f := range families {
 		of := map[string][]string{}
 		for _, one := range f.GetMetric() {
@@ -98,7 +98,7 @@ func TestAlertsAndDashboardAskForWhatThereIs(t *testing.T) {
 			of["le"] = nil
 		}
 	}
-	given := []string{"namespace", "pod", "container"} // by whoever scrapes
+	given := []string{"namespace", "pod", "container"} // added by the scraper
 	asked := map[string]bool{}
 	check := func(where, expr string) {
 		for _, pair := range [][2]string{{"(", ")"}, {"{", "}"}, {"[", "]"}} {

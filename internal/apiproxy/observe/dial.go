@@ -5,8 +5,7 @@ import (
 	"net"
 )
 
-// Dial returns dial with its connections to a cluster counted, for
-// [net/http.Transport.DialContext].
+// Dial wraps dial to count the connections to a cluster, for [net/http.Transport.DialContext].
 func (m *Metrics) Dial(cluster string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		connected := m.Connecting(cluster)

@@ -9,25 +9,24 @@ import (
 	"github.com/tailplane/tailplane/internal/printable"
 )
 
-// A Stage is when in a visit a line was written, in the words of audit.k8s.io.
+// Stage is the stage of a request at which an audit record was written, as in audit.k8s.io.
 type Stage string
 
-// The stages. One line is written for a visit, when it is complete; a stream has
-// one when it begins too.
+// The stages. Each request has one record when it completes. A stream also has one when it begins.
 const (
-	StageReceived Stage = "RequestReceived" // of what may not go unrecorded, before it is sent on
+	StageReceived Stage = "RequestReceived" // for requests that must be recorded before they are forwarded
 	StageStarted  Stage = "ResponseStarted"
 	StageComplete Stage = "ResponseComplete"
 	StagePanic    Stage = "Panic"
 )
 
-// An entry is one line of the record. Its fields are the whole of it: names are
-// those of audit.k8s.io/v1 where it has one.
+// entry is one record of the audit log. It has no other data than these fields. Their names are those of
+// audit.k8s.io/v1 where possible.
 type entry struct {
 	Level          string          `json:"level"` // "Metadata"
 	AuditID        string          `json:"auditID"`
 	Stage          Stage           `json:"stage"`
-	RequestURI     string          `json:"requestURI,omitempty"` // the path of what is no resource, without query
+	RequestURI     string          `json:"requestURI,omitempty"` // the path of a non-resource request, without its query
 	Verb           string          `json:"verb"`
 	UserAgent      string          `json:"userAgent,omitempty"`
 	ObjectRef      *objectRef      `json:"objectRef,omitempty"`
@@ -37,7 +36,7 @@ type entry struct {
 	Clusters       []string        `json:"clusters,omitempty"`
 	Rule           string          `json:"rule,omitempty"`
 	Duration       *float64        `json:"durationMs,omitempty"`
-	Bytes          *int64          `json:"bytes,omitempty"` // of the answer; of an upgrade both ways
+	Bytes          *int64          `json:"bytes,omitempty"` // of the response; of an upgrade in both directions
 	TraceID        string          `json:"traceID,omitempty"`
 }
 
@@ -57,7 +56,7 @@ type responseStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
-// line returns the entry as it is written: one line, whatever a stranger put in.
+// line encodes a record. The result is always exactly one line, whatever text a client sent.
 func (v *Visit) line(stage Stage, now time.Time, out *Outcome) []byte {
 	e := entry{
 		Level: "Metadata", AuditID: v.auditID, Stage: stage, Verb: v.verb(), UserAgent: text.Clean(v.r.UserAgent()),
@@ -83,8 +82,7 @@ func (v *Visit) line(stage Stage, now time.Time, out *Outcome) []byte {
 	return encode(e)
 }
 
-// verb returns what was asked for: a word of Kubernetes', or of a request that
-// could not be read, the method.
+// verb returns the Kubernetes verb, or the HTTP method if the request could not be parsed.
 func (v *Visit) verb() string {
 	if v.req != nil {
 		return text.Clean(v.req.Verb)
@@ -95,7 +93,7 @@ func (v *Visit) verb() string {
 func encode(line any) []byte {
 	b, err := json.Marshal(line)
 	if err != nil {
-		panic("observe: " + err.Error()) // a time outside the years 0 to 9999
+		panic("observe: " + err.Error()) // only for a time outside the years 0 to 9999
 	}
 	return append(printable.JSON(b), '\n')
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 )
 
-// A handler tells a visit what happens, and ends it on every way out.
+// Example shows a handler that reports each step to a visit and ends it on every path.
 func Example() {
 	log := slog.New(slog.DiscardHandler)
 	metrics := observe.NewMetrics("v1.2.3", observe.Builtin())
 	metrics.Serving(0, []string{"home"}, nil)
-	o := &observe.Observer{Metrics: metrics, Log: log, Now: time.Now} // and a Tracer and a Record, both optional
+	o := &observe.Observer{Metrics: metrics, Log: log, Now: time.Now} // Tracer and Record are optional
 	cluster := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"kind":"PodList"}`) }))
 	defer cluster.Close()
 
@@ -38,7 +38,7 @@ func Example() {
 		}
 		v.Asked(&req)
 		v.Routed("", "home")
-		if v.Admit() != nil { // the record is down, and this may not go unrecorded
+		if v.Admit() != nil { // the audit log is down, and this request must be recorded
 			refuse(http.StatusServiceUnavailable, "the audit record cannot be written")
 			return
 		}
@@ -47,7 +47,7 @@ func Example() {
 			refuse(http.StatusInternalServerError, "internal error")
 			return
 		}
-		call := v.Call("home", ask.Header) // which also gets the trace and the audit id
+		call := v.Call("home", ask.Header) // adds the trace context and the audit id
 		answer, err := http.DefaultClient.Do(ask)
 		if err != nil {
 			call.End(0, observe.FailedConnect)

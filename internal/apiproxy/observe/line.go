@@ -9,9 +9,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
-// inspect writes the one line of a visit to the log: writes, upgrades and failures
-// for everybody, reads for who looks closely. It has nothing of a body, of the
-// query or of a header but the User-Agent.
+// inspect writes the log line of a request. Writes, upgrades and failures have level info, reads have level
+// debug. The line has nothing of a body, of the query, or of any header except User-Agent.
 func (v *Visit) inspect(now time.Time, out *Outcome) {
 	level := slog.LevelInfo
 	switch {
@@ -66,7 +65,7 @@ func (v *Visit) inspect(now time.Time, out *Outcome) {
 	v.o.Log.LogAttrs(ctx, level, "request", attrs...)
 }
 
-// reads says whether a verb changes nothing.
+// reads reports whether a verb changes nothing.
 func reads(verb string) bool {
 	switch verb {
 	case "get", "list", "watch", "head", "options":

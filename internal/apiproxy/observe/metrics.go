@@ -14,9 +14,9 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-// Metrics count what happens. No label has a value that a stranger chooses:
-// clusters and rules are those of the document, resources those of the clusters,
-// and the rest are words of ours. It may be used by several goroutines.
+// Metrics are the adapter's Prometheus metrics. No label takes a value that a client can choose freely.
+// Clusters and rules come from the configuration, resources from the clusters, and all other values from
+// closed sets. It is safe for concurrent use.
 type Metrics struct {
 	*prometheus.Registry
 
@@ -48,20 +48,20 @@ type Metrics struct {
 	reloads     prometheus.Counter
 }
 
-// A document is what of the adapter's document labels are made of.
+// document is the part of the configuration that labels use.
 type document struct{ clusters, rules []string }
 
-// Merged is the cluster of what several clusters answer together.
+// Merged is the cluster label of responses that merge several clusters.
 const Merged = "merged"
 
-// Buckets in seconds.
+// Histogram buckets in seconds.
 var (
 	requestBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	probeBuckets   = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 )
 
-// NewMetrics returns the metrics of a program of that version. Known says
-// whether clusters have a resource; subresource is "" for the object itself.
+// NewMetrics returns the metrics of a program with that version. known reports whether clusters have a
+// resource; an empty subresource is the object itself.
 func NewMetrics(version string, known func(group, resource, subresource string) bool) *Metrics {
 	if known == nil {
 		panic("observe: a required field is missing")
@@ -109,7 +109,7 @@ func NewMetrics(version string, known func(group, resource, subresource string) 
 	m.reloadOK = gauge("mca_config_last_reload_success", "1 if the document that was read last is served.").WithLabelValues()
 	m.reloads = counter("mca_config_reloads_total", "Documents that were read, served or not.").WithLabelValues()
 	build.WithLabelValues(version).Set(1)
-	// A series that is there from the start can be alerted on from its first count.
+	// Series that exist from the start allow alerts on their first increment.
 	for _, r := range Refusals() {
 		m.refused.WithLabelValues(string(r))
 	}
@@ -119,9 +119,8 @@ func NewMetrics(version string, known func(group, resource, subresource string) 
 	return m
 }
 
-// Serving says which document is served, at the start and after each that was
-// read and is good: its epoch, and the names in it. Series of names that are in it
-// no more end.
+// Serving records the configuration that serves: its epoch and the names of its clusters and rules. The
+// caller must call it at the start and after each change. It deletes the series of removed names.
 func (m *Metrics) Serving(epoch int64, clusters, rules []string) {
 	m.epoch.Set(float64(epoch))
 	m.reloadOK.Set(1)
@@ -147,13 +146,13 @@ func (m *Metrics) Serving(epoch int64, clusters, rules []string) {
 	}
 }
 
-// Reloaded counts a document that was read again; err is why it is not served.
+// Reloaded counts a reload of the configuration. err is the reason why the new one does not serve, or nil.
 func (m *Metrics) Reloaded(err error) {
 	m.reloads.Inc()
 	m.reloadOK.Set(truth(err == nil))
 }
 
-// LocalAuthFailed counts a request without the local token.
+// LocalAuthFailed counts a request without a valid local token.
 func (m *Metrics) LocalAuthFailed(why AuthFailure) {
 	m.auth.WithLabelValues(word(why, AuthFailures())).Inc()
 }
@@ -161,14 +160,13 @@ func (m *Metrics) LocalAuthFailed(why AuthFailure) {
 // Refused counts a request that the adapter refused.
 func (m *Metrics) Refused(why Refusal) { m.refused.WithLabelValues(word(why, Refusals())).Inc() }
 
-// UpstreamFailed counts a question that a cluster did not answer well. The calls
-// of a [Visit] are counted already.
+// UpstreamFailed counts a failed request to a cluster. The calls of a [Visit] are counted automatically.
 func (m *Metrics) UpstreamFailed(cluster string, why Failure) {
 	m.errors.WithLabelValues(m.cluster(cluster), word(why, Failures())).Inc()
 }
 
-// Connecting counts a connection from when it is being made. Connected is called
-// with what came of it, and what that returns when it is closed.
+// Connecting counts a connection from the start of dialling. The caller must call connected with the result,
+// and closed when the connection is closed.
 func (m *Metrics) Connecting(cluster string) (connected func(error) (closed func())) {
 	cluster = m.cluster(cluster)
 	connecting := m.connections.WithLabelValues(cluster, "connecting")
@@ -186,7 +184,7 @@ func (m *Metrics) Connecting(cluster string) (connected func(error) (closed func
 	}
 }
 
-// Probed counts how long a question for a cluster's health took.
+// Probed records the duration of a health probe.
 func (m *Metrics) Probed(cluster string, took time.Duration) {
 	m.probes.WithLabelValues(m.cluster(cluster)).Observe(took.Seconds())
 }
@@ -196,7 +194,7 @@ func (m *Metrics) Placed(rule, cluster string) {
 	m.placed.WithLabelValues(m.rule(rule), m.cluster(cluster)).Inc()
 }
 
-// WatchEvents counts events that merged watches took from a cluster.
+// WatchEvents counts events that merged watches received from a cluster.
 func (m *Metrics) WatchEvents(cluster string, n int) {
 	m.events.WithLabelValues(m.cluster(cluster)).Add(float64(n))
 }
@@ -206,19 +204,20 @@ func (m *Metrics) WatchExpired(cluster string, why Expiry) {
 	m.expired.WithLabelValues(m.cluster(cluster), word(why, Expiries())).Inc()
 }
 
-// MemberDown counts a merged watch that goes on without a cluster, until back.
+// MemberDown counts a merged watch that continues without a cluster. The caller must call back when the
+// cluster is available again.
 func (m *Metrics) MemberDown(cluster string) (back func()) {
 	g := m.membersDown.WithLabelValues(m.cluster(cluster))
 	g.Inc()
 	return sync.OnceFunc(g.Dec)
 }
 
-// BookmarkSent counts a bookmark of ours.
+// BookmarkSent counts a bookmark that the adapter created.
 func (m *Metrics) BookmarkSent(why Bookmark) {
 	m.bookmarks.WithLabelValues(word(why, Bookmarks())).Inc()
 }
 
-// OwnerSought counts an object whose cluster was looked for.
+// OwnerSought counts a lookup of an object's cluster.
 func (m *Metrics) OwnerSought(found Lookup) {
 	m.lookups.WithLabelValues(word(found, Lookups())).Inc()
 }
@@ -228,12 +227,12 @@ func (m *Metrics) ConflictFound(done Conflict) {
 	m.conflicts.WithLabelValues(word(done, Conflicts())).Inc()
 }
 
-// AnsweredInPart counts a merged answer that did without a cluster.
+// AnsweredInPart counts a merged response that leaves out a cluster.
 func (m *Metrics) AnsweredInPart(how Partial) {
 	m.partials.WithLabelValues(word(how, Partials())).Inc()
 }
 
-// CacheAsked counts a question to a cache.
+// CacheAsked counts a cache lookup.
 func (m *Metrics) CacheAsked(c Cache, hit bool) {
 	result := "miss"
 	if hit {
@@ -242,7 +241,7 @@ func (m *Metrics) CacheAsked(c Cache, hit bool) {
 	m.cache.WithLabelValues(word(c, Caches()), result).Inc()
 }
 
-// answered counts an answer.
+// answered counts a response.
 func (m *Metrics) answered(cluster string, req *apiproxy.Request, code int) {
 	verb, res := "", resource{}
 	if req != nil {
@@ -254,7 +253,7 @@ func (m *Metrics) answered(cluster string, req *apiproxy.Request, code int) {
 	m.requests.WithLabelValues(cluster, verb, res.group, res.name, res.sub, codeOf(code)).Inc()
 }
 
-// cluster returns the name as a label's value; "" is none.
+// cluster returns the label value of a cluster; "" means none.
 func (m *Metrics) cluster(name string) string {
 	if name == "" || name == Merged || slices.Contains(m.document.Load().clusters, name) {
 		return name
@@ -273,7 +272,7 @@ var verbs = []string{"get", "list", "watch", "create", "update", "patch", "delet
 
 func verbOf(req *apiproxy.Request) string { return word(req.Verb, verbs) }
 
-// StatusGone is the code of a visit whose client left before it was answered.
+// StatusGone is the code of a request whose client disconnected before the response.
 const StatusGone = 499
 
 func codeOf(code int) string {
@@ -283,11 +282,11 @@ func codeOf(code int) string {
 	return other
 }
 
-// maxResources bounds the resources that are told apart. A cluster's own are far
-// fewer, but who may make CustomResourceDefinitions may make many.
+// maxResources limits the number of resources in labels. Clusters have far fewer built-in ones, but a client
+// that may create CustomResourceDefinitions may create many.
 const maxResources = 1000
 
-// resources are those that labels name.
+// resources are the resources that may occur in labels.
 type resources struct {
 	known func(group, resource, subresource string) bool
 	mu    sync.RWMutex
@@ -317,7 +316,7 @@ func (r *resources) of(req *apiproxy.Request) resource {
 	return res
 }
 
-// subresourceOr keeps "none" apart from "some" where the resource is not known.
+// subresourceOr keeps the distinction between no subresource and some subresource for unknown resources.
 func subresourceOr(sub string) string {
 	if sub == "" {
 		return ""

@@ -29,7 +29,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
-// everything is an observer to which all that can happen has happened.
+// everything returns an observer on which every kind of event has happened.
 func everything(t *testing.T) *observe.Observer {
 	o := observer(nil)
 	m := o.Metrics
@@ -92,7 +92,7 @@ func everything(t *testing.T) *observe.Observer {
 	return o
 }
 
-// ADP-21: Acceptance 21: what is scraped is as Prometheus wants it.
+// ADP-21: Acceptance 21: the metrics follow the rules of Prometheus.
 func TestScrapeIsClean(t *testing.T) {
 	text := scrape(t, everything(t).Metrics)
 	if problems, err := promlint.New(strings.NewReader(text)).Lint(); err != nil || len(problems) > 0 {
@@ -140,12 +140,13 @@ func series(t *testing.T, m *observe.Metrics) (n int) {
 	return n
 }
 
-// AU-06: whatever a stranger asks for, by whatever name, the series stay as they are.
+// AU-06: requests with arbitrary names add no series.
 func TestAU06SeriesAreBounded(t *testing.T) {
 	o := everything(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	junk := func() string {
-		hostile := []string{"", "", "x", "é", "\u202e", "{}", "\"", "\n", "\xff", "../", "%2f"} // most of what they are in can be read
+		// most requests with them can be parsed
+		hostile := []string{"", "", "x", "é", "\u202e", "{}", "\"", "\n", "\xff", "../", "%2f"}
 		return fmt.Sprintf("%x-%s", r.Uint64(), hostile[r.IntN(len(hostile))])
 	}
 	visit := func() {
@@ -187,7 +188,7 @@ func TestAU06SeriesAreBounded(t *testing.T) {
 		m.Connecting(junk())(errors.New("no"))
 		m.Probed(junk(), time.Second)
 	}
-	for range 1000 { // each of the words there are comes up with each other
+	for range 1000 { // every combination of known words occurs
 		visit()
 	}
 	before := series(t, o.Metrics)
@@ -201,12 +202,12 @@ func TestAU06SeriesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := regexp.MustCompile(`^([a-z]*|[1-5][0-9][0-9]|v1)$`) // what is junk here has a hyphen
+	ours := regexp.MustCompile(`^([a-z]*|[1-5][0-9][0-9]|v1)$`) // the random text here contains a hyphen
 	for _, f := range families {
 		for _, one := range f.GetMetric() {
 			for _, l := range one.GetLabel() {
 				if !strings.HasPrefix(f.GetName(), "mca_") {
-					continue // the runtime's and the process's own
+					continue // metrics of the runtime and the process
 				}
 				if !ours.MatchString(l.GetValue()) {
 					t.Errorf("%s has the label %s=%q", f.GetName(), l.GetName(), l.GetValue())
@@ -219,7 +220,7 @@ func TestAU06SeriesAreBounded(t *testing.T) {
 	}
 }
 
-// AU-06: who may make kinds of objects cannot make series without end.
+// AU-06: a client that may create kinds cannot create unlimited series.
 func TestManyKindsAreOther(t *testing.T) {
 	m := observe.NewMetrics("v1", func(string, string, string) bool { return true })
 	o := observer(nil)
@@ -238,7 +239,7 @@ func TestManyKindsAreOther(t *testing.T) {
 	}
 }
 
-// Connections are counted from the first try to the last Close.
+// TestDial checks that connections are counted from the first attempt to the last Close.
 func TestDial(t *testing.T) {
 	m := observer(nil).Metrics
 	srv := httptest.NewServer(http.NotFoundHandler())
@@ -252,7 +253,7 @@ func TestDial(t *testing.T) {
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
 		t.Fatal(err)
 	}
-	res.Body.Close() // read to its end, the connection stays
+	res.Body.Close() // the body was read completely, so the connection stays open
 	open, made := `mca_upstream_connections{cluster="east",state="open"}`, `mca_upstream_connects_total{cluster="east",result="ok"}`
 	if value(t, m, open) != "1" || value(t, m, made) != "1" {
 		t.Error(scrape(t, m))
@@ -299,7 +300,7 @@ var update = flag.Bool("update", false, "write the tables of docs/reference/adap
 
 const page = "../../../docs/reference/adapter-metrics.md"
 
-// The page has each metric with its labels and the words that a label may have.
+// TestMetricsPage checks that the page lists each metric with its labels and their possible values.
 func TestMetricsPage(t *testing.T) {
 	m := everything(t).Metrics
 	families, err := m.Gather()
@@ -312,13 +313,14 @@ func TestMetricsPage(t *testing.T) {
 	for d := range descs {
 		described[regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1]] = true
 	}
-	chosen := []string{"cluster", "rule", "group", "resource", "subresource", "version", "code"} // by the document, the clusters or the program
+	// values come from the configuration, the clusters or the program
+	chosen := []string{"cluster", "rule", "group", "resource", "subresource", "version", "code"}
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | counts |\n|---|---|---|---|\n")
 	for _, f := range families {
 		delete(described, f.GetName())
 		if !strings.HasPrefix(f.GetName(), "mca_") {
-			continue // the page says that there are some
+			continue // the page only mentions that they exist
 		}
 		values := map[string]map[string]bool{}
 		var labels []string

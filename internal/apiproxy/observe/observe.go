@@ -1,10 +1,9 @@
-// Package observe is what an adapter shows of its work: metrics, traces, an
-// audit record, a line of its log for each request, and answers to who runs it.
-// It keeps law 8, that no secret is in any of them, and law 10: what a stranger
-// chooses makes no series, ends no line and turns no text around.
+// Package observe implements the adapter's telemetry: metrics, traces, an audit log, a log line for each request, and
+// the data of the admin server. It keeps law 8: none of them contains a secret. It also keeps law 10: text that a client
+// chooses cannot create a series, end a line or change the direction of text.
 //
-// An [Observer] takes in visits. Whoever handles a request begins a [Visit],
-// tells it what happens, and ends it on every way out; from that come all four:
+// An [Observer] observes requests. The handler of a request begins a [Visit], reports each step to it, and ends it on
+// every path. All four outputs come from these calls:
 //
 //	Begin -> Asked -> Routed -> Admit -> Call ... Call.End -> Opened (a stream) -> End
 //	           \-> Refused ----------------------------------------------------/
@@ -26,11 +25,11 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
-// An Observer takes in visits. Fields without a remark are required.
+// Observer observes requests. Fields without a remark are required.
 type Observer struct {
 	Metrics *Metrics
-	// Tracer and Record, optional, return what a visit that begins is traced and
-	// recorded by, as the document that is served says: nil for not at all.
+	// Tracer and Record are optional. They return the tracer and the audit log for a new request, according
+	// to the current configuration; nil means none.
 	Tracer func() *Tracer
 	Record func() *record.Record
 	Log    *slog.Logger
@@ -40,8 +39,8 @@ type Observer struct {
 	open map[*Visit]OpenStream
 }
 
-// A Visit is one request, from its first byte to its last. Its methods are for
-// the goroutine that handles the request, but for Call.
+// Visit observes one request from its first byte to its last. Only the goroutine that handles the request may
+// call its methods, except Call.
 type Visit struct {
 	o        *Observer
 	r        *http.Request
@@ -50,36 +49,37 @@ type Visit struct {
 	tracer   *Tracer
 	record   *record.Record
 	span     trace.Span // nil: no trace
-	followed bool       // the trace is the client's
+	followed bool       // the client started the trace
 	req      *apiproxy.Request
 	rule     string
 	clusters []string
-	cluster  string // of metrics
+	cluster  string // the cluster label for metrics
 	refusal  Refusal
-	inFlight prometheus.Gauge // nil: not counted, or no more
-	stream   prometheus.Gauge // nil: it is none
+	inFlight prometheus.Gauge // nil: not counted, or no longer counted
+	stream   prometheus.Gauge // nil: not a stream
 	kind     Stream
-	recorded bool // a line of its beginning was written
+	recorded bool // a record of the beginning was written
 	opened   time.Time
 	ended    bool
 }
 
-// An Outcome is how a visit ended.
+// Outcome is how a request ended.
 type Outcome struct {
-	// Code is the status of the answer; 0 is none, [StatusGone] that nobody waited for it.
+	// Code is the status of the response. It is 0 if there was none, and [StatusGone] if the client
+	// disconnected first.
 	Code  int
 	Bytes int64
-	// Upgrade, for the log, is the protocol that the client asked to switch to.
+	// Upgrade is the protocol that the client requested an upgrade to, for the log.
 	Upgrade string
-	// Reason and Message are those of the Status that the adapter itself answered
-	// with; of a cluster's answer they are empty, for bodies are not read.
+	// Reason and Message are those of a Status that the adapter itself sent. They are empty for a cluster's
+	// response, because bodies are not read.
 	Reason, Message string
-	// Err, for the log alone, is why it failed.
+	// Err is why the request failed. It is used only for the log.
 	Err      error
 	Panicked bool
 }
 
-// Begin takes in a request. The visit must be ended.
+// Begin starts to observe a request. The caller must end the visit.
 func (o *Observer) Begin(r *http.Request) *Visit {
 	v := &Visit{o: o, r: r, began: o.Now(), auditID: auditIDOf(r.Header)}
 	if o.Tracer != nil {
@@ -92,21 +92,22 @@ func (o *Observer) Begin(r *http.Request) *Visit {
 	return v
 }
 
-// AuditID names the visit in the record, the log and, by Call, at the clusters.
+// AuditID returns the audit id of the request. The audit log, the log and, through Call, the clusters have
+// the same id.
 func (v *Visit) AuditID() string { return v.auditID }
 
-// TraceID names the visit's trace; "" if it is not traced.
+// TraceID returns the trace id of the request, or "" if it is not traced.
 func (v *Visit) TraceID() string { return traceID(v.span) }
 
-// Asked says what the request asks for, once that is known. It may say more
-// later, such as the name of what is created; req is kept.
+// Asked records the parsed request. It may be called again with more details, such as the name of the created
+// object. The visit keeps req.
 func (v *Visit) Asked(req *apiproxy.Request) {
 	v.req = req
 	describe(v.span, req)
 }
 
-// Refused says that the adapter itself says no. A request without the local token
-// is [Metrics.LocalAuthFailed] instead.
+// Refused records that the adapter itself refuses the request. For a request without a valid local token use
+// [Metrics.LocalAuthFailed] instead.
 func (v *Visit) Refused(why Refusal) {
 	if v.refusal == "" {
 		v.refusal = why
@@ -114,8 +115,7 @@ func (v *Visit) Refused(why Refusal) {
 	}
 }
 
-// Routed says which rule decided, "" for none, and which clusters are asked: one,
-// or several for a merged answer.
+// Routed records the rule that decided, "" for none, and the clusters: one, or several for a merged response.
 func (v *Visit) Routed(rule string, clusters ...string) {
 	m := v.o.Metrics
 	v.rule, v.clusters, v.cluster = text.Clean(rule), make([]string, len(clusters)), Merged
@@ -132,9 +132,9 @@ func (v *Visit) Routed(rule string, clusters ...string) {
 	routed(v.span, v.rule, v.cluster)
 }
 
-// Admit says whether the visit may go on to a cluster: what opens a way into a
-// container, or gives out a credential, may not when it cannot be recorded. It
-// writes the line of its beginning, and so is called last before it is sent.
+// Admit returns an error if the request must be recorded and cannot be. This applies to requests that give
+// access to a container or issue a credential. Admit writes their first record, so the caller must call it
+// last before it forwards the request.
 func (v *Visit) Admit() error {
 	if v.record == nil || !Guarded(v.req) {
 		return nil
@@ -147,7 +147,7 @@ func (v *Visit) Admit() error {
 	return nil
 }
 
-// Opened says that a stream began, with the status that the client got.
+// Opened records that a stream began, with the status that the client received.
 func (v *Visit) Opened(code int) {
 	if v.stream != nil || v.ended {
 		return
@@ -180,7 +180,7 @@ func (v *Visit) unfly() {
 	}
 }
 
-// End says how the visit ended. Only the first End counts.
+// End records how the request ended. Only the first call has an effect.
 func (v *Visit) End(out Outcome) {
 	if v.ended {
 		return
@@ -215,22 +215,21 @@ func (v *Visit) End(out Outcome) {
 	v.inspect(now, &out)
 }
 
-// A Call is one question to a cluster, on behalf of a visit.
+// Call observes one request to a cluster on behalf of a visit.
 type Call struct {
 	v       *Visit
 	cluster string
 	span    trace.Span
 }
 
-// Call says that a cluster is about to be asked with the header h, into which it
-// writes the visit's audit id and, if it is traced, the trace's context. It may
-// be called by several goroutines. The call must be ended.
+// Call starts to observe a request to a cluster. It sets the audit id in the header h and, if the visit is
+// traced, the trace context. It is safe for concurrent use. The caller must end the call.
 func (v *Visit) Call(cluster string, h http.Header) *Call {
 	h["Audit-Id"] = []string{v.auditID}
 	return &Call{v: v, cluster: cluster, span: v.tracer.call(v.span, v.followed, cluster, h, v.o.Now())}
 }
 
-// End says what came of the question: the status of the answer, or why there is none.
+// End records the status of the response, or the reason why there is none.
 func (c *Call) End(code int, why Failure) {
 	if why == "" && code >= http.StatusInternalServerError {
 		why = FailedStatus
@@ -242,11 +241,11 @@ func (c *Call) End(code int, why Failure) {
 	finish(c.span, code, string(why), c.v.o.Now())
 }
 
-// maxAuditID is the longest that a client may choose for itself.
+// maxAuditID is the maximal length of an audit id that a client chooses.
 const maxAuditID = 64
 
-// auditIDOf returns the audit id that the client chose, as it may at an API
-// server, or a new one in the form that API servers use.
+// auditIDOf returns the client's audit id, which API servers accept too. If there is none, it returns a new
+// id in the form of API servers.
 func auditIDOf(h http.Header) string {
 	if ids := h["Audit-Id"]; len(ids) == 1 && goodAuditID(ids[0]) {
 		return ids[0]

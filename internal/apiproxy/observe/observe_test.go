@@ -23,11 +23,11 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
-// A sink is a stream that may fail.
+// sink is a stream that can fail.
 type sink struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
-	fail func(p []byte) (int, error) // nil: it works
+	fail func(p []byte) (int, error) // nil: writes succeed
 }
 
 func (s *sink) Write(p []byte) (int, error) {
@@ -53,7 +53,7 @@ func (s *sink) String() string {
 	return s.b.String()
 }
 
-// A line of the record, as somebody else reads it.
+// line is a parsed record of the audit log.
 type line struct {
 	AuditID, Stage, Verb, RequestURI, UserAgent, Rule, TraceID, Level string
 	ObjectRef                                                         struct{ Resource, Namespace, Name, APIGroup, APIVersion, Subresource string }
@@ -82,7 +82,7 @@ func lines(t *testing.T, text string) (all []line) {
 	return all
 }
 
-// A stand is an observer with everything on, but for traces.
+// stand is an observer with all features except traces.
 type stand struct {
 	*observe.Observer
 	rec       *record.Record
@@ -136,7 +136,7 @@ func parsed(t testing.TB, r *http.Request) *apiproxy.Request {
 	return &req
 }
 
-// value returns the value of one series, by its text in a scrape.
+// value returns the value of a series, given its text in a scrape.
 func value(t *testing.T, m *observe.Metrics, series string) string {
 	t.Helper()
 	for l := range strings.Lines(scrape(t, m)) {
@@ -157,7 +157,7 @@ func scrape(t *testing.T, m *observe.Metrics) string {
 	return w.Body.String()
 }
 
-// ADP-23: AU-03: exactly one line for each visit, two for a stream, whatever way it goes.
+// ADP-23: AU-03: each request has exactly one record, a stream two, on every path.
 func TestAU03OneLineForEachVisit(t *testing.T) {
 	for _, c := range []struct {
 		why, method, target string
@@ -250,7 +250,7 @@ func TestAU03OneLineForEachVisit(t *testing.T) {
 	}
 }
 
-// AU-03: of many at once, no field of one is on another's line.
+// AU-03: of concurrent requests, no record has a field of another.
 func TestAU03ManyAtOnce(t *testing.T) {
 	s := newStand(t, record.Config{Queue: 5000, QueueBytes: 16 << 20})
 	var wg sync.WaitGroup
@@ -293,7 +293,7 @@ const (
 	canaryBody  = "canary-body-of-a-secret"
 )
 
-// AU-01: tokens come out nowhere, wherever a client puts them.
+// AU-01: tokens appear in no output, wherever a client puts them.
 func TestAU01Canary(t *testing.T) {
 	c := &collector{}
 	srv := httptest.NewServer(c)
@@ -356,7 +356,7 @@ func holdsCanary(s string) bool {
 	return strings.Contains(s, canaryLocal) || strings.Contains(s, canaryReal) || strings.Contains(s, canaryBody) || strings.Contains(s, "eyJzdWIi")
 }
 
-// What looks like no credential stays as it is.
+// TestNamesAreKept checks that text that does not look like a credential is unchanged.
 func TestNamesAreKept(t *testing.T) {
 	s := newStand(t, record.Config{})
 	agent := "controller-manager/v1.37.0 (linux/amd64) kubernetes/4f3e2d1c0b9a8f7e6d5c4b3a29180f7e6d5c4b3a/leader-election"
@@ -373,7 +373,7 @@ func TestNamesAreKept(t *testing.T) {
 	}
 }
 
-// AU-02: a line is one event, prints as it is, and parses back to what was said.
+// AU-02: a line is one event, is printable, and parses back to the original text.
 func TestAU02Hostile(t *testing.T) {
 	hostile := "a\r\nb\x1b[31m\"}{\"code\":200\u202egnp.exe\u2028\u0085\u200b\x7f\U000e0041\xff"
 	want := strings.ToValidUTF8(hostile, "\ufffd")
@@ -417,7 +417,7 @@ func TestAU02Hostile(t *testing.T) {
 	}
 }
 
-// Rule 11: writes and failures for everybody, reads for who looks closely.
+// TestLevels checks rule 11: writes and failures have level info, reads have level debug.
 func TestLevels(t *testing.T) {
 	for _, c := range []struct {
 		method, target string
@@ -499,7 +499,7 @@ func TestStreams(t *testing.T) {
 			t.Errorf("%s is %s, want %s", series, got, want)
 		}
 	}
-	s.Metrics.Serving(2, []string{"here"}, nil) // east is gone; the stream's end brings nothing back
+	s.Metrics.Serving(2, []string{"here"}, nil) // east is removed; the end of the stream must not recreate its series
 	v.End(observe.Outcome{Code: 200})
 	if text := scrape(t, s.Metrics); strings.Contains(text, `"east"`) || strings.Contains(text, `"production"`) || !strings.Contains(text, "mca_config_epoch 2") {
 		t.Error(text)

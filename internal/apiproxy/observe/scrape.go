@@ -10,35 +10,34 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
-// Sources are asked at each scrape for what others know. Each is optional: what
-// is nil has no metric.
+// Sources provide values that are read at each scrape. Each is optional; a nil source has no metric.
 type Sources struct {
 	Clusters    func() []ClusterState
-	Owners      func() int       // objects whose cluster is known
-	Certificate func() time.Time // when the listener's certificate ends
+	Owners      func() int       // objects with a known cluster
+	Certificate func() time.Time // expiry of the listener's certificate
 	Record      func() record.Stats
 	Traces      func() TraceStats
 }
 
-// TraceStats are counts of spans.
+// TraceStats are counters of spans.
 type TraceStats = otlpjson.Stats
 
-// A ClusterState is how a cluster does, for metrics and the admin port.
+// ClusterState is the health of a cluster, for metrics and the admin server.
 type ClusterState struct {
 	Name      string    `json:"name"`
 	State     string    `json:"state"` // healthy, degraded, unhealthy, unknown
 	Since     time.Time `json:"since"`
 	LastError string    `json:"lastError,omitempty"`
-	Success   float64   `json:"success"` // of the last minute's requests, 0 to 1; 1 if there were none
+	Success   float64   `json:"success"` // success rate of the requests of the last minute, 0 to 1; 1 if there were none
 }
 
-// Unhealthy is the state of a cluster that is not asked.
+// Unhealthy is the state of a cluster that receives no requests.
 const Unhealthy = "unhealthy"
 
-// Ask adds the metrics of s.
+// Ask registers the metrics of s.
 func (m *Metrics) Ask(s Sources) { m.MustRegister(scrape{m, s}) }
 
-// scrape turns what sources say into metrics.
+// scrape is a collector of the metrics of Sources.
 type scrape struct {
 	m *Metrics
 	s Sources
@@ -88,7 +87,7 @@ func (c scrape) Collect(ch chan<- prometheus.Metric) {
 	if c.s.Clusters != nil {
 		served := c.m.document.Load().clusters
 		for _, state := range c.s.Clusters() {
-			if slices.Contains(served, state.Name) { // and no others
+			if slices.Contains(served, state.Name) { // only clusters of the configuration
 				gauge(healthyDesc, truth(state.State != Unhealthy), state.Name)
 			}
 		}

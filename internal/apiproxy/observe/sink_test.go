@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
-// visit is one request, from beginning to end.
+// visit runs one request from beginning to end.
 func (s *stand) visit(t *testing.T, method, target string) error {
 	t.Helper()
 	r := request(method, target)
@@ -41,9 +41,8 @@ const (
 	aTokenCall = "/api/v1/namespaces/a/serviceaccounts/x/token"
 )
 
-// AU-04: while the sink is down or the disk is full, what opens a container or
-// gives out a credential is refused; others go on; what is lost is counted in the
-// record; and it heals.
+// AU-04: while the sink is down or the disk is full, requests that give access to a container or issue a
+// credential are refused. Other requests continue. The log counts the lost lines, and recovers.
 func TestAU04SinkDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStand(t, record.Config{Queue: 20})
@@ -87,7 +86,7 @@ func TestAU04SinkDown(t *testing.T) {
 			}
 			written++
 		}
-		// Each read is a line; each of 7 that were refused two, and so the one that was not.
+		// A read has one line. Each of the 7 refused requests has two, and so has the one that was accepted.
 		if lost != stats.Lost || written+lost != 100+14+2 {
 			t.Errorf("%d lines written, %d lost, counted %d", written, lost, stats.Lost)
 		}
@@ -100,7 +99,7 @@ func TestAU04SinkDown(t *testing.T) {
 	})
 }
 
-// AU-04: a sink that hangs holds up what must be recorded for a bounded time, and nobody else.
+// AU-04: a blocked sink delays requests that must be recorded for a limited time, and no others.
 func TestAU04SinkSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -110,7 +109,7 @@ func TestAU04SinkSlow(t *testing.T) {
 		if err := s.visit(t, "POST", anExec); err == nil || time.Since(began) != 2*time.Second {
 			t.Errorf("exec: %v after %v", err, time.Since(began))
 		}
-		if err := s.visit(t, "POST", anExec); err == nil || time.Since(began) != 2*time.Second { // known by now
+		if err := s.visit(t, "POST", anExec); err == nil || time.Since(began) != 2*time.Second { // the state is known by now
 			t.Errorf("the next exec: %v after %v", err, time.Since(began))
 		}
 		for range 5000 {
@@ -132,9 +131,10 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// A write that was cut short leaves a part that does not parse, and each line once.
+// TestTornLine checks that an interrupted write leaves a part that does not parse, and that each line is
+// written once.
 func TestTornLine(t *testing.T) {
-	for cut, want := range map[int]int{10: 2, 1: 1} { // without its line feed a line is whole
+	for cut, want := range map[int]int{10: 2, 1: 1} { // without its line feed a line is complete
 		synctest.Test(t, func(t *testing.T) {
 			s := newStand(t, record.Config{})
 			s.sink.set(func(p []byte) (int, error) { return len(p) - cut, syscall.ENOSPC })
@@ -156,14 +156,14 @@ func TestTornLine(t *testing.T) {
 	}
 }
 
-// AU-04: a file may be moved away, cut, or deleted under us.
+// AU-04: the file may be moved, truncated or deleted while it is open.
 func TestAU04FileRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
-	if err := os.WriteFile(path, []byte("{\"half"), 0o600); err != nil { // of a process that died
+	if err := os.WriteFile(path, []byte("{\"half"), 0o600); err != nil { // of a process that stopped
 		t.Fatal(err)
 	}
 	s := newStand(t, record.Config{Path: path, Delay: time.Minute})
-	written := func() { // what must be recorded waits until it is
+	written := func() { // a request that must be recorded waits until it is written
 		t.Helper()
 		if err := s.visit(t, "POST", anExec); err != nil {
 			t.Fatal(err)
@@ -209,7 +209,7 @@ func TestAU04FileRotated(t *testing.T) {
 	s.stop()
 }
 
-// settled waits until nothing waits to be written.
+// settled waits until no line is pending.
 func (s *stand) settled(t *testing.T) {
 	t.Helper()
 	for began := time.Now(); s.rec.Stats().Waiting > 0; runtime.Gosched() {

@@ -8,7 +8,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
-// An OpenStream is one that goes on now.
+// OpenStream describes a stream that is currently open.
 type OpenStream struct {
 	Kind        Stream    `json:"kind"`
 	Clusters    []string  `json:"clusters"`
@@ -24,7 +24,7 @@ type OpenStream struct {
 	Since       time.Time `json:"since"`
 }
 
-// openStream is what v shows of itself while it goes on.
+// openStream returns the description of v as an open stream.
 func (v *Visit) openStream() OpenStream {
 	s := OpenStream{Kind: v.kind, Clusters: v.clusters, Rule: v.rule, AuditID: v.auditID, Since: v.opened, UserAgent: text.Clean(v.r.UserAgent())}
 	if v.req != nil {
@@ -34,7 +34,7 @@ func (v *Visit) openStream() OpenStream {
 	return s
 }
 
-// Streams returns the streams that are open, the oldest first.
+// Streams returns the open streams, oldest first.
 func (o *Observer) Streams() []OpenStream {
 	o.mu.Lock()
 	all := slices.AppendSeq([]OpenStream{}, maps.Values(o.open))

@@ -21,18 +21,17 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
-// A TraceConfig says of how many requests traces are made and where they go. It
-// is the document's `tracing`.
+// TraceConfig configures tracing. It corresponds to `tracing` in the configuration.
 type TraceConfig struct {
-	Endpoint  string  // of a collector for OTLP over HTTP; "": no traces
-	Ratio     float64 // of requests that nobody traces yet, 0 to 1; 0: no traces at all
+	Endpoint  string  // of an OTLP/HTTP collector; "": no traces
+	Ratio     float64 // of requests without a trace, 0 to 1; 0: no traces at all
 	Version   string  // of the program
 	Namespace string  // of the pod
 	Transport http.RoundTripper
 	Log       *slog.Logger
 }
 
-// A Tracer makes spans of visits. The nil Tracer makes none and costs nothing.
+// Tracer creates the spans of requests. A nil Tracer creates none and costs nothing.
 type Tracer struct {
 	tracer   trace.Tracer
 	exporter *otlpjson.Exporter
@@ -57,8 +56,7 @@ const (
 	attrError       = "error.type"
 )
 
-// NewTracer returns a Tracer, or nil when no traces are asked for. Whoever gets
-// one must Run it.
+// NewTracer returns a Tracer, or nil if c disables tracing. The caller must call Run.
 func NewTracer(c TraceConfig) (*Tracer, error) {
 	if c.Endpoint == "" || c.Ratio == 0 {
 		return nil, nil
@@ -81,13 +79,13 @@ func NewTracer(c TraceConfig) (*Tracer, error) {
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Ratio))),
 		sdktrace.WithRawSpanLimits(limits),
-		sdktrace.WithResource(sdkresource.Empty()), // else it asks the machine; the exporter knows who we are
+		sdktrace.WithResource(sdkresource.Empty()), // otherwise the SDK detects the host; the exporter has the resource
 		sdktrace.WithSpanProcessor(out),
 	)
 	return &Tracer{tracer: provider.Tracer("github.com/tailplane/tailplane/internal/apiproxy", trace.WithInstrumentationVersion(c.Version)), exporter: out}, nil
 }
 
-// Run sends spans until ctx ends, and what waits then. On the nil Tracer it waits.
+// Run exports spans until ctx ends, then the pending ones. On a nil Tracer it only waits for ctx.
 func (t *Tracer) Run(ctx context.Context) error {
 	if t == nil {
 		<-ctx.Done()
@@ -96,7 +94,7 @@ func (t *Tracer) Run(ctx context.Context) error {
 	return t.exporter.Run(ctx)
 }
 
-// Stats returns counts of spans.
+// Stats returns counters of spans.
 func (t *Tracer) Stats() otlpjson.Stats {
 	if t == nil {
 		return otlpjson.Stats{}
@@ -104,13 +102,13 @@ func (t *Tracer) Stats() otlpjson.Stats {
 	return t.exporter.Stats()
 }
 
-// start begins the span of a visit, below the client's own where it sent one:
-// then the trace is followed. Its tracestate is none of ours: it may hold anything.
+// start begins the span of a request. If the client sent a valid traceparent, the span is its child and
+// followed is true. The client's tracestate is not used, because it may contain anything.
 func (t *Tracer) start(r *http.Request, now time.Time) (span trace.Span, followed bool) {
 	if t == nil {
 		return nil, false
 	}
-	ctx := context.Background() // not the request's: nothing in it is for the span
+	ctx := context.Background() // not the request's context, which has nothing for the span
 	if parents := r.Header["Traceparent"]; len(parents) == 1 {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parents[0]})
 	}
@@ -119,7 +117,7 @@ func (t *Tracer) start(r *http.Request, now time.Time) (span trace.Span, followe
 	return span, followed
 }
 
-// call begins the span of one question to a cluster, and has the cluster told.
+// call begins the span of a request to a cluster and sets the trace context in its header.
 func (t *Tracer) call(parent trace.Span, followed bool, cluster string, h http.Header, now time.Time) trace.Span {
 	if t == nil || parent == nil {
 		return nil
@@ -134,7 +132,7 @@ func (t *Tracer) call(parent trace.Span, followed bool, cluster string, h http.H
 	return span
 }
 
-// describe says on a span what the visit asked for.
+// describe sets the attributes of the request on a span.
 func describe(span trace.Span, req *apiproxy.Request) {
 	if span == nil || !span.IsRecording() || req == nil {
 		return
@@ -150,7 +148,7 @@ func describe(span trace.Span, req *apiproxy.Request) {
 	span.SetAttributes(attrs...)
 }
 
-// finish ends a span. failed is a word of ours, "" for none.
+// finish ends a span. failed is a word from a closed set, "" for none.
 func finish(span trace.Span, code int, failed string, now time.Time) {
 	if span == nil {
 		return
@@ -169,7 +167,7 @@ func finish(span trace.Span, code int, failed string, now time.Time) {
 	span.End(trace.WithTimestamp(now))
 }
 
-// traceID returns the id of a visit's trace, for the log and the record.
+// traceID returns the trace id of a span, for the log and the audit log.
 func traceID(span trace.Span) string {
 	if span == nil || !span.SpanContext().IsSampled() {
 		return ""
@@ -177,7 +175,7 @@ func traceID(span trace.Span) string {
 	return span.SpanContext().TraceID().String()
 }
 
-// routed says on a span where the request goes.
+// routed sets the routing decision on a span.
 func routed(span trace.Span, rule, cluster string) {
 	if span == nil || !span.IsRecording() {
 		return

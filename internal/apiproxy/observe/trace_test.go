@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 )
 
-// A collector is a receiver of OTLP over HTTP, in JSON.
+// collector is an OTLP/HTTP receiver for JSON.
 type collector struct {
 	mu  sync.Mutex
 	got []*tracepb.Span
@@ -59,7 +59,7 @@ func (c *collector) spans() []*tracepb.Span {
 	return c.got
 }
 
-// id undoes what protojson makes of an id: it reads hexadecimal as base64.
+// id reverses what protojson does to an id: it decodes hexadecimal as base64.
 func id(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
 func attributes(s *tracepb.Span) map[string]string {
@@ -89,7 +89,7 @@ func observer(tr *observe.Tracer) *observe.Observer {
 	return o
 }
 
-// ADP-22: Acceptance 22: a merged list is one trace of one parent and a child for each member.
+// ADP-22: Acceptance 22: a merged list is one trace with a parent span and a child for each member.
 func TestMergedListIsOneTrace(t *testing.T) {
 	c := &collector{}
 	srv := httptest.NewServer(c)
@@ -152,7 +152,7 @@ func TestMergedListIsOneTrace(t *testing.T) {
 	if len(children) != 3 || attributes(children["west"])["error.type"] != "timeout" || children["west"].Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR {
 		t.Errorf("%v", children)
 	}
-	for i, cluster := range []string{"here", "east", "west"} { // each cluster is told its own span
+	for i, cluster := range []string{"here", "east", "west"} { // each cluster receives its own span
 		if got, want := headers[i].Get("Traceparent"), "00-"+trace+"-"+id(children[cluster].SpanId)+"-01"; got != want || headers[i].Get("Tracestate") != "" {
 			t.Errorf("%s is told %q, want %q; %v", cluster, got, want, headers[i])
 		}
@@ -162,8 +162,8 @@ func TestMergedListIsOneTrace(t *testing.T) {
 	}
 }
 
-// What the client traces is followed, what it does not trace is not, and of the
-// rest the ratio decides.
+// TestIncomingTraces checks that sampled traces of clients are continued, that unsampled ones are not, and
+// that the ratio decides for requests without a trace.
 func TestIncomingTraces(t *testing.T) {
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	c := &collector{}
@@ -210,7 +210,8 @@ func TestIncomingTraces(t *testing.T) {
 	}
 }
 
-// Off is off: no tracer, nothing of the client's header is touched, nothing is allocated.
+// TestTracingOff checks that disabled tracing creates no tracer, does not change the client's headers and
+// does not allocate.
 func TestTracingOff(t *testing.T) {
 	for _, c := range []observe.TraceConfig{{}, {Endpoint: "http://x"}, {Ratio: 1}} {
 		if tr, err := observe.NewTracer(c); tr != nil || err != nil {

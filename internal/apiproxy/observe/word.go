@@ -6,22 +6,21 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-// The label values that are words of ours. Each set is closed: a word that is
-// not in it is counted as "other".
+// The label values with closed sets. A word that is not in its set is counted as "other".
 
-// A Refusal is why the adapter itself says no.
+// Refusal is why the adapter itself refuses a request.
 type Refusal string
 
 // The refusals.
 const (
-	RefusedForm          Refusal = "form"          // cannot be read in one way only
-	RefusedHost          Refusal = "host"          // names another host
-	RefusedSite          Refusal = "site"          // of another site's page
-	RefusedUpgrade       Refusal = "upgrade"       // to a protocol that is not spoken
-	RefusedImpersonation Refusal = "impersonation" // as somebody else
-	RefusedToken         Refusal = "token"         // for the token of a ServiceAccount
-	RefusedDeny          Refusal = "deny"          // by a rule
-	RefusedAudit         Refusal = "audit"         // may not go unrecorded, and the record is down
+	RefusedForm          Refusal = "form"          // the request is ambiguous
+	RefusedHost          Refusal = "host"          // the request names another host
+	RefusedSite          Refusal = "site"          // the request comes from another site's page
+	RefusedUpgrade       Refusal = "upgrade"       // an upgrade to an unsupported protocol
+	RefusedImpersonation Refusal = "impersonation" // impersonation of another user
+	RefusedToken         Refusal = "token"         // a request for a ServiceAccount token
+	RefusedDeny          Refusal = "deny"          // a rule denies the request
+	RefusedAudit         Refusal = "audit"         // the request must be recorded, and the audit log is down
 )
 
 // Refusals returns all of them.
@@ -29,7 +28,7 @@ func Refusals() []Refusal {
 	return []Refusal{RefusedForm, RefusedHost, RefusedSite, RefusedUpgrade, RefusedImpersonation, RefusedToken, RefusedDeny, RefusedAudit}
 }
 
-// An AuthFailure is why the local token did not open the adapter.
+// AuthFailure is why the local token was not accepted.
 type AuthFailure string
 
 // The failures.
@@ -41,11 +40,10 @@ const (
 // AuthFailures returns both.
 func AuthFailures() []AuthFailure { return []AuthFailure{TokenMissing, TokenWrong} }
 
-// A Failure is why a cluster gave no answer, or a bad one.
+// Failure is why a cluster gave no response, or a bad one.
 type Failure string
 
-// The failures. Those that the adapter itself causes before it asks are Limited
-// and Unhealthy.
+// The failures. FailedLimit and FailedUnhealthy come from the adapter itself, before it sends a request.
 const (
 	FailedConnect    Failure = "connect"
 	FailedTLS        Failure = "tls"
@@ -62,15 +60,15 @@ func Failures() []Failure {
 	return []Failure{FailedConnect, FailedTLS, FailedTimeout, FailedReset, FailedStatus, FailedCredential, FailedLimit, FailedUnhealthy}
 }
 
-// An Expiry is why a merged watch ended with 410.
+// Expiry is why a merged watch ended with 410.
 type Expiry string
 
 // The expiries.
 const (
-	ExpiredMember Expiry = "member"  // a member no longer has what is asked for
-	ExpiredEpoch  Expiry = "epoch"   // the document's epoch was raised
-	ExpiredMoved  Expiry = "moved"   // the collection is served elsewhere now
-	ExpiredPlain  Expiry = "unknown" // a version that was never handed out, or too long ago
+	ExpiredMember Expiry = "member"  // a member no longer has the requested resourceVersion
+	ExpiredEpoch  Expiry = "epoch"   // the configuration's epoch was raised
+	ExpiredMoved  Expiry = "moved"   // another cluster serves the collection now
+	ExpiredPlain  Expiry = "unknown" // a resourceVersion that was never issued, or too long ago
 )
 
 // Expiries returns all of them.
@@ -78,15 +76,15 @@ func Expiries() []Expiry {
 	return []Expiry{ExpiredMember, ExpiredEpoch, ExpiredMoved, ExpiredPlain}
 }
 
-// A Bookmark is why one was sent on a merged watch.
+// Bookmark is the reason for a bookmark in a merged watch.
 type Bookmark string
 
 // The reasons.
 const (
-	BookmarkInitial Bookmark = "initial" // all that was there at the start has been sent
-	BookmarkJoin    Bookmark = "join"    // before the first objects of a member that joins
-	BookmarkBurst   Bookmark = "burst"   // after events
-	BookmarkBusy    Bookmark = "busy"    // among events that do not stop
+	BookmarkInitial Bookmark = "initial" // the client has all initial objects
+	BookmarkJoin    Bookmark = "join"    // before the first objects of a joining member
+	BookmarkBurst   Bookmark = "burst"   // after a burst of events
+	BookmarkBusy    Bookmark = "busy"    // during continuous events
 	BookmarkIdle    Bookmark = "idle"
 	BookmarkEnd     Bookmark = "end" // before the stream ends
 )
@@ -96,7 +94,7 @@ func Bookmarks() []Bookmark {
 	return []Bookmark{BookmarkInitial, BookmarkJoin, BookmarkBurst, BookmarkBusy, BookmarkIdle, BookmarkEnd}
 }
 
-// A Lookup is how the owner of an object was found.
+// Lookup is how the owner of an object was found.
 type Lookup string
 
 // The results.
@@ -110,7 +108,7 @@ const (
 // Lookups returns all of them.
 func Lookups() []Lookup { return []Lookup{OwnerLearned, OwnerProbed, OwnerAbsent, OwnerConflict} }
 
-// A Conflict is what became of an object that several clusters have.
+// Conflict is the treatment of an object that several clusters have.
 type Conflict string
 
 // The results.
@@ -122,7 +120,7 @@ const (
 // Conflicts returns both.
 func Conflicts() []Conflict { return []Conflict{ConflictRejected, ConflictPreferred} }
 
-// A Partial is how a merged answer did without a member.
+// Partial is how a merged response treats a missing member.
 type Partial string
 
 // PartialSkip leaves the member out.
@@ -131,10 +129,10 @@ const PartialSkip Partial = "skip"
 // Partials returns all of them.
 func Partials() []Partial { return []Partial{PartialSkip} }
 
-// A Cache is one of the things that are kept.
+// Cache is the name of a cache.
 type Cache string
 
-// The caches. Objects are never in one.
+// The caches. None of them holds objects.
 const (
 	CacheDiscovery Cache = "discovery"
 	CacheOpenAPI   Cache = "openapi"
@@ -144,7 +142,7 @@ const (
 // Caches returns all of them.
 func Caches() []Cache { return []Cache{CacheDiscovery, CacheOpenAPI, CacheOwner} }
 
-// A Stream is a kind of answer that goes on for as long as somebody listens.
+// Stream is the kind of a response that continues until the client disconnects.
 type Stream string
 
 // The streams.
@@ -162,7 +160,7 @@ func Streams() []Stream {
 	return []Stream{StreamWatch, StreamLog, StreamExec, StreamAttach, StreamPortForward, StreamProxy}
 }
 
-// StreamOf returns what kind of stream a request asks for, or "".
+// StreamOf returns the kind of stream that a request opens, or "".
 func StreamOf(req *apiproxy.Request) Stream {
 	switch {
 	case req == nil || req.NonResource:
@@ -175,8 +173,8 @@ func StreamOf(req *apiproxy.Request) Stream {
 	return ""
 }
 
-// Guarded says whether a request may not go unrecorded: it opens a way into a
-// container or a node, or asks for a credential.
+// Guarded reports whether a request must be recorded, because it gives access to a container or a node, or
+// requests a credential.
 func Guarded(req *apiproxy.Request) bool {
 	switch StreamOf(req) {
 	case StreamExec, StreamAttach, StreamPortForward, StreamProxy:
@@ -185,10 +183,10 @@ func Guarded(req *apiproxy.Request) bool {
 	return req != nil && req.Verb == "create" && req.Group == "" && req.Resource == "serviceaccounts" && req.Subresource == "token"
 }
 
-// other stands for every word that is not in its set.
+// other replaces every word that is not in its set.
 const other = "other"
 
-// word returns w as a label's value.
+// word returns w as a label value.
 func word[T ~string](w T, known []T) string {
 	if slices.Contains(known, w) {
 		return string(w)

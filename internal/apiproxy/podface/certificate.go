@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// dnsNames are what a client in the pod may call the API server. The long ones
-// are for pods that map the name to the loopback address.
+// dnsNames are the names of the API server that clients in the pod may use. The long ones are for pods that
+// map them to the loopback address.
 var dnsNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
 
 const ipAddresses = "127.0.0.1 ::1"
@@ -24,7 +24,7 @@ const ipAddresses = "127.0.0.1 ::1"
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	leafLife      = 7 * 24 * time.Hour
-	skew          = 5 * time.Minute // clocks of one pod are one clock, but it may be set back
+	skew          = 5 * time.Minute // the containers of a pod share one clock, but it may be set back
 )
 
 func addresses() (ips []net.IP) {
@@ -34,8 +34,8 @@ func addresses() (ips []net.IP) {
 	return ips
 }
 
-// newAuthority returns a certificate that can vouch for the loopback address and
-// the API server's own names, to clients of this pod, and is worthless elsewhere.
+// newAuthority returns a CA certificate that is constrained to the loopback addresses and the names of the
+// API server. It is useful only to clients of this pod.
 func newAuthority(key *ecdsa.PrivateKey, now time.Time) ([]byte, error) {
 	id := make([]byte, 8)
 	rand.Read(id)
@@ -60,12 +60,12 @@ func newAuthority(key *ecdsa.PrivateKey, now time.Time) ([]byte, error) {
 func serial() *big.Int {
 	b := make([]byte, 16)
 	rand.Read(b)
-	b[0] &= 0x7f // a serial number is positive and has at most 20 bytes
+	b[0] &= 0x7f // a serial number must be positive and have at most 20 bytes
 	return new(big.Int).SetBytes(b)
 }
 
-// Certificate is for [tls.Config.GetCertificate]. The certificate lies in memory
-// only and is a new one when two thirds of its life are over.
+// Certificate implements [tls.Config.GetCertificate]. The certificate exists only in memory. It is renewed
+// after two thirds of its life.
 func (f *Face) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +102,7 @@ func (f *Face) issue(now time.Time) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// Expires is when the certificate ends that clients see now.
+// Expires returns the expiry of the current certificate.
 func (f *Face) Expires() time.Time {
 	c, err := f.Certificate(nil)
 	if err != nil || c.Leaf == nil {
@@ -111,7 +111,7 @@ func (f *Face) Expires() time.Time {
 	return c.Leaf.NotAfter
 }
 
-// TLS returns the configuration of the adapter's listener.
+// TLS returns the TLS configuration of the adapter's listener.
 func (f *Face) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: f.Certificate, NextProtos: []string{"h2", "http/1.1"}}
 }

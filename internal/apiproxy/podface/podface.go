@@ -1,12 +1,10 @@
-// Package podface is what a pod sees of its adapter: an authority of the pod's
-// own, a certificate for the loopback address, a token that opens nothing else,
-// and the files in which an application looks for all three. It keeps law 8: the
-// authority's key and the token are values that cannot be printed, and the key
-// never lies where an application can read it.
+// Package podface manages the credentials that the adapter gives its pod. They are a CA of this pod, a
+// certificate for the loopback address, a token that is valid only for the adapter, and the files in which
+// applications look for them. It keeps law 8: the CA key and the token are values that cannot be printed, and
+// applications cannot read the key.
 //
-// The order at a start is load or make ([Open]), bind the listener, show the
-// files ([Face.Show]), be ready: an application that finds the files finds the
-// listener too.
+// A start must have this order: load or create the state ([Open]), bind the listener, write the files
+// ([Face.Show]), become ready. An application that finds the files then also finds the listener.
 package podface
 
 import (
@@ -32,21 +30,21 @@ import (
 	"time"
 )
 
-// stateFile holds authority, key and token as one: they are made together and
-// are replaced together, so no crash leaves a half of them.
+// stateFile holds the CA, its key and the token in one file. They are created and replaced together, so that
+// a crash cannot leave only a part.
 const stateFile = "identity.pem"
 
-// The blocks of the state file, in their order.
+// The PEM blocks of the state file, in order.
 const (
 	certificateBlock = "CERTIFICATE"
 	keyBlock         = "PRIVATE KEY"
 	tokenBlock       = "MCA LOCAL TOKEN"
 )
 
-// tokenBytes is the length of the local token before it is encoded.
+// tokenBytes is the length of the local token before encoding.
 const tokenBytes = 32
 
-// A Face is what the pod sees. It may be used by several goroutines.
+// Face holds the credentials of the pod. It is safe for concurrent use.
 type Face struct {
 	now       func() time.Time
 	authority *x509.Certificate
@@ -58,8 +56,7 @@ type Face struct {
 	leaf *tls.Certificate
 }
 
-// A Token is the local token: it opens the adapter of this pod and nothing else.
-// It cannot be printed by accident.
+// Token is the local token, which is valid only for the adapter of this pod. Printing it shows a placeholder.
 type Token string
 
 // String implements [fmt.Stringer].
@@ -71,10 +68,9 @@ func (Token) GoString() string { return "(local token)" }
 // LogValue implements [slog.LogValuer].
 func (Token) LogValue() slog.Value { return slog.StringValue("(local token)") }
 
-// Open returns the face that lies in dir, or makes one there. A face survives a
-// restart of the container, so that clients that have read its files once go on.
-// A state that cannot be read is an error and is never replaced: running clients
-// would trust it no more.
+// Open loads the credentials from dir, or creates them there. They survive a restart of the container, so
+// that clients that have read the files continue to work. An unreadable state is an error and is never
+// replaced, because running clients would no longer trust the adapter.
 func Open(dir string, now func() time.Time) (*Face, error) {
 	path := filepath.Join(dir, stateFile)
 	b, err := os.ReadFile(path)
@@ -117,7 +113,7 @@ func create(now time.Time) ([]byte, error) {
 	), nil
 }
 
-// parse reads a state. It takes nothing but what create has written.
+// parse reads a state. It accepts only the output of create.
 func parse(b []byte) (*Face, error) {
 	blocks := map[string][]byte{}
 	for len(b) > 0 {
@@ -136,7 +132,7 @@ func parse(b []byte) (*Face, error) {
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(blocks[keyBlock])
 	if err != nil {
-		return nil, errors.New("the key cannot be read") // the cause may hold bytes of it
+		return nil, errors.New("the key cannot be read") // the cause could contain bytes of the key
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok || !key.PublicKey.Equal(ca.PublicKey) {
@@ -149,21 +145,21 @@ func parse(b []byte) (*Face, error) {
 	return &Face{authority: ca, key: key, token: token, sum: sha256.Sum256([]byte(token))}, nil
 }
 
-// Opens reports whether presented is the local token. How long it takes says
-// nothing about how much of it is right.
+// Opens reports whether presented is the local token. It takes constant time, so its duration reveals nothing
+// about the token.
 func (f *Face) Opens(presented string) bool {
 	sum := sha256.Sum256([]byte(presented))
 	return subtle.ConstantTimeCompare(sum[:], f.sum[:]) == 1
 }
 
-// Authority returns the authority's certificate as PEM, as ca.crt has it.
+// Authority returns the CA certificate in PEM, the content of ca.crt.
 func (f *Face) Authority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: f.authority.Raw})
 }
 
-// Show writes into dir what the pod's applications look for: namespace, ca.crt
-// and, last, token. Each appears whole or not at all; one that stands there
-// already is not touched, so nobody who follows it reads it again.
+// Show writes the files that the pod's applications look for into dir: namespace, ca.crt and, last, token. It
+// writes each atomically. It does not touch a file that is already correct, so that clients that watch it do
+// not reload it.
 func (f *Face) Show(dir, namespace string) error {
 	for _, file := range []struct {
 		name    string
@@ -183,7 +179,7 @@ func (f *Face) Show(dir, namespace string) error {
 	return nil
 }
 
-// write makes or replaces a file as one step.
+// write creates or replaces a file atomically.
 func write(dir, name string, content []byte, mode fs.FileMode) (err error) {
 	t, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
@@ -205,8 +201,8 @@ func write(dir, name string, content []byte, mode fs.FileMode) (err error) {
 	return os.Rename(t.Name(), filepath.Join(dir, name))
 }
 
-// Names returns what the adapter is reached by, without ports: the names and
-// addresses in its certificate, and the only ones in a Host header.
+// Names returns the names and addresses of the adapter, without ports. They are in its certificate, and are
+// the only valid ones in a Host header.
 func Names() []string {
 	return append(slices.Clone(dnsNames), strings.Split(ipAddresses, " ")...)
 }

@@ -29,7 +29,7 @@ func open(t *testing.T, dir string) *Face {
 	return f
 }
 
-// AD-09: a container that starts again shows the same authority and token.
+// AD-09: a restarted container shows the same CA and token.
 func TestAFaceSurvivesARestart(t *testing.T) {
 	state, shown := t.TempDir(), t.TempDir()
 	first := open(t, state)
@@ -77,7 +77,7 @@ func TestAFaceSurvivesARestart(t *testing.T) {
 	}
 }
 
-// AD-03: the key lies with the adapter, for its own user only, and nowhere else.
+// AD-03: the key is stored only with the adapter, readable only by its user.
 func TestTheKeyIsNotShown(t *testing.T) {
 	state, shown := t.TempDir(), t.TempDir()
 	f := open(t, state)
@@ -118,7 +118,8 @@ func TestTheKeyIsNotShown(t *testing.T) {
 	}
 }
 
-// A state that is not what was written is refused, and stays for whoever looks into it.
+// TestADamagedStateIsRefused checks that a damaged state is refused and not replaced, so that it can be
+// examined.
 func TestADamagedStateIsRefused(t *testing.T) {
 	whole := func() []byte {
 		b, err := create(time.Now())
@@ -160,8 +161,8 @@ func TestADamagedStateIsRefused(t *testing.T) {
 	}
 }
 
-// The certificate is good for each name, over both protocols, from a client that
-// trusts ca.crt and nothing else.
+// TestClientsTrustTheCertificate checks the certificate for each name, over both protocols, with a client
+// that trusts only ca.crt.
 func TestClientsTrustTheCertificate(t *testing.T) {
 	f := open(t, t.TempDir())
 	pool := x509.NewCertPool()
@@ -202,8 +203,8 @@ func TestClientsTrustTheCertificate(t *testing.T) {
 	}
 }
 
-// The authority's shape, and that it is worthless for other names even in the
-// hands of who has its key.
+// TestTheAuthorityIsNarrow checks the fields of the CA, and that it is useless for other names even with its
+// key.
 func TestTheAuthorityIsNarrow(t *testing.T) {
 	f := open(t, t.TempDir())
 	ca := f.authority
@@ -242,7 +243,8 @@ func TestTheAuthorityIsNarrow(t *testing.T) {
 	}
 }
 
-// The certificate is renewed at two thirds of its life, and when the clock goes back before it.
+// TestTheCertificateIsRenewed checks the renewal at two thirds of the certificate's life, and when the clock
+// is set back before its start.
 func TestTheCertificateIsRenewed(t *testing.T) {
 	now := time.Now()
 	f, err := Open(t.TempDir(), func() time.Time { return now })

@@ -1,6 +1,5 @@
-// Package rewrite changes objects in JSON while they go by: alone, in a list, in
-// a Table and in a watch. It keeps law 7: what breaks off is an error and never a
-// shorter list, and what nothing is changed in stays as it came.
+// Package rewrite changes JSON objects in a stream: single objects, lists, Tables and watches. It keeps law
+// 7: interrupted input is an error and never a shorter list. Objects without changes keep their bytes.
 package rewrite
 
 import (
@@ -11,20 +10,19 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/jsonscan"
 )
 
-// A Change returns an object changed, or the same bytes. What it gets is valid JSON.
+// Change returns a changed object, or the same bytes. Its input is valid JSON.
 type Change func(object []byte) []byte
 
-// A Field is one member of a JSON object, as it stands there.
+// Field is one member of a JSON object, with its raw value.
 type Field struct {
 	Key   string
 	Value []byte
 }
 
-// Fields are the members of a JSON object, in their order.
+// Fields are the members of a JSON object in order.
 type Fields []Field
 
-// Take reads the members of an object, which is valid JSON; null has none. A key
-// that is there twice is an error.
+// Take reads the members of an object, which must be valid JSON; null has none. A duplicate key is an error.
 func Take(what string, object []byte) (all Fields, err error) {
 	if object == nil {
 		return nil, nil
@@ -36,7 +34,7 @@ func Take(what string, object []byte) (all Fields, err error) {
 	return all, err
 }
 
-// Get returns the value of a key; nil if it is not there.
+// Get returns the value of a key, or nil if it is missing.
 func (f Fields) Get(key string) []byte {
 	for _, m := range f {
 		if m.Key == key {
@@ -46,8 +44,8 @@ func (f Fields) Get(key string) []byte {
 	return nil
 }
 
-// With returns the fields with one more, or with another value of one; nil takes
-// it out. f is not to be used after.
+// With sets or adds a field and returns the result. A nil value removes the field. Callers must not use f
+// afterwards.
 func (f Fields) With(key string, value []byte) Fields {
 	i := slices.IndexFunc(f, func(m Field) bool { return m.Key == key })
 	switch {
@@ -74,7 +72,7 @@ func (f Fields) JSON() []byte {
 	return append(b, '}')
 }
 
-// Array returns a list of values.
+// Array returns a JSON array of raw values.
 func Array(values [][]byte) []byte {
 	b := []byte{'['}
 	for i, v := range values {
@@ -88,7 +86,7 @@ func Array(values [][]byte) []byte {
 
 // Text returns a string as JSON.
 func Text(s string) []byte {
-	b, _ := json.Marshal(s) // a string always has a form
+	b, _ := json.Marshal(s) // marshalling a string cannot fail
 	return b
 }
 
@@ -112,8 +110,8 @@ func Annotate(key, value string) Change {
 	}
 }
 
-// Answer changes what a cluster answered with: an object, the rows of a Table, or
-// the items of a list. What is none of these, or no JSON, is returned as it came.
+// Answer applies a change to a cluster's response: to a single object, to the rows of a Table, or to the
+// items of a list. It returns any other body unchanged.
 func Answer(body []byte, change Change) []byte {
 	if !json.Valid(body) {
 		return body
@@ -147,13 +145,13 @@ func Answer(body []byte, change Change) []byte {
 	return top.With(of, Array(out)).JSON()
 }
 
-// named says whether it is an object that has a name, as lists have not.
+// named reports whether an object has a name, which lists do not have.
 func named(object Fields) bool {
 	meta, err := Take("metadata", object.Get("metadata"))
 	return err != nil || meta.Get("name") != nil
 }
 
-// inside changes the object that an item has under a key.
+// inside returns a change of the object under key within an item.
 func inside(key string, change Change) Change {
 	return func(item []byte) []byte {
 		fields, err := Take("an item", item)
@@ -172,5 +170,5 @@ func inside(key string, change Change) Change {
 	}
 }
 
-// same says whether two are the same bytes in memory.
+// same reports whether two slices are the same bytes in memory.
 func same(a, b []byte) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }

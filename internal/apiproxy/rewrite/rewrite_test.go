@@ -9,7 +9,7 @@ import (
 	"testing/iotest"
 )
 
-// renamed changes objects that have a name, and leaves others as they are.
+// renamed changes objects that have a name, and no others.
 func renamed(object []byte) []byte {
 	if !strings.Contains(string(object), `"name"`) {
 		return object
@@ -73,12 +73,12 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// An event is given out when it is there, and does not wait for the next.
+// TestEventsComeAtOnce checks that an event is returned at once, before the next one arrives.
 func TestEventsComeAtOnce(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
 	events := Events(r, renamed)
-	go w.Write([]byte(`{"type":"ADDED","object":{}}`)) // without what would come after it
+	go w.Write([]byte(`{"type":"ADDED","object":{}}`)) // without the rest of the stream
 	b := make([]byte, 64)
 	if n, err := events.Read(b); err != nil || !strings.HasPrefix(string(b[:n]), `{"type":"ADDED"`) {
 		t.Errorf("%q (%v)", b[:n], err)
@@ -113,7 +113,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// What breaks off, at any byte, is an error, and so is what follows.
+// TestListThatBreaksOff checks that truncated input is an error at every byte, and that trailing data is too.
 func TestListThatBreaksOff(t *testing.T) {
 	whole := strings.TrimSpace(wholeList)
 	for n := range len(whole) {
@@ -132,7 +132,7 @@ func TestListThatBreaksOff(t *testing.T) {
 	}
 }
 
-// FuzzList holds that what comes out says what went in, or is an error.
+// FuzzList checks that the output is equivalent to the input, or an error.
 func FuzzList(f *testing.F) {
 	f.Add([]byte(wholeList), false)
 	f.Add([]byte(`{"rows":[{"object":{"metadata":{"name":"a"}}}],"items":[1]}`), true)
@@ -152,7 +152,7 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// BenchmarkList is of a list whose objects are looked at and not changed.
+// BenchmarkList reads a list whose objects are inspected and not changed.
 func BenchmarkList(b *testing.B) {
 	item := `{"metadata":{"name":"a","labels":{"x":"` + strings.Repeat("y", 1000) + `"}}}`
 	body := `{"kind":"PodList","items":[` + strings.Repeat(item+",", 1000) + item + `]}`

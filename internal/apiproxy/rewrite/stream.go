@@ -10,10 +10,10 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/jsonscan"
 )
 
-// maxObject bounds one object, as API servers do with a margin: it is held as a whole.
+// maxObject is the largest object in bytes: more than API servers allow. Each object is held in memory.
 const maxObject = 16 << 20
 
-// A stream gives out what step has put into out.
+// stream is a reader of the bytes that step writes to out.
 type stream struct {
 	io.Closer
 	in   *bounded
@@ -28,7 +28,7 @@ func newStream(src io.ReadCloser) *stream {
 	return &stream{Closer: src, in: in, from: json.NewDecoder(in)}
 }
 
-// A bounded reader ends with an error when more is read than one object may have.
+// bounded is a reader that fails when one object has too many bytes.
 type bounded struct {
 	r io.Reader
 	n int // since the last object
@@ -57,7 +57,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return s.out.Read(p)
 }
 
-// value reads one whole value.
+// value reads one complete value.
 func (s *stream) value() (json.RawMessage, error) {
 	s.in.n = 0
 	var v json.RawMessage
@@ -65,8 +65,7 @@ func (s *stream) value() (json.RawMessage, error) {
 	return v, err
 }
 
-// Events returns a watch whose objects are changed as they come. Bookmarks and
-// errors are no objects.
+// Events returns a watch whose objects are changed as they arrive. It does not change bookmarks and errors.
 func Events(src io.ReadCloser, change Change) io.ReadCloser {
 	s := newStream(src)
 	s.step = func() error {
@@ -84,7 +83,7 @@ func Events(src io.ReadCloser, change Change) io.ReadCloser {
 func changeEvent(event []byte, change Change) []byte {
 	fields, err := Take("the event", event)
 	if err != nil {
-		return event // whoever reads it says so
+		return event // the next reader reports the error
 	}
 	var kind string
 	if jsonscan.Text("type", fields.Get("type"), &kind) != nil {
@@ -97,8 +96,7 @@ func changeEvent(event []byte, change Change) []byte {
 	return event
 }
 
-// List returns a list whose items, or a Table whose rows' objects, are changed as
-// they come. It holds one item at a time.
+// List returns a list, or a Table, whose objects are changed as they arrive. It holds one item at a time.
 func List(src io.ReadCloser, table bool, change Change) io.ReadCloser {
 	s := newStream(src)
 	l := &list{stream: s, of: "items", change: change}
@@ -130,7 +128,7 @@ func (l *list) open() error {
 	return nil
 }
 
-// token reads a token; the end of the input is not where one is.
+// token reads a token. The end of the input is an error here.
 func (l *list) token() (json.Token, error) {
 	l.in.n = 0
 	t, err := l.from.Token()
@@ -140,7 +138,7 @@ func (l *list) token() (json.Token, error) {
 	return t, err
 }
 
-// field carries on one field of the list, up to the items if it is that.
+// field copies one field of the list, or starts the items.
 func (l *list) field() error {
 	t, err := l.token()
 	if err != nil {
@@ -179,7 +177,7 @@ func (l *list) field() error {
 	return nil
 }
 
-// item carries on one item, changed.
+// item copies one item with its change.
 func (l *list) item() error {
 	l.in.n = 0
 	if !l.from.More() {
@@ -200,7 +198,7 @@ func (l *list) item() error {
 	return nil
 }
 
-// broken is an end in the middle.
+// broken converts io.EOF to io.ErrUnexpectedEOF.
 func broken(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -208,11 +206,11 @@ func broken(err error) error {
 	return err
 }
 
-// end sees to it that nothing follows.
+// end checks that nothing follows the list.
 func (l *list) end() error {
 	l.in.n = 0
 	if _, err := l.from.Token(); err != nil {
-		return err // the end, in good order
+		return err // io.EOF after a complete list
 	}
 	return errors.New("something follows the list")
 }

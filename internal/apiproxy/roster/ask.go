@@ -16,19 +16,18 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// A Reached is what came of asking a cluster whether an adapter could serve it.
+// Reached is the result of checking whether an adapter could use a cluster.
 type Reached struct {
 	Cluster string `json:"cluster"`
-	Version string `json:"version,omitempty"` // as it says itself
-	// Error says why it cannot be asked; "" if it can.
+	Version string `json:"version,omitempty"` // as the cluster reports it
+	// Error is why the cluster cannot be used; "" if it can.
 	Error string `json:"error,omitempty"`
-	// Missing are resources that rules send there and that it does not have, such
-	// as "jobs.batch".
+	// Missing lists resources that rules send there and that the cluster lacks, such as "jobs.batch".
 	Missing []string `json:"missing,omitempty"`
 }
 
-// Ask asks each cluster of a document, with the credential that an adapter would
-// use, what it is. The pod's own is left out when the Keeper does not know it.
+// Ask checks each cluster of a configuration with the credential that an adapter would use. It skips the
+// pod's own cluster if Home is not set.
 func (k *Keeper) Ask(ctx context.Context, doc *document.Document) []Reached {
 	k.seen = map[string]string{}
 	var all []Reached
@@ -57,7 +56,7 @@ func (k *Keeper) Ask(ctx context.Context, doc *document.Document) []Reached {
 	return all
 }
 
-// ask asks whether it is ready, its version, and for the resources of rules.
+// ask queries readiness, version, and the resources of the rules.
 func (r *Reached) ask(ctx context.Context, c *upstream.Cluster, doc *document.Document) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, max(c.Probe.Timeout, minAsked), fmt.Errorf("no answer in %v", max(c.Probe.Timeout, minAsked)))
 	defer cancel()
@@ -101,7 +100,7 @@ func (r *Reached) ask(ctx context.Context, c *upstream.Cluster, doc *document.Do
 	return nil
 }
 
-// Bounds of a question.
+// Limits of a check.
 const (
 	minAsked   = 30 * time.Second // discovery is large
 	maxVersion = 64 << 10

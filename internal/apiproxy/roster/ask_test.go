@@ -28,7 +28,7 @@ rules:
 - {name: all, match: {namespaces: [b]}, target: {cluster: north}}
 `
 
-// What a cluster lacks is said before an adapter serves it.
+// TestAsk checks that missing resources of a cluster are reported before an adapter serves it.
 func TestAsk(t *testing.T) {
 	p := newPlace(t)
 	documents := map[string]string{
@@ -57,7 +57,7 @@ func TestAsk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.keep.Home.Servers = nil // as outside of a pod
+	p.keep.Home.Servers = nil // as outside a pod
 	all := p.keep.Ask(t.Context(), doc)
 	if len(all) != 3 || all[0].Cluster != "east" || all[1].Cluster != "west" || all[2].Cluster != "north" {
 		t.Fatalf("asked %+v", all)

@@ -14,40 +14,40 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// A Keeper keeps the roster in step with its files. Fields without a remark are required.
+// Keeper maintains the runtime configuration and reloads it when its files change. Fields without a remark
+// are required.
 type Keeper struct {
-	File        string // of the document; when it is not there the home cluster serves all
-	Credentials string // folder with a folder for each mounted Secret
+	File        string // the configuration; without this file the home cluster serves everything
+	Credentials string // folder with one folder for each mounted Secret
 	Audiences   string // folder with <cluster>/token, for clusters other than home
-	// Home has the servers, authority and token file of the pod's own cluster.
+	// Home has the servers, CA and token file of the pod's own cluster.
 	Home upstream.Config
-	// Scope is optional: the scope of resources that are not Kubernetes' own.
+	// Scope is optional. It returns the scope of resources that are not built into Kubernetes.
 	Scope func(group, resource string) document.Scope
-	// Follows says whether a document may follow another while clients stand
-	// somewhere in what the other showed them.
+	// Follows returns an error if a configuration may not replace another while clients hold resource
+	// versions of the old one.
 	Follows func(old, next *document.Document) error
-	// Changed, optional, is told of each roster before it serves, with the one
-	// before it, nil at first. By an error it does not serve.
+	// Changed is optional. It is called with each new runtime configuration before it serves, and with the
+	// previous one, which is nil at first. After an error the new one does not serve.
 	Changed func(old, next *Roster) error
-	// Loaded, optional, is told how each attempt to load ended.
+	// Loaded is optional. It is called with the result of each attempt to load.
 	Loaded func(error)
-	// Dial and Probed, optional, are told of connections to clusters, and of
-	// questions whether they are there.
+	// Dial and Probed are optional. They observe connections to clusters and health probes.
 	Dial   func(cluster string, dial upstream.Dialer) upstream.Dialer
 	Probed func(cluster string, took time.Duration)
-	Every  time.Duration // how often the files are looked at
+	Every  time.Duration // the interval between checks of the files
 	Log    *slog.Logger
 	Now    func() time.Time
 
 	now  atomic.Pointer[Roster]
 	err  atomic.Pointer[error] // of the last attempt
-	seen map[string]string     // what the files that it read were like
+	seen map[string]string     // the state of the files that were read
 }
 
-// Roster returns the one that serves. It is nil before the first Load.
+// Roster returns the current runtime configuration. It is nil before the first Load.
 func (k *Keeper) Roster() *Roster { return k.now.Load() }
 
-// Err is why the newest files are not what serves; nil if they are.
+// Err returns why the newest files do not serve, or nil if they do.
 func (k *Keeper) Err() error {
 	if err := k.err.Load(); err != nil {
 		return *err
@@ -55,8 +55,8 @@ func (k *Keeper) Err() error {
 	return nil
 }
 
-// Load reads the files now. An error leaves the last good roster; the first must
-// succeed, for there is nothing to fall back to. Load is for before Run.
+// Load reads the files now. After an error the last good configuration remains. The first Load must succeed,
+// because there is no earlier one. Callers must not call Load while Run runs.
 func (k *Keeper) Load() error {
 	if k.File == "" || len(k.Home.Servers) == 0 || k.Follows == nil || k.Log == nil || k.Now == nil || k.Every <= 0 {
 		panic("roster: a required field is missing")
@@ -97,8 +97,8 @@ func (k *Keeper) replace(old *Roster) error {
 	return nil
 }
 
-// Run follows the files until ctx ends. What could not be taken is tried again,
-// as a Secret may be mounted later than the document that names it.
+// Run reloads the files when they change, until ctx ends. After a failure it retries, because a Secret may be
+// mounted later than the configuration that names it.
 func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.Every)
 	defer tick.Stop()
@@ -123,10 +123,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// probeTick is how often it is seen which clusters are to be asked.
+// probeTick is how often Probe checks which clusters are due.
 const probeTick = time.Second
 
-// Probe asks clusters whether they are there, when they are due, until ctx ends.
+// Probe sends health probes to the clusters that are due, until ctx ends.
 func (k *Keeper) Probe(ctx context.Context) error {
 	tick := time.NewTicker(probeTick)
 	defer tick.Stop()
@@ -146,8 +146,7 @@ func (k *Keeper) Probe(ctx context.Context) error {
 	}
 }
 
-// note remembers what a path is like, before it is read: what changes meanwhile
-// is seen the next time.
+// note records the state of a path before it is read, so that the next check detects a change meanwhile.
 func (k *Keeper) note(path string) { k.seen[path] = look(path) }
 
 func (k *Keeper) unchanged() bool {
@@ -159,8 +158,8 @@ func (k *Keeper) unchanged() bool {
 	return true
 }
 
-// look says what a file or folder is like. The kubelet exchanges the link ..data
-// beside the files of a ConfigMap or Secret when it writes another version.
+// look returns the state of a file or folder. When the kubelet writes a new version of a ConfigMap or Secret,
+// it replaces the link ..data next to the files.
 func look(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -15,31 +15,29 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// maxPast bounds the documents that are kept. Beyond that every collection
-// counts as moved.
+// maxPast limits the stored configurations. If there are more, every collection counts as moved.
 const maxPast = 16
 
-// Past has the documents that a pod's adapter ran under. Its clients may hold
-// positions that each of them gave out, so it lasts as long as the pod: in the
-// state folder, over restarts of the container.
+// Past holds the configurations that this pod's adapter has used. Clients may hold resource versions from
+// each of them. The state folder therefore keeps them for the life of the pod, across restarts of the
+// container.
 type Past struct {
-	// Tables are of the documents, in no order.
+	// Tables are the routing tables of the configurations, in no particular order.
 	Tables []*apiproxy.Table
-	// Lost says that there were more, or that one cannot be read.
+	// Lost means that there were more, or that one cannot be read.
 	Lost bool
 
 	dir   string
 	names []string
 }
 
-// Files of a Past: a document each, named by its hash, and one that says that
-// there were more.
+// Files of a Past: one for each configuration, named by its hash, and one that marks that there were more.
 const (
 	pastSuffix = ".yaml"
 	pastLost   = "more"
 )
 
-// OpenPast reads what the state folder holds, which need not be there yet.
+// OpenPast reads the state folder, which may not exist yet.
 func OpenPast(dir string, scope func(group, resource string) document.Scope) (*Past, error) {
 	p := &Past{dir: dir}
 	entries, err := os.ReadDir(dir)
@@ -60,7 +58,7 @@ func OpenPast(dir string, scope func(group, resource string) document.Scope) (*P
 		}
 		doc := document.Default()
 		if len(b) > 0 {
-			if doc, _, err = document.Parse(b); err != nil { // it was one to an earlier version of this program
+			if doc, _, err = document.Parse(b); err != nil { // an earlier version of this program accepted it
 				p.Lost = true
 				continue
 			}
@@ -70,7 +68,7 @@ func OpenPast(dir string, scope func(group, resource string) document.Scope) (*P
 	return p, nil
 }
 
-// With returns a Past that also has a roster's document, which it writes down.
+// With returns a Past that also has the configuration of r, and writes it to the folder.
 func (p *Past) With(r *Roster) (*Past, error) {
 	sum := sha256.Sum256(r.text)
 	name := hex.EncodeToString(sum[:16])
@@ -97,8 +95,8 @@ func (p *Past) With(r *Roster) (*Past, error) {
 	return next, nil
 }
 
-// Moved says whether a collection that one cluster keeps may have been kept by
-// another one, by what its clients were shown.
+// Moved reports whether another cluster may have served a collection that one cluster serves now, so that
+// clients may hold its resource versions.
 func (p *Past) Moved(t *apiproxy.Table, r *apiproxy.Request, beside apiproxy.Beside) bool {
 	return p.Lost || t.Retargeted(p.Tables, r, beside)
 }

@@ -1,7 +1,6 @@
-// Package roster is what an adapter serves by at one moment: a document, the
-// clusters that it names, ready to be asked, and how one such moment follows
-// another while requests go on. It keeps law 7: a document that cannot be served
-// is told of and not used, and the last good one stays.
+// Package roster manages the adapter's runtime configuration: the parsed configuration and clients for its
+// clusters. It replaces the runtime configuration while requests continue. It keeps law 7: a configuration
+// that cannot serve is reported and not used, and the last good one remains.
 package roster
 
 import (
@@ -22,21 +21,21 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// A Roster is a document and its clusters. It does not change.
+// Roster is a configuration with the clients of its clusters. It is immutable.
 type Roster struct {
 	Table    *apiproxy.Table
 	clusters map[string]*upstream.Cluster
-	plans    map[string]plan // of what each cluster was made
-	text     []byte          // of the document; none: there was no file
+	plans    map[string]plan // the settings that each cluster was created from
+	text     []byte          // of the configuration; nil: there was no file
 }
 
-// Document returns the document, which must not be changed.
+// Document returns the configuration. Callers must not change it.
 func (r *Roster) Document() *document.Document { return r.Table.Document() }
 
-// Cluster returns the cluster of that name; nil if the document has none.
+// Cluster returns the cluster with that name, or nil.
 func (r *Roster) Cluster(name string) *upstream.Cluster { return r.clusters[name] }
 
-// Clusters returns all clusters, in the order of the document.
+// Clusters returns all clusters in the order of the configuration.
 func (r *Roster) Clusters() []*upstream.Cluster {
 	all := make([]*upstream.Cluster, 0, len(r.clusters))
 	for _, c := range r.Document().Clusters {
@@ -45,7 +44,7 @@ func (r *Roster) Clusters() []*upstream.Cluster {
 	return all
 }
 
-// leave ends the idle connections of the clusters that next has not taken over.
+// leave closes the idle connections of the clusters that next does not reuse.
 func (r *Roster) leave(next *Roster) {
 	for name, c := range r.clusters {
 		if next == nil || next.clusters[name] != c {
@@ -54,8 +53,8 @@ func (r *Roster) leave(next *Roster) {
 	}
 }
 
-// A plan is what a cluster is made of. As long as it stays the same so does the
-// cluster, with its connections and what is known of its health.
+// plan holds the settings of a cluster. While they stay the same, the client of the cluster is reused, with
+// its connections and health.
 type plan struct {
 	servers               []string // host:port
 	serverName            string
@@ -64,10 +63,10 @@ type plan struct {
 	probe                 upstream.Probe
 	uid                   string
 	allowLoopback, inside bool
-	audience              bool // the token must not be one for home
+	audience              bool // the token must not be valid for home
 }
 
-// load reads the document and what it names. The findings are warnings.
+// load reads the configuration and the files that it names. The findings are warnings.
 func (k *Keeper) load(last *Roster) (*Roster, []document.Finding, error) {
 	doc := document.Default()
 	var warnings []document.Finding
@@ -99,7 +98,7 @@ func (k *Keeper) load(last *Roster) (*Roster, []document.Finding, error) {
 	return r, warnings, nil
 }
 
-// plan says what a cluster of the document is to be made of.
+// plan returns the settings of a cluster.
 func (k *Keeper) plan(d *document.Cluster) (plan, error) {
 	p := plan{limits: upstream.Limits(d.Limits), probe: upstream.Probe(d.Health), uid: d.UID, allowLoopback: d.AllowLoopback}
 	switch {
@@ -144,7 +143,7 @@ func hosts(urls []*url.URL) (all []string) {
 	return all
 }
 
-// cluster makes a cluster as planned.
+// cluster creates the client of a cluster.
 func (k *Keeper) cluster(name string, p plan) *upstream.Cluster {
 	c := upstream.Config{Name: name, Servers: p.servers, ServerName: p.serverName, CAFile: p.ca, TokenFile: p.token, Folder: p.folder,
 		Limits: p.limits, Probe: p.probe, UID: p.uid, Log: k.Log, Now: k.Now}
@@ -172,7 +171,7 @@ func (k *Keeper) cluster(name string, p plan) *upstream.Cluster {
 			if err != nil {
 				return upstream.Material{}, err
 			}
-			// Another server is another cluster, and for the next roster.
+			// Another server means another cluster, which needs a reload.
 			if !slices.Equal(hosts(cred.Servers), p.servers) || cred.TLSServerName != p.serverName {
 				return upstream.Material{}, errors.New("the Secret names another server than when it was loaded")
 			}

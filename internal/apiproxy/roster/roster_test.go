@@ -28,7 +28,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// authority is a certificate that could vouch for a cluster.
+// authority returns a CA certificate for a cluster.
 func authority(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -43,13 +43,13 @@ func authority(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// token is a JWT for an audience, signed by nobody.
+// token returns an unsigned JWT for an audience.
 func token(audience string) string {
 	part := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 	return part(`{"alg":"none"}`) + "." + part(`{"aud":["`+audience+`"]}`) + "." + part("x")
 }
 
-// A place has the files of a pod.
+// place holds the files of a pod.
 type place struct {
 	*testing.T
 	dir  string
@@ -64,7 +64,8 @@ func (p *place) write(name, content string) {
 	if err := os.MkdirAll(filepath.Dir(p.path(name)), 0o755); err != nil {
 		p.Fatal(err)
 	}
-	// As the kubelet does, in one step; two of one length in one tick of the clock differ all the same.
+	// The kubelet also replaces a file atomically. Two versions with one length and one modification time
+	// still differ.
 	tmp := p.path(name) + ".new"
 	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
 		p.Fatal(err)
@@ -141,8 +142,8 @@ func TestClusters(t *testing.T) {
 	}
 }
 
-// AD-08: a token that would open home does not leave for another cluster, and a
-// Secret that names another server after it was loaded sends its token nowhere.
+// AD-08: a token that is valid for home is not sent to another cluster. A Secret that names another server
+// after it was loaded gets no token sent there.
 func TestCredentialsStayWhereTheyBelong(t *testing.T) {
 	p := newPlace(t)
 	p.write("config/config.yaml", both)
@@ -207,8 +208,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// ADP-19: files are followed, what did not change goes on as it is, and
-// what cannot be taken leaves the last good one and is tried again.
+// ADP-19: Run reloads changed files and keeps unchanged clusters. If a reload fails, the last good
+// configuration remains and Run retries.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)
@@ -279,8 +280,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// Section 7: what a pod ran under is known after a restart of the container, and
-// a collection that moved is told from one that did not.
+// TestPast checks section 7: earlier configurations are known after a restart of the container, and a moved
+// collection is distinguished from others.
 func TestPast(t *testing.T) {
 	p := newPlace(t)
 	open := func() *Past {
@@ -339,8 +340,7 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// A cluster that was used is asked whether it is there, and how it does is known
-// without another request.
+// TestProbe checks that a used cluster is probed, and that its health is known without another request.
 func TestProbe(t *testing.T) {
 	p := newPlace(t)
 	asked := make(chan string, 100)
@@ -387,7 +387,7 @@ func TestProbe(t *testing.T) {
 		select {
 		case path = <-asked:
 		case <-again.C:
-			use() // on a machine that stood still it would count as unused
+			use() // on a machine that was suspended it would count as unused
 		case <-limit:
 			t.Fatal("it is not asked")
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// forward carries a request to its cluster and the answer back.
+// forward sends a request to its cluster and relays the response.
 func (v *visit) forward() error {
 	ctx, cancel := v.deadline()
 	defer cancel()
@@ -24,9 +24,9 @@ func (v *visit) forward() error {
 		if err := upstream.Replayable(ask.Request); err != nil {
 			v.err = err
 			v.code = observe.StatusGone
-			panic(http.ErrAbortHandler) // the body did not come
+			panic(http.ErrAbortHandler) // the client did not send the whole body
 		}
-		// Reading goes on in the transport when this handler has returned, and must not.
+		// The transport may read the body after this handler has returned, which net/http forbids.
 		body := &closing{ReadCloser: ask.Body}
 		ask.Body = body
 		defer body.Close()
@@ -49,8 +49,8 @@ func (v *visit) forward() error {
 	return v.relay(answer)
 }
 
-// closing is a body that nobody reads after Close, and whose Close leaves the
-// client's connection alone: that is net/http's.
+// closing is a body that returns an error on reads after Close. Its Close does not close the client's
+// connection, which net/http owns.
 type closing struct {
 	io.ReadCloser
 	mu     sync.Mutex
@@ -74,7 +74,7 @@ func (c *closing) Close() error {
 	return nil
 }
 
-// relay answers as the cluster did.
+// relay sends the cluster's response to the client.
 func (v *visit) relay(a *upstream.Answer) error {
 	if v.target.Heard != nil {
 		v.target.Heard(a.Response)
@@ -87,7 +87,7 @@ func (v *visit) relay(a *upstream.Answer) error {
 		delete(h, "Warning")
 	}
 	if v.upgrade != "" {
-		h.Set("Connection", "close") // what the client sends behind it is not read (PX-06)
+		h.Set("Connection", "close") // bytes that the client sends after the request are not read (PX-06)
 	}
 	v.code = a.StatusCode
 	v.w.WriteHeader(a.StatusCode)
@@ -123,10 +123,11 @@ func (v *visit) relay(a *upstream.Answer) error {
 			if v.streams() && v.ended() {
 				return nil
 			}
-			panic(http.ErrAbortHandler) // never a short answer that looks whole
+			panic(http.ErrAbortHandler) // a truncated response must never look complete
 		}
 		if n == bufferSize && len(b) == bufferSize {
-			// There is much. HTTP/2 tells the cluster of each read, so it is better read by few.
+			// The response is large. HTTP/2 sends a window update for each read, so fewer and larger reads
+			// are better.
 			large := v.large.Get().(*[largeSize]byte)
 			defer v.large.Put(large)
 			b = large[:]
@@ -138,8 +139,8 @@ func (v *visit) relay(a *upstream.Answer) error {
 	return nil
 }
 
-// switchProtocols carries an upgrade: the cluster is asked first, and only its
-// 101 makes the client's connection anything else than HTTP.
+// switchProtocols handles an upgrade. It sends the request to the cluster first. Only if the cluster answers
+// 101 does it take over the client's connection.
 func (v *visit) switchProtocols() error {
 	ctx, cancel := v.deadline()
 	defer cancel()
@@ -193,7 +194,7 @@ func (v *visit) switchProtocols() error {
 	return nil
 }
 
-// unframed returns the connection below strict framing, which is for HTTP.
+// unframed returns the connection below the strict framing layer, which supports only HTTP.
 func unframed(c net.Conn) net.Conn {
 	for {
 		inner, ok := c.(interface{ NetConn() net.Conn })
@@ -219,8 +220,8 @@ func (v *visit) cutOff(ends ...io.Closer) (release func()) {
 	return func() { close(done) }
 }
 
-// copyBoth copies until both sides have said all. A side that has no more to say
-// is told on, and the other may go on; an error ends both.
+// copyBoth copies in both directions until both sides have ended. If one side ends its stream, the end is
+// forwarded and the other side may continue. An error closes both.
 func (v *visit) copyBoth(here net.Conn, there io.ReadWriteCloser) {
 	type end struct {
 		n   int64
@@ -230,7 +231,7 @@ func (v *visit) copyBoth(here net.Conn, there io.ReadWriteCloser) {
 	carry := func(to io.Writer, from io.Reader) {
 		buf := v.buffers.Get().(*[bufferSize]byte)
 		defer v.buffers.Put(buf)
-		// Without the wrappers io.CopyBuffer would take another way and buffer of its own.
+		// Without the wrappers, io.CopyBuffer would use another method with its own buffer.
 		n, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
 		if err == nil {
 			if half, ok := to.(interface{ CloseWrite() error }); ok {

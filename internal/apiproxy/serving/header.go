@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// hop are the fields that belong to one connection and never cross to another.
-// Content-Length is there because length is a property of the message here.
+// hop lists the header fields that belong to one connection and are never forwarded. Content-Length is
+// included because the message itself carries its length.
 var hop = map[string]bool{
 	"connection": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true,
 	"http2-settings": true, "proxy-connection": true, "expect": true, "content-length": true, "host": true,
 }
 
-// claims are the fields in which a client could say who it is: to the API server
-// it is the pod and nobody else. Prefixes end in a hyphen.
+// claims lists the fields in which a client could claim an identity. For the API server the client is always
+// the pod. Prefixes end in a hyphen.
 var claims = map[string]bool{"authorization": true, "cookie": true, "forwarded": true}
 
 var claimPrefixes = []string{"proxy-", "x-remote-", "x-forwarded-"}
 
-// plainName is a field's name as the most forgiving of readers might take it.
+// plainName normalises a field name as the most lenient parser might.
 func plainName(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
 
-// tokens returns the members of comma lists, in lower case.
+// tokens returns the elements of comma-separated lists in lower case.
 func tokens(values []string) (out []string) {
 	for _, v := range values {
 		for t := range strings.SplitSeq(v, ",") {
@@ -34,12 +34,12 @@ func tokens(values []string) (out []string) {
 	return out
 }
 
-// bearerProtocol is how a browser carries a token in a WebSocket's subprotocols.
+// bearerProtocol is the prefix with which a browser sends a token as a WebSocket subprotocol.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// outbound returns the header fields that go on to a cluster, for plain requests
-// and upgrades alike: what is left when connection, claims and all that the
-// client nominated are gone. The credential is not among them; it is set later.
+// outbound returns the header fields that are forwarded to a cluster, both for plain requests and for
+// upgrades. It removes connection fields, claims, and the fields that the client names in Connection. The
+// credential is added later.
 func outbound(in http.Header) http.Header {
 	out := make(http.Header, len(in)+2)
 	nominated := tokens(in["Connection"])
@@ -68,12 +68,12 @@ next:
 		}
 	}
 	if _, ok := out["User-Agent"]; !ok {
-		out["User-Agent"] = []string{""} // or net/http would send its own
+		out["User-Agent"] = []string{""} // otherwise net/http sends its own
 	}
 	return out
 }
 
-// subprotocols is a WebSocket's list without tokens.
+// subprotocols returns a WebSocket's subprotocols without tokens.
 func subprotocols(values []string) string {
 	var rest []string
 	for _, v := range values {
@@ -86,15 +86,16 @@ func subprotocols(values []string) string {
 	return strings.Join(rest, ", ")
 }
 
-// clusterHeader tells which cluster an answer came from.
+// clusterHeader names the cluster that a response comes from.
 const clusterHeader = "Mca-Cluster"
 
-// inbound fills in the header fields of an answer.
+// inbound sets the header fields of a response.
 func inbound(to, from http.Header, asked *url.URL, cluster string) {
 	nominated := tokens(from["Connection"])
 next:
 	for name, values := range from {
-		if lower := strings.ToLower(name); lower != "content-length" && hop[lower] || lower == "alt-svc" { // which would lead around us
+		// it would direct clients around the adapter
+		if lower := strings.ToLower(name); lower != "content-length" && hop[lower] || lower == "alt-svc" {
 			continue
 		}
 		for _, n := range nominated {
@@ -105,10 +106,11 @@ next:
 		to[name] = values
 	}
 	if _, ok := from["Content-Type"]; !ok {
-		to["Content-Type"] = nil // or net/http would guess one
+		to["Content-Type"] = nil // otherwise net/http guesses a type
 	}
 	if location := from["Location"]; len(location) == 1 {
-		// Of the cluster's own host: the client has no other way there than here.
+		// A location at the cluster's own host becomes a path, because the client can reach that host only
+		// through the adapter.
 		if u, err := url.Parse(location[0]); err == nil && u.Host != "" && asked != nil && strings.EqualFold(u.Host, asked.Host) {
 			u.Scheme, u.Host, u.User = "", "", nil
 			to["Location"] = []string{u.String()}

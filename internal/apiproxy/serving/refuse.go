@@ -21,7 +21,7 @@ func badRequest(format string, args ...any) *apiproxy.Refusal {
 	return refusal(http.StatusBadRequest, "BadRequest", format, args...)
 }
 
-// checkForm refuses a target that is not the path of a request to this server.
+// checkForm refuses a request target that is not a path.
 func checkForm(r *http.Request) error {
 	if r.Method == http.MethodConnect || !strings.HasPrefix(r.RequestURI, "/") {
 		return badRequest("the request's target is not a path")
@@ -29,14 +29,14 @@ func checkForm(r *http.Request) error {
 	return nil
 }
 
-// checkHost refuses names that are not the listener's own: a web page whose name
-// was bound to the loopback address is same-site to the browser.
+// checkHost refuses host names that are not the listener's. A malicious web page can bind its own name to the
+// loopback address, and the browser then treats requests as same-site.
 func (v *visit) checkHost() error {
 	host := v.r.Host
 	if h, port, err := net.SplitHostPort(host); err == nil {
 		host = h
 		if local, ok := v.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-			// The names of the API server stand for its port 443 too.
+			// The API server's names are also valid with port 443.
 			if _, own, err := net.SplitHostPort(local.String()); err == nil && own != port && port != "443" {
 				host = ""
 			}
@@ -52,8 +52,8 @@ func (v *visit) checkHost() error {
 	return nil
 }
 
-// checkSite refuses what a browser sends for another site's page. GET too: here
-// it reads Secrets.
+// checkSite refuses requests that a browser sends for another site's page. This includes GET, which can read
+// Secrets here.
 func checkSite(r *http.Request) error {
 	refused := refusal(http.StatusForbidden, "Forbidden", "requests from another site's page are refused")
 	switch r.Header.Get("Sec-Fetch-Site") {
@@ -69,7 +69,7 @@ func checkSite(r *http.Request) error {
 	return nil
 }
 
-// checkToken lets in who holds the local token, as one bearer token and in no other way.
+// checkToken accepts only requests with the local token, sent as a single bearer token.
 func (v *visit) checkToken() error {
 	if holds(v.r, v.Opens) {
 		return nil
@@ -92,12 +92,13 @@ func holds(r *http.Request, opens func(string) bool) bool {
 	return ok && strings.EqualFold(scheme, "Bearer") && opens(strings.TrimSpace(token))
 }
 
-// checkImpersonation refuses a call that is meant as somebody else's. To drop the
-// headers would run it with all the rights of the pod.
+// checkImpersonation refuses a request with impersonation headers, unless they are allowed. Without the
+// headers the request would run with all the rights of the pod.
 func (v *visit) checkImpersonation() error {
 	for name := range v.r.Header {
 		plain := plainName(name)
-		// Half a name is none that anybody allowed: a reader behind us may take it for whole.
+		// A name with underscores is not an allowed one, but a server behind the adapter may accept it as
+		// such.
 		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !v.Allows().Impersonation) {
 			return refusal(http.StatusForbidden, "Forbidden", "impersonation is refused: the request carries a header %.60q. impersonation: allow in the adapter's configuration changes that", name)
 		}
@@ -105,8 +106,8 @@ func (v *visit) checkImpersonation() error {
 	return nil
 }
 
-// upgradeOf returns the protocol that the client wants to switch to, or "".
-// There are two that Kubernetes speaks; any other could open a second way in.
+// upgradeOf returns the protocol of a requested upgrade, or "". Kubernetes supports two; any other could
+// bypass the adapter's checks.
 func upgradeOf(r *http.Request, req *apiproxy.Request) (string, error) {
 	values := r.Header["Upgrade"]
 	if len(values) == 0 && len(r.Header["Http2-Settings"]) == 0 {
@@ -122,7 +123,7 @@ func upgradeOf(r *http.Request, req *apiproxy.Request) (string, error) {
 	default:
 		return "", badRequest("%s cannot be upgraded to %.40q: websocket (GET) and SPDY/3.1 can", r.Method, values[0])
 	}
-	// Which of them take part is the API server's to say; what is no stream at all cannot.
+	// The API server decides which subresources support it. Requests that cannot be streams do not.
 	if req.NonResource || req.Subresource == "" && req.Verb != "watch" {
 		return "", badRequest("what is asked for is not a stream and cannot be upgraded")
 	}

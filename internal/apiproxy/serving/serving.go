@@ -1,13 +1,11 @@
-// Package serving is the Kubernetes API of a pod as the pod reaches it: it lets
-// the pod's own applications in, and carries each request to the cluster that
-// serves it and the answer back, byte for byte. It keeps law 3: every refusal
-// comes before the first byte that a cluster sees.
+// Package serving is the HTTP server of the adapter, which serves the Kubernetes API to its pod. It authenticates the
+// pod's applications, forwards each request to the cluster that serves it, and relays the response byte for byte. It
+// keeps law 3: every refusal happens before the first byte goes to a cluster. These are the steps:
 //
 //	form -> host -> same site -> local token -> read -> upgrade -> impersonation -> token request -> route -> credential -> send
 //
-// There is no permit here: the caller is the pod, known by the loopback address
-// and its local token, and what it may do is what its ServiceAccount may at each
-// cluster.
+// The package has no permits. The caller is the pod, which the loopback address and the local token authenticate. RBAC
+// for its ServiceAccount in each cluster authorises it.
 package serving
 
 import (
@@ -27,77 +25,71 @@ import (
 	"github.com/tailplane/tailplane/internal/door/framing"
 )
 
-// A Server serves the Kubernetes API of a pod. Fields without a remark are required.
+// Server serves the Kubernetes API of a pod. Fields without a remark are required.
 type Server struct {
-	// Names are the host names and addresses by which the listener may be
-	// called, without ports and in lower case.
+	// Names are the valid host names and addresses of the listener, without ports, in lower case.
 	Names []string
-	// Opens says whether a bearer token is the local one.
+	// Opens reports whether a bearer token is the local one.
 	Opens func(token string) bool
-	// Route says who serves a request. It gets it as a cluster would, without the
-	// client's credentials, and may put another body in the place of its own. Its
-	// error is a *[apiproxy.Refusal].
+	// Route returns the target of a request. The request is as a cluster receives it, without the client's
+	// credentials. Route may replace its body. Its error is a *[apiproxy.Refusal].
 	Route func(*http.Request, *apiproxy.Request) (Target, error)
-	// Allows says what the pod may do beside the ordinary. It is asked for each
-	// request that wants it.
+	// Allows returns the optional permissions of the pod. It is called for each request that needs one.
 	Allows func() Allowed
-	// Observe takes in each visit: it is counted, traced, recorded and logged there.
+	// Observe records each request in metrics, traces, the audit log and the log.
 	Observe *observe.Observer
 	Log     *slog.Logger
 	Now     func() time.Time
-	// Grace, optional, is how long exec and port-forward may go on after the
-	// server was told to stop.
+	// Grace is optional. It is how long exec and port-forward may continue after the server starts to stop.
 	Grace time.Duration
 
 	once     sync.Once
-	stopping context.Context // ends when the server is told to stop
+	stopping context.Context // ends when the server starts to stop
 	stop     context.CancelFunc
 	upgrades sync.WaitGroup
-	cut      context.Context // ends when upgraded connections must
+	cut      context.Context // ends when upgraded connections must close
 	cutAll   context.CancelFunc
 	buffers  sync.Pool // of *[bufferSize]byte
 	large    sync.Pool // of *[largeSize]byte
 }
 
-// Allowed is what a pod may do beside the ordinary; the zero value is nothing.
+// Allowed are the optional permissions of a pod; the zero value allows none.
 type Allowed struct {
-	// Impersonation lets Impersonate- headers through: RBAC at the cluster then
-	// decides whether the pod may be somebody else.
+	// Impersonation forwards Impersonate- headers. RBAC of the cluster then decides whether the pod may
+	// impersonate the user.
 	Impersonation bool
-	// TokenRequests lets the pod ask for tokens of ServiceAccounts, which are real
-	// credentials.
+	// TokenRequests lets the pod request ServiceAccount tokens, which are real credentials.
 	TokenRequests bool
 }
 
-// A Target is where a request goes, and the rule that says so.
+// Target is where a request goes, and the rule that decided it.
 type Target struct {
 	Cluster *upstream.Cluster
-	Rule    string // "" if none did: it is served at home
-	// Serve, instead of Cluster, answers what several clusters serve. Nothing was
-	// answered when it returns an error. The writer is a [Switch] when the client of
-	// a watch asked for a WebSocket.
+	Rule    string // "" if no rule matched and the home cluster serves it
+	// Serve is set instead of Cluster if several clusters serve the request. If it returns an error, it has
+	// written nothing. The writer is a [Switch] if the client of a watch requested a WebSocket.
 	Serve func(http.ResponseWriter, *http.Request, Calling) error
-	// Clusters are those that Serve asks.
+	// Clusters are the clusters that Serve uses.
 	Clusters []string
-	// Warnings are told with the answer.
+	// Warnings are sent with the response.
 	Warnings []string
-	// Heard, optional, is told of a cluster's answer before the client is, and may
-	// put another in its place.
+	// Heard is optional. It is called with a cluster's response before the client gets it, and may replace
+	// it.
 	Heard func(*http.Response)
-	// Again, optional, is told of the cluster's answer first, and may name another
-	// cluster that is to be asked instead, once.
+	// Again is optional. It is called first with the cluster's response, and may return another cluster to
+	// send the request to instead, once.
 	Again func(*http.Response) *upstream.Cluster
-	// Until, optional, ends a watch at the cluster when it is closed.
+	// Until is optional. Closing it ends a watch at the cluster.
 	Until <-chan struct{}
-	// Done, optional, is called when the request has been answered, or not.
+	// Done is optional. It is called when the request has ended, with or without a response.
 	Done func()
 }
 
-// Calling is told that a cluster is about to be asked with a header, to which it
-// adds, and by what it returns what came of it: the status, or why there is none.
+// Calling is called before a request to a cluster, and may add header fields. The function that it returns
+// must be called with the result: the status, or why there is none.
 type Calling func(cluster string, h http.Header) (end func(code int, err error))
 
-// Do asks a cluster, and tells what came of it.
+// Do sends a request to a cluster and reports the result.
 func (call Calling) Do(c *upstream.Cluster, ask upstream.Ask) (*upstream.Answer, error) {
 	end := call(c.Name, ask.Header)
 	answer, err := c.Do(ask)
@@ -123,21 +115,21 @@ func (v *visit) calling(cluster string, h http.Header) func(int, error) {
 	}
 }
 
-// Bounds of the listener and of one request.
+// Limits of the listener and of one request.
 const (
 	headerTime   = 10 * time.Second
 	idleTime     = 2 * time.Minute
-	requestTime  = time.Minute      // beside what the request itself allows
-	longestAsked = 10 * time.Minute // that a request may add to it
+	requestTime  = time.Minute      // in addition to the request's own timeout
+	longestAsked = 10 * time.Minute // the largest timeout that a request may set
 	plainGrace   = 10 * time.Second
 	maxHeader    = 256 << 10
-	maxLine      = maxHeader + 16<<10 // beyond it, as net/http reads some more
-	maxStreams   = 250                // of one HTTP/2 connection, as the API server's own
+	maxLine      = maxHeader + 16<<10 // more than maxHeader, because net/http reads some bytes more
+	maxStreams   = 250                // per HTTP/2 connection, the same as the API server
 	bufferSize   = 32 << 10
 	largeSize    = 128 << 10
 )
 
-// prepare makes what the literal does not say.
+// prepare initialises the internal fields.
 func (s *Server) prepare() {
 	s.once.Do(func() {
 		if len(s.Names) == 0 || s.Opens == nil || s.Route == nil || s.Allows == nil || s.Observe == nil || s.Log == nil || s.Now == nil {
@@ -150,9 +142,9 @@ func (s *Server) prepare() {
 	})
 }
 
-// Run serves on ln, whose connections it wraps in TLS, until ctx ends. Then it
-// takes no more, tells HTTP/2 clients to go, ends watches and followed logs, lets
-// plain requests finish for ten seconds and upgraded connections for Grace.
+// Run serves on ln, whose connections it wraps in TLS, until ctx ends. Then it stops accepting requests,
+// sends GOAWAY to HTTP/2 clients, and ends watches and followed logs. Plain requests may take ten more
+// seconds, upgraded connections Grace.
 func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) error {
 	s.prepare()
 	defer s.cutAll()
@@ -164,10 +156,10 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 		Protocols:         new(http.Protocols),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		// "OPTIONS *" would else be answered to anybody.
+		// Otherwise net/http would answer "OPTIONS *" without a token.
 		DisableGeneralOptionsHandler: true,
 	}
-	// TLS ends below framing, so what net/http sees is not TLS to it.
+	// TLS terminates below the framing layer, so net/http does not see it.
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan error, 1)
@@ -200,7 +192,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 	return nil
 }
 
-// ServeHTTP implements [http.Handler]. Under Run only, connections are framed strictly.
+// ServeHTTP implements [http.Handler]. Only Run adds strict framing of connections.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.prepare()
 	v := &visit{Server: s, w: w, r: r, seen: s.Observe.Begin(r)}

@@ -31,7 +31,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// A pod is a server with a cluster behind it, on a real listener.
+// pod is a server with one cluster, on a real listener.
 type pod struct {
 	*Server
 	addr  string
@@ -41,7 +41,7 @@ type pod struct {
 	ended chan error
 }
 
-// lines collects what is logged.
+// lines collects log lines.
 type lines struct{ atomic.Pointer[[]string] }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -66,7 +66,7 @@ func (l *lines) String() string {
 
 const localToken = "local"
 
-// run serves a pod whose cluster answers with h. change may change the server before.
+// run serves a pod whose cluster answers with h. change may modify the server first.
 func run(t *testing.T, h http.HandlerFunc, change func(*Server)) *pod {
 	t.Helper()
 	cluster := httptest.NewUnstartedServer(h)
@@ -141,7 +141,7 @@ func (p *pod) do(t *testing.T, method, path string, http2 bool, pairs ...string)
 	return res
 }
 
-// What we encode as a Status is what Kubernetes' own decoders read, in both encodings.
+// TestStatusIsKubernetes checks that the decoders of Kubernetes read an encoded Status in both encodings.
 func TestStatusIsKubernetes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
@@ -186,8 +186,8 @@ func TestStatusIsKubernetes(t *testing.T) {
 	}
 }
 
-// PX-03: a panic before the request was sent sends nothing, and is an answer that
-// tells nothing of it.
+// PX-03: after a panic before the request is sent, nothing is sent, and the response reveals nothing about
+// the panic.
 func TestAPanicSendsNothing(t *testing.T) {
 	var got atomic.Int64
 	p := run(t, func(http.ResponseWriter, *http.Request) { got.Add(1) }, func(s *Server) {
@@ -203,7 +203,7 @@ func TestAPanicSendsNothing(t *testing.T) {
 	}
 }
 
-// A watch is told at once that it was taken, and of each event when it happens.
+// TestStreamsAreFlushed checks that a watch gets its headers at once and each event as soon as it happens.
 func TestStreamsAreFlushed(t *testing.T) {
 	next, ended := make(chan string), make(chan struct{}, 8)
 	p := run(t, func(w http.ResponseWriter, r *http.Request) {
@@ -221,7 +221,7 @@ func TestStreamsAreFlushed(t *testing.T) {
 	}, nil)
 	for _, http2 := range []bool{false, true} {
 		for _, path := range []string{"/api/v1/pods?watch=1", "/api/v1/namespaces/shop/pods/app/log?follow=1", "/api/v1/watch/pods"} {
-			res := p.do(t, "GET", path, http2) // the head came before any event
+			res := p.do(t, "GET", path, http2) // the headers came before any event
 			in := bufio.NewReader(res.Body)
 			for i := range 3 {
 				text := fmt.Sprintf("%d\n", i)
@@ -235,7 +235,7 @@ func TestStreamsAreFlushed(t *testing.T) {
 				}
 			}
 			res.Body.Close()
-			select { // or it would take the next one's events
+			select { // otherwise it would receive the next one's events
 			case <-ended:
 			case <-time.After(time.Minute):
 				t.Fatalf("%s: the cluster is not told that the client is gone", path)
@@ -244,7 +244,7 @@ func TestStreamsAreFlushed(t *testing.T) {
 	}
 }
 
-// An answer that is cut short is never one that looks whole.
+// TestACutAnswerIsNotWhole checks that a truncated response never looks complete.
 func TestACutAnswerIsNotWhole(t *testing.T) {
 	p := run(t, func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, `{"items":[`)
@@ -259,8 +259,8 @@ func TestACutAnswerIsNotWhole(t *testing.T) {
 	}
 }
 
-// The end of the server: it is not waited for watches, which end well; a plain
-// request finishes; an upgraded connection goes on until its own end.
+// TestTheServerEnds checks the shutdown. Watches end cleanly at once, a plain request finishes, and an
+// upgraded connection continues until it ends by itself.
 func TestTheServerEnds(t *testing.T) {
 	started, answered, finish := make(chan struct{}, 2), make(chan struct{}, 2), make(chan struct{})
 	p := run(t, func(w http.ResponseWriter, r *http.Request) {
@@ -334,7 +334,7 @@ func TestTheServerEnds(t *testing.T) {
 	}
 	<-started
 	<-started
-	<-answered // of the watch: the other has no answer yet
+	<-answered // of the watch: the other request has no response yet
 	p.stop()
 	if e := wait("/api/v1/pods?watch=1"); e.text != "event\n" || e.err != nil {
 		t.Errorf("the watch ended with %q, %v", e.text, e.err)
@@ -347,7 +347,7 @@ func TestTheServerEnds(t *testing.T) {
 	if got, err := up.ReadString('\n'); got != "still here\n" {
 		t.Errorf("the upgraded connection: %q, %v", got, err)
 	}
-	c.CloseWrite() // it has said all; the other side says so too
+	c.CloseWrite() // it has ended its direction; the other side does so too
 	if rest, err := io.ReadAll(up); len(rest) > 0 {
 		t.Errorf("%q, %v", rest, err)
 	}
@@ -362,8 +362,8 @@ func TestTheServerEnds(t *testing.T) {
 	}
 }
 
-// A head may be as long as net/http takes one, and its first line too: label selectors
-// are long. A longer one is 431.
+// TestLongRequestLines checks that headers may be as long as net/http allows, and so may the first line,
+// because label selectors are long. Longer ones get 431.
 func TestLongRequestLines(t *testing.T) {
 	var arrived atomic.Pointer[string]
 	p := run(t, func(_ http.ResponseWriter, r *http.Request) { arrived.Store(&r.RequestURI) }, nil)
@@ -394,7 +394,7 @@ func TestLongRequestLines(t *testing.T) {
 	}
 }
 
-// AU-01: the line of a visit has what it is about, and no query, header or token.
+// AU-01: the log line of a request has its object, and no query, header or token.
 func TestInspection(t *testing.T) {
 	p := run(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Audit-ID", r.Header.Get("Audit-ID"))
@@ -426,7 +426,7 @@ func TestInspection(t *testing.T) {
 	}
 }
 
-// What the configuration allows, it allows; half a name is nobody's.
+// TestAllowed checks the optional permissions, and that a header name with underscores is never allowed.
 func TestAllowed(t *testing.T) {
 	var got atomic.Pointer[http.Header]
 	var allowed atomic.Pointer[Allowed]

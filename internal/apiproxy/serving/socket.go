@@ -10,25 +10,25 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/socket"
 )
 
-// A Switch is the writer of a client that asked for a WebSocket. It may be
-// answered as any other, and then is closed.
+// Switch is the response writer of a client that requested a WebSocket. A handler may also answer it with a
+// plain response, after which the connection is closed.
 type Switch interface {
 	http.ResponseWriter
-	// Switch answers with what is in the header that it is one. The context ends
-	// when the client leaves, or must. What it returns is closed by the server.
+	// Switch accepts the WebSocket with the current headers. The context ends when the client disconnects or
+	// the server must stop. The server closes the Messages.
 	Switch() (Messages, context.Context, error)
 }
 
-// Messages go to the client of a WebSocket.
+// Messages sends messages to the client of a WebSocket.
 type Messages interface {
-	// Send sends a message, in time for the next Flush.
+	// Send queues a message until the next Flush, at the latest.
 	Send(payload []byte, text bool) error
 	Flush() error
 }
 
-// serveSocket answers a watch as messages, which its Serve sends.
+// serveSocket answers a watch with messages, which the target's Serve sends.
 func (v *visit) serveSocket() error {
-	v.w.Header().Set("Connection", "close") // what the client sends behind it is not read (PX-06)
+	v.w.Header().Set("Connection", "close") // bytes that the client sends after the request are not read (PX-06)
 	if v.req.Verb != "watch" || !strings.EqualFold(v.upgrade, "websocket") {
 		return badRequest("what several clusters serve together can be upgraded for a watch only, to websocket")
 	}
@@ -41,18 +41,18 @@ func (v *visit) serveSocket() error {
 	out.Header = out.Header.Clone()
 	for name := range out.Header {
 		if strings.HasPrefix(strings.ToLower(name), "sec-websocket-") {
-			delete(out.Header, name) // the clusters are asked for streams
+			delete(out.Header, name) // requests to clusters are plain streams
 		}
 	}
 	defer s.end()
 	return v.target.Serve(s, out, v.calling)
 }
 
-// switching is a Switch.
+// switching implements Switch.
 type switching struct {
 	noted
 	asked http.Header
-	conn  *socket.Conn // nil: it was answered as any other
+	conn  *socket.Conn // nil: it got a plain response
 	ended []func()
 }
 
@@ -70,7 +70,7 @@ func (s *switching) Switch() (Messages, context.Context, error) {
 	v.opened(v.code)
 	h := v.w.Header().Clone()
 	for _, name := range []string{"Content-Type", "Content-Length", "Cache-Control"} {
-		h.Del(name) // of a body, which there is none
+		h.Del(name) // they describe a body, and there is none
 	}
 	socket.Accept(h, s.asked)
 	var head bytes.Buffer
@@ -79,19 +79,19 @@ func (s *switching) Switch() (Messages, context.Context, error) {
 	head.WriteString("\r\n")
 	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
 	s.conn = socket.New(here, io.MultiReader(bytes.NewReader(early), here))
-	here.Write(head.Bytes())                         // who is not there to read it is not there to be listened to
-	ctx, cancel := context.WithCancel(v.r.Context()) // which does not end with a connection that was taken over
+	here.Write(head.Bytes())                         // if the write fails, the listener below ends too
+	ctx, cancel := context.WithCancel(v.r.Context()) // it does not end with a hijacked connection
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
 		defer cancel()
-		s.conn.Listen() // how a client leaves is its own affair
+		s.conn.Listen() // how the client disconnects does not matter
 	}()
 	s.ended = append(s.ended, func() { s.conn.Close(); <-left })
 	return s.conn, ctx, nil
 }
 
-// end lets go of the connection, in the reverse order.
+// end releases the connection, in reverse order.
 func (s *switching) end() {
 	for i := len(s.ended) - 1; i >= 0; i-- {
 		s.ended[i]()

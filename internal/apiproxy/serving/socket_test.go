@@ -18,7 +18,7 @@ const handshake = "GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer " + loca
 
 const socketHeader = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Y2FuYXJ5\r\n"
 
-// switchTo asks for an upgrade, and returns the answer and the connection behind it.
+// switchTo requests an upgrade, and returns the response and the connection.
 func (p *pod) switchTo(t *testing.T, path, protocol, header string) (*http.Response, *bufio.Reader, io.WriteCloser) {
 	t.Helper()
 	c, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: p.roots, NextProtos: []string{"http/1.1"}})
@@ -38,8 +38,8 @@ func (p *pod) switchTo(t *testing.T, path, protocol, header string) (*http.Respo
 	return res, r, c
 }
 
-// A watch that the server itself answers goes to a WebSocket as messages, until the
-// client leaves or the server stops.
+// TestMessagesOfAWatch checks that a watch of the server itself reaches a WebSocket as messages, until the
+// client disconnects or the server stops.
 func TestMessagesOfAWatch(t *testing.T) {
 	ended := make(chan error, 2)
 	stopping := make(chan struct{})
@@ -92,7 +92,7 @@ func TestMessagesOfAWatch(t *testing.T) {
 		t.Errorf("%s %v", res.Status, res.Header)
 	}
 	first(r)
-	c.Write([]byte("\x88\x80\x01\x02\x03\x04")) // a close, without a code
+	c.Write([]byte("\x88\x80\x01\x02\x03\x04")) // a close frame without a code
 	if b, err := io.ReadAll(r); err != nil || string(b) != "\x88\x02\x03\xe8" {
 		t.Errorf("a close is answered with %q, %v", b, err)
 	}

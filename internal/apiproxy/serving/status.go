@@ -10,8 +10,8 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// refuse answers with a Status in the encoding that the client reads. What is no
-// refusal is told as an internal error, and is in the log.
+// refuse answers with a Status in the encoding that the client prefers. An error that is not a Refusal
+// becomes an internal error, with its text only in the log.
 func (v *visit) refuse(err error) {
 	r, ok := err.(*apiproxy.Refusal)
 	if !ok {
@@ -43,8 +43,8 @@ func (v *visit) refuse(err error) {
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
-// prefersProtobuf reads Accept: the first of the two encodings that it names
-// wins, unless the other has the greater weight.
+// prefersProtobuf reports whether Accept prefers protobuf to JSON. The first of the two wins, unless the
+// other has a greater weight.
 func prefersProtobuf(accept []string) bool {
 	best, protobuf := -1.0, false
 	for _, v := range accept {

@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// A visit is one request on its way through.
+// visit is the state of one request.
 type visit struct {
 	*Server
 	w       http.ResponseWriter
@@ -22,19 +22,19 @@ type visit struct {
 	seen    *observe.Visit
 	parsed  bool
 	req     apiproxy.Request
-	out     *http.Request // as a cluster gets it, without a credential
+	out     *http.Request // as a cluster receives it, without a credential
 	target  Target
-	upgrade string // the protocol that the client wants to switch to; "": none
+	upgrade string // the protocol of a requested upgrade; "": none
 
-	code     int // of the answer; 0: none was begun
+	code     int // of the response; 0: not started
 	bytes    int64
-	reason   string // of our own Status, as message
+	reason   string // of the adapter's own Status; so is message
 	message  string
 	err      error // why it failed, for the log
 	panicked bool
 }
 
-// pass is the whole way through, in order. What it returns is answered.
+// pass runs all steps of a request in order. The caller answers with the error that it returns.
 func (v *visit) pass() error {
 	if err := checkForm(v.r); err != nil {
 		return v.refused(observe.RefusedForm, err)
@@ -99,7 +99,7 @@ func (v *visit) pass() error {
 	return v.forward()
 }
 
-// serve answers by the target's own Serve, which ends its streams itself.
+// serve calls the target's Serve, which ends its streams itself.
 func (v *visit) serve() error {
 	if v.streams() {
 		return v.target.Serve(&noted{v.w, v}, v.out, v.calling)
@@ -109,7 +109,7 @@ func (v *visit) serve() error {
 	return v.target.Serve(&noted{v.w, v}, v.out.WithContext(ctx), v.calling)
 }
 
-// noted writes down what somebody else answers.
+// noted records the status and size of a response.
 type noted struct {
 	http.ResponseWriter
 	v *visit
@@ -134,7 +134,7 @@ func (n *noted) Write(b []byte) (int, error) {
 // Unwrap is for [http.ResponseController].
 func (n *noted) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
-// survive turns a panic into an answer. Nothing was sent when rewriting panicked.
+// survive converts a panic to an internal error. If a response has started, it aborts the connection.
 func (v *visit) survive() {
 	switch p := recover(); {
 	case p == nil:
@@ -149,40 +149,40 @@ func (v *visit) survive() {
 	}
 }
 
-// refused counts what the adapter itself says no to.
+// refused counts a refusal of the adapter itself.
 func (v *visit) refused(why observe.Refusal, err error) error {
 	v.seen.Refused(why)
 	return err
 }
 
-// opened says that the answer goes on for as long as somebody listens.
+// opened records the start of a stream.
 func (v *visit) opened(code int) {
 	if v.streams() && (code/100 == 2 || code == http.StatusSwitchingProtocols) {
 		v.seen.Opened(code)
 	}
 }
 
-// streams says whether the answer goes on for as long as somebody listens: then
-// it has no deadline, and each of its pieces is sent at once.
+// streams reports whether the response continues until the client disconnects. Such a response has no
+// deadline, and each part is flushed at once.
 func (v *visit) streams() bool {
 	if v.req.Verb == "watch" || v.upgrade != "" {
 		return true
 	}
 	switch v.req.Subresource {
-	case "attach", "exec", "log", "portforward", "proxy": // Kubernetes' own long-running ones
+	case "attach", "exec", "log", "portforward", "proxy": // the long-running requests of Kubernetes
 		return true
 	}
 	return false
 }
 
-// reads says whether the request changes nothing and may be sent again.
+// reads reports whether the request changes nothing and may be sent again.
 func (v *visit) reads() bool {
 	return !v.streams() && (v.req.Verb == "get" || v.req.Verb == "list" || v.r.Method == http.MethodHead)
 }
 
 var errSlow = errors.New("no answer in time")
 
-// deadline returns the context of the request at the cluster.
+// deadline returns the context of the request to the cluster.
 func (v *visit) deadline() (context.Context, context.CancelFunc) {
 	if v.streams() {
 		ctx, cancel := context.WithCancel(v.r.Context())
@@ -210,8 +210,8 @@ func (v *visit) deadline() (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(v.r.Context(), limit, errSlow)
 }
 
-// ended says whether it is us who end a stream: its end is not an error's, and the
-// client begins it anew.
+// ended reports whether the adapter ends the stream. Such an end is not an error, and the client opens the
+// stream again.
 func (v *visit) ended() bool {
 	select {
 	case <-v.target.Until:
@@ -221,18 +221,18 @@ func (v *visit) ended() bool {
 	}
 }
 
-// ask returns the request as the cluster gets it.
+// ask returns the request to the cluster.
 func (v *visit) ask(ctx context.Context) upstream.Ask {
 	out := v.out.WithContext(ctx)
 	return upstream.Ask{Request: out, Read: v.reads(), Others: v.req.Subresource == "proxy"}
 }
 
-// failure is what the client is told when a cluster gave no answer.
+// failure returns the refusal for a request that got no response from its cluster.
 func (v *visit) failure(err error) error {
 	v.err = err
 	if v.r.Context().Err() != nil {
 		v.code = observe.StatusGone
-		panic(http.ErrAbortHandler) // nobody is there to be answered
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	f, ok := errors.AsType[*upstream.Failure](err)
 	if !ok {
@@ -247,7 +247,7 @@ func (v *visit) failure(err error) error {
 		limited.RetryAfter = time.Second
 		return limited
 	case f.Reason == upstream.Credential:
-		// The cause names files of the adapter; it is in its log.
+		// The cause names files of the adapter, so it is only in the log.
 		unavailable.Message = fmt.Sprintf("credential for cluster %s was refused or cannot be read", name)
 		return unavailable
 	case !f.Sent:
@@ -260,7 +260,7 @@ func (v *visit) failure(err error) error {
 	}
 	unknown := refusal(http.StatusGatewayTimeout, "Timeout", "cluster %s gave no answer, and may have done what was asked: %v", name, f.Err)
 	if v.reads() || v.req.Verb == "watch" {
-		unknown.RetryAfter = time.Second // clients repeat any verb for it, so no write gets one
+		unknown.RetryAfter = time.Second // clients would retry any verb, so writes get no Retry-After
 	}
 	return unknown
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-// Fields of Kubernetes' own generated.proto files.
+// Field numbers from the generated.proto files of Kubernetes.
 const (
 	envelopeRaw     = 2 // of runtime.Unknown: the object
 	objectMetadata  = 1 // of each kind
@@ -17,10 +17,10 @@ const (
 	metaOwners      = 13
 )
 
-// magic begins each body in Kubernetes' protobuf.
+// magic is the prefix of every Kubernetes protobuf body.
 const magic = "k8s\x00"
 
-// reference is an owner reference as JSON has it.
+// reference is an owner reference in JSON.
 type reference struct {
 	APIVersion         string `json:"apiVersion"`
 	Kind               string `json:"kind"`
@@ -30,9 +30,9 @@ type reference struct {
 	BlockOwnerDeletion *bool  `json:"blockOwnerDeletion,omitempty"`
 }
 
-// shelterProtobuf is shelterObject for an object in protobuf.
+// shelterProtobuf implements shelterObject for protobuf.
 func shelterProtobuf(body []byte, foreign Foreign) ([]byte, error) {
-	o, err := apiproxy.Peek(body, "application/vnd.kubernetes.protobuf", "") // what is there twice is refused
+	o, err := apiproxy.Peek(body, "application/vnd.kubernetes.protobuf", "") // refuses duplicate fields
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func shelterMeta(meta []byte, foreign Foreign) ([]byte, error) {
 		switch num {
 		case metaAnnotations:
 			if key, err := textField(value, 1); err != nil || key == Key {
-				return err // what a client wrote there itself goes
+				return err // drop an annotation that the client set itself
 			}
 		case metaOwners:
 			r, err := readReference(value)
@@ -92,7 +92,7 @@ func shelterMeta(meta []byte, foreign Foreign) ([]byte, error) {
 	return protowire.AppendBytes(protowire.AppendTag(out, metaAnnotations, protowire.BytesType), entry), nil
 }
 
-// readReference reads an owner reference. A field that is not known would be lost.
+// readReference reads an owner reference. An unknown field is an error, because it would be lost.
 func readReference(b []byte) (r reference, err error) {
 	texts := map[protowire.Number]*string{1: &r.Kind, 3: &r.Name, 4: &r.UID, 5: &r.APIVersion}
 	truths := map[protowire.Number]**bool{6: &r.Controller, 7: &r.BlockOwnerDeletion}
@@ -111,7 +111,7 @@ func readReference(b []byte) (r reference, err error) {
 	return r, err
 }
 
-// inField changes the one field of that number, which is a message.
+// inField applies change to the message in field which.
 func inField(b []byte, which protowire.Number, change func([]byte) ([]byte, error)) ([]byte, error) {
 	var out []byte
 	err := eachField(b, func(num protowire.Number, whole, value []byte) error {
@@ -126,7 +126,7 @@ func inField(b []byte, which protowire.Number, change func([]byte) ([]byte, erro
 	return out, err
 }
 
-// textField returns a field of a message that is a text; "" if it is not there.
+// textField returns the string in field which, or "" if it is missing.
 func textField(b []byte, which protowire.Number) (s string, err error) {
 	err = eachField(b, func(num protowire.Number, _, value []byte) error {
 		if num == which {
@@ -137,8 +137,8 @@ func textField(b []byte, which protowire.Number) (s string, err error) {
 	return s, err
 }
 
-// eachField calls f for each field of a message: whole is it with its tag, value
-// what it holds if it has a length.
+// eachField calls f for each field of a message. whole is the field with its tag. value is its content if it
+// is length-delimited.
 func eachField(b []byte, f func(num protowire.Number, whole, value []byte) error) error {
 	for len(b) > 0 {
 		num, typ, tag := protowire.ConsumeTag(b)

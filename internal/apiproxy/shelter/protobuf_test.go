@@ -30,7 +30,7 @@ func encode(t testing.TB, o runtime.Object) []byte {
 	return b.Bytes()
 }
 
-// secretScheme is as much of a scheme as a decoder needs.
+// secretScheme is the part of a scheme that a decoder needs.
 type secretScheme struct{ runtime.ObjectTyper }
 
 func (secretScheme) New(schema.GroupVersionKind) (runtime.Object, error) {
@@ -47,14 +47,13 @@ func decode(b []byte) (*corev1.Secret, error) {
 	return &s, err
 }
 
-// AD-11: what is written in protobuf is what is read in JSON, by a real encoder
-// and decoder.
+// AD-11: an object that is written in protobuf is read back in JSON, with real encoders and decoders.
 func TestProtobuf(t *testing.T) {
 	near := metav1.OwnerReference{APIVersion: "v1", Kind: "A", Name: "n", UID: "near"}
 	far := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "B", Name: "f", UID: "far", Controller: new(true), BlockOwnerDeletion: new(false)}
 	for why, tt := range map[string]struct {
 		was  *corev1.Secret
-		same bool // nothing is changed
+		same bool // nothing changes
 		left int  // references that the cluster sees
 	}{
 		"none":                         {secret(nil), true, 0},
@@ -107,8 +106,7 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// FuzzProtobuf holds that no foreign owner goes through, and that what is not
-// understood is refused.
+// FuzzProtobuf checks that no foreign owner passes, and that unknown fields are refused.
 func FuzzProtobuf(f *testing.F) {
 	f.Add(encode(f, secret(map[string]string{"a": "b", Key: "x"}, metav1.OwnerReference{UID: "far1", Name: "f"}, metav1.OwnerReference{UID: "near"})))
 	f.Add([]byte("k8s\x00\x12\x06\x0a\x04\x6a\x02\x22\x00"))

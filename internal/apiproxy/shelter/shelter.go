@@ -1,7 +1,6 @@
-// Package shelter keeps owner references from the garbage collectors of clusters
-// that do not have the owner, and shows them to clients. It keeps the law that
-// nothing is lost: a client reads back what it wrote, and what cannot be
-// rewritten is refused.
+// Package shelter hides owner references from the garbage collectors of clusters that do not have the owner,
+// and shows them to clients. It loses nothing: a client reads back what it wrote, and a request that cannot
+// be rewritten is refused.
 package shelter
 
 import (
@@ -18,26 +17,22 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/rewrite"
 )
 
-// Key is the annotation that keeps the owner references which the
-// cluster's garbage collector must not see.
+// Key is the annotation that stores the owner references that the cluster's garbage collector must not see.
 const Key = "mca.tailplane.dev/owner-references"
 
-// Foreign says whether an owner reference is of an object that the cluster which
-// is written to does not have.
+// Foreign reports whether the owner does not exist in the cluster that receives the write.
 type Foreign func(apiproxy.OwnerReference) (bool, error)
 
-// A sheltered is a reference in the annotation, and where it was in the list.
+// sheltered is a reference in the annotation, with its index in the original list.
 type sheltered struct {
 	At        int             `json:"at"`
 	Reference json.RawMessage `json:"reference"`
 }
 
-// Write moves the owner references that are foreign to a cluster from what is
-// written there into an annotation, so that its garbage collector does not take
-// the object for an orphan (AD-11). [Read] is its inverse. The body is a whole
-// object, in JSON or in Kubernetes' protobuf, or a patch; what cannot be rewritten
-// is refused. A body without owner references is returned as it came. The error
-// is a *[apiproxy.Refusal], or that of foreign.
+// Write moves foreign owner references of a write into an annotation, so that the cluster's garbage collector
+// does not treat the object as an orphan (AD-11). [Read] reverses it. The body is a whole object in JSON or
+// Kubernetes protobuf, or a patch. Write refuses a body that it cannot rewrite and returns a body without
+// owner references unchanged. The error is a *[apiproxy.Refusal], or that of foreign.
 func Write(body []byte, contentType string, foreign Foreign) ([]byte, error) {
 	var failed error
 	out, err := write(body, contentType, func(r apiproxy.OwnerReference) (yes bool, err error) {
@@ -56,7 +51,7 @@ func Write(body []byte, contentType string, foreign Foreign) ([]byte, error) {
 	return nil, &apiproxy.Refusal{Status: http.StatusBadRequest, Reason: "BadRequest", Message: err.Error()}
 }
 
-// unsupported refuses a body that cannot be rewritten for its type.
+// unsupported returns the refusal of a body whose type cannot be rewritten.
 func unsupported(message string) error {
 	return &apiproxy.Refusal{Status: http.StatusUnsupportedMediaType, Reason: "UnsupportedMediaType", Message: message}
 }
@@ -86,12 +81,12 @@ func write(body []byte, contentType string, foreign Foreign) ([]byte, error) {
 	return nil, unsupported("objects of this rule are rewritten, and only JSON can be")
 }
 
-// noOwners refuses a patch that cannot be rewritten.
+// noOwners returns the refusal of a patch that cannot be rewritten.
 func noOwners(what string) error {
 	return &apiproxy.Refusal{Status: http.StatusUnprocessableEntity, Reason: "Invalid", Message: what + " changes owner references, which are sheltered from this cluster's garbage collector; update the object, or use a merge patch with the whole list"}
 }
 
-// plainYAML refuses YAML with owner references: it is not rewritten.
+// plainYAML refuses YAML with owner references, because YAML is not rewritten.
 func plainYAML(body []byte, media string) error {
 	o, err := apiproxy.Peek(body, media, "")
 	if err != nil {
@@ -103,9 +98,8 @@ func plainYAML(body []byte, media string) error {
 	return nil
 }
 
-// plainPatch refuses a strategic patch of owner references: it would be merged
-// with a list that is not where the server looks. Directives that clear what they
-// do not name are refused where the annotation is.
+// plainPatch refuses a strategic merge patch of owner references, because the server would merge it without
+// the hidden ones. It also refuses directives that could remove the annotation.
 func plainPatch(body []byte) error {
 	replaces := func(key string) bool { return key == "$patch" || key == "$retainKeys" }
 	return jsonscan.Members("the patch", body, func(key string, value []byte) error {
@@ -117,7 +111,7 @@ func plainPatch(body []byte) error {
 		}
 		return jsonscan.Members(key, value, func(key string, value []byte) error {
 			switch {
-			case strings.Contains(key, "ownerReferences"): // directives name it too
+			case strings.Contains(key, "ownerReferences"): // directives contain the name too
 				return noOwners("a strategic merge patch")
 			case replaces(key), key == "annotations" && string(value) == "null":
 				return noOwners("a patch that replaces metadata")
@@ -155,8 +149,8 @@ func plainOperations(body []byte) error {
 	})
 }
 
-// shelterObject rewrites a whole object or a merge patch. In a patch a list
-// without foreign references takes the annotation away; a whole object lacks it.
+// shelterObject rewrites a whole object or a merge patch. If a list has no foreign references, a patch
+// removes the annotation, and a whole object has none.
 func shelterObject(body []byte, patch bool, foreign Foreign) ([]byte, error) {
 	top, err := rewrite.Take("the object", body)
 	if err != nil {
@@ -213,14 +207,14 @@ func shelterObject(body []byte, patch bool, foreign Foreign) ([]byte, error) {
 	case patch && owners != nil:
 		note = []byte("null")
 	}
-	notes = notes.With(Key, note) // what a client wrote there itself goes
+	notes = notes.With(Key, note) // drop an annotation that the client set itself
 	if len(notes) > 0 || annotations != nil {
 		meta = meta.With("annotations", notes.JSON())
 	}
 	return top.With("metadata", meta.JSON()).JSON(), nil
 }
 
-// noteOf is the annotation's value.
+// noteOf returns the value of the annotation.
 func noteOf(moved []sheltered) (string, error) {
 	b, err := json.Marshal(moved)
 	if err != nil {
@@ -237,9 +231,8 @@ func items(owners []byte, f func(item []byte) error) error {
 	return jsonscan.Items("ownerReferences", owners, f)
 }
 
-// Read returns an object in JSON with its sheltered owner references where the
-// client wrote them. An object without any is returned as it came, and so is what
-// somebody else broke.
+// Read restores the hidden owner references of a JSON object in their original order. It returns an object
+// without any, or with an invalid annotation, unchanged.
 func Read(body []byte) []byte {
 	if !bytes.Contains(body, []byte(Key)) || !json.Valid(body) {
 		return body

@@ -21,7 +21,7 @@ const (
 
 func foreignUID(r apiproxy.OwnerReference) (bool, error) { return strings.HasPrefix(r.UID, "far"), nil }
 
-// AD-11: what is written loses its foreign owners, and what is read has them.
+// AD-11: Write removes foreign owners, and Read restores them.
 func TestWrite(t *testing.T) {
 	for _, tt := range []struct{ name, body, contentType, want string }{
 		{"none", `{ "metadata": {"name":"a"} }`, jsonType, `{ "metadata": {"name":"a"} }`},
@@ -80,7 +80,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// FuzzShelter holds that a client reads back what it wrote.
+// FuzzShelter checks that a client reads back what it wrote.
 func FuzzShelter(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"ownerReferences":[{"uid":"near1"},{"uid":"far"},{"uid":"near2"},{"uid":"far2","x":"<&>"}],"annotations":{"a":"b"}}}`))
 	f.Add([]byte(`{"metadata":{"annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":-1}]"}}}`))
@@ -92,7 +92,7 @@ func FuzzShelter(f *testing.F) {
 		}
 		o, err := apiproxy.Peek(sheltered, jsonType, "")
 		if err != nil {
-			return // what is wrong elsewhere is not looked at
+			return // errors elsewhere do not matter here
 		}
 		for _, r := range o.OwnerReferences {
 			if far, _ := foreignUID(r); far {
@@ -103,7 +103,7 @@ func FuzzShelter(f *testing.F) {
 		if json.Unmarshal(body, &was) != nil || json.Unmarshal(Read(sheltered), &is) != nil {
 			t.Fatalf("%s\nis restored as\n%s", body, Read(sheltered))
 		}
-		for _, object := range []map[string]any{was, is} { // the annotation is not the client's, and an empty map is none
+		for _, object := range []map[string]any{was, is} { // the annotation is not the client's, and an empty map equals none
 			meta, _ := object["metadata"].(map[string]any)
 			notes, _ := meta["annotations"].(map[string]any)
 			delete(notes, Key)

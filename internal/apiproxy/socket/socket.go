@@ -1,7 +1,6 @@
-// Package socket sends messages to a client by WebSocket (RFC 6455): what a
-// server says is all that it is for, what the client says is read to hear when it
-// leaves. It keeps law 4: what a client may send is bounded, and a frame that is
-// not as the protocol has it ends the connection.
+// Package socket sends messages to a client over a WebSocket (RFC 6455). Only the server sends data; the
+// client's frames are read to detect when it disconnects. It keeps law 4: the size of the client's frames is
+// limited, and an invalid frame ends the connection.
 package socket
 
 import (
@@ -18,14 +17,14 @@ import (
 	"time"
 )
 
-// Version is the only one that there is.
+// Version is the only WebSocket version.
 const Version = "13"
 
 // guid is a constant of the protocol.
 const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-// Check says why a request is no handshake of a WebSocket; that it asks for the
-// upgrade was seen before.
+// Check returns why a request is not a valid WebSocket handshake. The caller must have checked the Upgrade
+// header.
 func Check(h http.Header) error {
 	if v := h["Sec-Websocket-Version"]; len(v) != 1 || v[0] != Version {
 		return errors.New("Sec-WebSocket-Version is not " + Version)
@@ -43,7 +42,7 @@ func Check(h http.Header) error {
 	return nil
 }
 
-// Accept fills in the header of the answer to a handshake, whose status is 101.
+// Accept sets the headers of the response to a handshake, whose status is 101.
 func Accept(to, asked http.Header) {
 	sum := sha1.Sum([]byte(asked.Get("Sec-Websocket-Key") + guid))
 	to.Set("Sec-Websocket-Accept", base64.StdEncoding.EncodeToString(sum[:]))
@@ -54,7 +53,7 @@ func Accept(to, asked http.Header) {
 	}
 }
 
-// Opcodes and what of a frame's head is what.
+// Opcodes and bits of the frame header.
 const (
 	opText   = 0x1
 	opBinary = 0x2
@@ -64,21 +63,20 @@ const (
 
 	fin     = 0x80
 	masked  = 0x80
-	control = 0x8 // the bit of opcodes of control frames
+	control = 0x8 // the bit of control opcodes
 
 	maxControl = 125
-	maxIgnored = 64 << 10 // of a client's frame, which nobody reads
+	maxIgnored = 64 << 10 // of a client's data frame, which is discarded
 )
 
-// Codes of an end.
+// Close codes.
 const (
 	codeNormal   = 1000
 	codeProtocol = 1002
 	codeTooBig   = 1009
 )
 
-// A Conn is a connection after its handshake. Its methods may be called by
-// several goroutines, but for Listen.
+// Conn is a connection after its handshake. Its methods except Listen are safe for concurrent use.
 type Conn struct {
 	in *bufio.Reader
 	c  io.Closer
@@ -89,12 +87,12 @@ type Conn struct {
 	closed bool
 }
 
-// New returns a Conn that reads what comes first from in.
+// New returns a Conn. in must return the bytes that are already buffered, and then those of the connection.
 func New(c io.WriteCloser, in io.Reader) *Conn {
 	return &Conn{in: bufio.NewReader(in), c: c, out: bufio.NewWriterSize(c, 16<<10)}
 }
 
-// Send sends a message, in time for the next Flush.
+// Send queues a message until the next Flush, at the latest.
 func (c *Conn) Send(payload []byte, text bool) error {
 	op := byte(opBinary)
 	if text {
@@ -107,7 +105,7 @@ func (c *Conn) Send(payload []byte, text bool) error {
 
 var errClosed = errors.New("the connection was closed")
 
-// frame writes a frame. The caller holds c.mu.
+// frame writes a frame. The caller must hold c.mu.
 func (c *Conn) frame(op byte, payload []byte) error {
 	if c.closed {
 		return errClosed
@@ -132,29 +130,29 @@ func (c *Conn) frame(op byte, payload []byte) error {
 	return err
 }
 
-// Flush sends what was written.
+// Flush sends the queued messages.
 func (c *Conn) Flush() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.out.Flush()
 }
 
-// Sent is how many bytes were sent, with their frames.
+// Sent returns the number of bytes sent, including framing.
 func (c *Conn) Sent() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sent
 }
 
-// Close ends the connection in good order, or at once if the client does not read.
+// Close ends the connection with a close frame, or without it if the client does not read.
 func (c *Conn) Close() error { return c.end(codeNormal) }
 
-// endTime is how long a client that does not read may take to hear of the end.
+// endTime is the timeout for sending the close frame to a client that does not read.
 const endTime = 5 * time.Second
 
 func (c *Conn) end(code uint16) error {
 	if d, ok := c.c.(interface{ SetWriteDeadline(time.Time) error }); ok {
-		d.SetWriteDeadline(time.Now().Add(endTime)) // of a Send that waits, too
+		d.SetWriteDeadline(time.Now().Add(endTime)) // it also ends a blocked Send
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,9 +167,8 @@ func (c *Conn) end(code uint16) error {
 	return errors.Join(err, c.c.Close())
 }
 
-// Listen reads what the client sends until it leaves: pings are answered, and
-// messages are for nobody. Its error says how it left, io.EOF in good order. The
-// connection is closed then.
+// Listen reads the client's frames until it disconnects. It answers pings and discards messages. Its error is
+// the reason, io.EOF for a clean close. It closes the connection before it returns.
 func (c *Conn) Listen() error {
 	code, err := c.listen()
 	c.end(code)

@@ -19,7 +19,7 @@ func header(pairs ...string) http.Header {
 	return h
 }
 
-const key = "dGhlIHNhbXBsZSBub25jZQ==" // of RFC 6455, section 1.3
+const key = "dGhlIHNhbXBsZSBub25jZQ==" // from RFC 6455, section 1.3
 
 func TestHandshake(t *testing.T) {
 	for _, tt := range []struct {
@@ -48,7 +48,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// frame is one of a client.
+// frame returns a frame of a client.
 func frame(first byte, payload string) []byte {
 	b := []byte{first, masked}
 	switch n := len(payload); {
@@ -69,7 +69,7 @@ func frame(first byte, payload string) []byte {
 	return b
 }
 
-// read is the next frame of a server.
+// read returns the next frame of a server.
 func read(t *testing.T, r io.Reader) (op byte, payload []byte) {
 	t.Helper()
 	var head [2]byte
@@ -94,8 +94,8 @@ func read(t *testing.T, r io.Reader) (op byte, payload []byte) {
 	return head[0] & 0xf, payload
 }
 
-// Messages of each length arrive, pings are answered among them, and a close is
-// answered with a close.
+// TestMessages checks that messages of each length arrive, that pings between them are answered, and that a
+// close is answered with a close.
 func TestMessages(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
@@ -151,7 +151,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// What is not as the protocol has it ends the connection, whatever it is.
+// TestBadFrames checks that any invalid frame ends the connection.
 func TestBadFrames(t *testing.T) {
 	unmasked := []byte{fin | opText, 1, 'x'}
 	for _, tt := range []struct {
@@ -182,7 +182,7 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, Listen ends with it, and does not panic.
+// FuzzListen checks that Listen ends without a panic, whatever a client sends.
 func FuzzListen(f *testing.F) {
 	f.Add(frame(fin|opPing, "x"))
 	f.Add(frame(fin|opClose, ""))

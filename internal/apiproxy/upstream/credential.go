@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// A secret is a token that cannot be printed by accident.
+// secret is a token. Printing it shows a placeholder.
 type secret string
 
 // String implements [fmt.Stringer].
@@ -31,22 +31,22 @@ func (secret) GoString() string { return "(token)" }
 // LogValue implements [slog.LogValuer].
 func (secret) LogValue() slog.Value { return slog.StringValue("(token)") }
 
-// A credential is what the cluster's files held at one moment, and the
-// connections that were made with it. It never changes.
+// credential is a snapshot of the cluster's credential files, with the connections that use it. It is
+// immutable.
 type credential struct {
-	files          []file // that it was read from
+	files          []file // the files it was read from
 	token          secret
-	identity       [3][]byte // authority, certificate, key: what connections are made with
+	identity       [3][]byte // CA, certificate and key, on which connections depend
 	plain, upgrade *http.Transport
 }
 
-// A file as it was found.
+// file is a file as it was found.
 type file struct {
 	path string
 	info os.FileInfo
 }
 
-// same reports whether the files are still those that c was read from.
+// same reports whether the files have not changed since c was read.
 func (c *credential) same() bool {
 	for _, f := range c.files {
 		now, err := os.Stat(f.path)
@@ -57,9 +57,9 @@ func (c *credential) same() bool {
 	return true
 }
 
-// credential returns what the files hold now. To look at them costs microseconds
-// and is done for each request, so a token is used from the moment it is there,
-// and none is used that is gone: there is no last known good of a credential.
+// credential returns the current content of the files. It checks them for each request, which costs
+// microseconds. A new token is thus used at once, and a removed one is never used: an old credential is never
+// a fallback.
 func (c *Cluster) credential() (*credential, error) {
 	if cred := c.sealed.Load(); cred != nil && cred.same() {
 		return cred, nil
@@ -73,8 +73,8 @@ func (c *Cluster) credential() (*credential, error) {
 	return c.load(old)
 }
 
-// again reads the files once more after the cluster has refused used, and
-// reports whether they hold another credential.
+// again reads the files after the cluster has refused used. changed reports whether they hold another
+// credential.
 func (c *Cluster) again(used *credential) (_ *credential, changed bool) {
 	c.loading.Lock()
 	defer c.loading.Unlock()
@@ -86,11 +86,11 @@ func (c *Cluster) again(used *credential) (_ *credential, changed bool) {
 	return cred, cred.token != used.token || cred.plain != used.plain
 }
 
-// load reads the files. The caller holds c.loading.
+// load reads the files. The caller must hold c.loading.
 func (c *Cluster) load(old *credential) (*credential, error) {
 	cred := &credential{}
 	read := func(path string) ([]byte, error) {
-		info, err := os.Stat(path) // before its content: what changes in between is seen the next time
+		info, err := os.Stat(path) // before reading, so that the next check detects a change in between
 		if err != nil {
 			return nil, err
 		}
@@ -115,14 +115,14 @@ func (c *Cluster) load(old *credential) (*credential, error) {
 	c.sealed.Store(cred)
 	if old != nil && old.plain != cred.plain {
 		c.Log.Info("connections are made anew", "cluster", c.Name)
-		// Those in use end with their requests, and 90 idle seconds later.
+		// Connections in use close after their requests and 90 idle seconds.
 		old.plain.CloseIdleConnections()
 		old.upgrade.CloseIdleConnections()
 	}
 	return cred, nil
 }
 
-// readFiles reads the files of a credential, each on its own.
+// readFiles reads the credential from separate files.
 func (c *Cluster) readFiles(cred *credential, read func(path string) ([]byte, error)) (err error) {
 	if cred.identity[0], err = read(c.CAFile); err != nil {
 		return fmt.Errorf("authority of cluster %s: %w", c.Name, err)
@@ -148,11 +148,11 @@ func (c *Cluster) readFiles(cred *credential, read func(path string) ([]byte, er
 	return nil
 }
 
-// maxFile bounds one file of a Secret, whose whole is 1 MiB at most.
+// maxFile is the largest file of a Secret in bytes; a whole Secret has at most 1 MiB.
 const maxFile = 1 << 20
 
-// ReadFolder reads all files of a mounted Secret, by their names. What begins
-// with two dots is the kubelet's own.
+// ReadFolder reads the files of a mounted Secret by name. Names that begin with two dots belong to the
+// kubelet.
 func ReadFolder(folder string) (map[string][]byte, error) {
 	return readFolder(folder, os.ReadFile)
 }
@@ -180,8 +180,8 @@ func readFolder(folder string, read func(path string) ([]byte, error)) (map[stri
 	return files, nil
 }
 
-// readSecret reads the credential from a mounted Secret. Its folder changes
-// whenever the kubelet writes another version.
+// readSecret reads the credential from a mounted Secret. The folder changes when the kubelet writes another
+// version.
 func (c *Cluster) readSecret(cred *credential, read func(path string) ([]byte, error)) error {
 	failed := func(err error) error { return fmt.Errorf("credential for cluster %s: %w", c.Name, err) }
 	info, err := os.Stat(c.Folder)
@@ -206,7 +206,7 @@ func (c *Cluster) readSecret(cred *credential, read func(path string) ([]byte, e
 	return nil
 }
 
-// tokenOf reads a token as client-go does, and takes none that is no one line.
+// tokenOf reads a token as client-go does. It refuses anything but a single line of printable characters.
 func tokenOf(b []byte) (secret, error) {
 	token := strings.TrimSpace(string(b))
 	if token == "" {
@@ -218,7 +218,7 @@ func tokenOf(b []byte) (secret, error) {
 	return secret(token), nil
 }
 
-// connections makes the two transports.
+// connections creates the two transports.
 func (c *Cluster) connections(cred *credential) error {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(cred.identity[0]) {
@@ -239,7 +239,7 @@ func (c *Cluster) connections(cred *credential) error {
 	}
 	base := func() *http.Transport {
 		return &http.Transport{
-			// Proxy is nil: no variable of the environment leads a token elsewhere.
+			// Proxy is nil, so that no environment variable can redirect a token.
 			DialContext: dial, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 5 * time.Second,
 			DisableCompression: true, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 32, MaxResponseHeaderBytes: 1 << 20, Protocols: new(http.Protocols),
 		}
@@ -253,16 +253,16 @@ func (c *Cluster) connections(cred *credential) error {
 	return nil
 }
 
-// streamBuffer is how much of one answer may come before it is read. A list that
-// is merged waits for the others' turn; net/http's own 4 MiB would be held of each.
+// streamBuffer is how many bytes of a response may arrive before they are read. Merged lists wait for their
+// turn, and with the default of net/http each would hold 4 MiB.
 const streamBuffer = 1 << 20
 
-// frameSize is how long a frame may be that a server sends. It sends a long answer
-// with less ado than in net/http's own 16 KiB, which a connection then holds.
+// frameSize is the maximal frame size that the adapter advertises. Larger frames than the default of 16 KiB
+// in net/http make long responses cheaper, at the cost of memory per connection.
 const frameSize = 64 << 10
 
-// reaches is asked for each address before it is dialled: a name may lead to
-// another one than when it was looked at.
+// reaches checks each address before it is dialled, because a name may now resolve to another address than
+// when it was validated.
 func (c *Cluster) reaches(_ context.Context, _, address string, _ syscall.RawConn) error {
 	if c.Reaches == nil {
 		return nil
@@ -274,13 +274,13 @@ func (c *Cluster) reaches(_ context.Context, _, address string, _ syscall.RawCon
 	return c.Reaches(at.Addr())
 }
 
-// Check reads the credential and says what is wrong with it, without asking the cluster.
+// Check reads the credential and returns its errors, without a request to the cluster.
 func (c *Cluster) Check() error {
 	_, err := c.credential()
 	return err
 }
 
-// Close ends idle connections.
+// Close closes idle connections.
 func (c *Cluster) Close() {
 	if cred := c.sealed.Load(); cred != nil {
 		cred.plain.CloseIdleConnections()

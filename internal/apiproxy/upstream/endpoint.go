@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// An endpoint is one of the servers of the cluster.
+// endpoint is one of the servers of the cluster.
 type endpoint struct {
 	host     string
 	inFlight atomic.Int64
-	missed   atomic.Int64 // when it could not be reached, in nanoseconds; 0: it could
+	missed   atomic.Int64 // when a connection last failed, in Unix nanoseconds; 0: the last one succeeded
 }
 
-// avoided is how long others are asked first after an endpoint could not be reached.
+// avoided is how long other endpoints are preferred after a connection failed.
 const avoided = 30 * time.Second
 
 func (e *endpoint) avoid(now time.Time) bool {
@@ -20,8 +20,8 @@ func (e *endpoint) avoid(now time.Time) bool {
 	return missed != 0 && now.Sub(time.Unix(0, missed)) < avoided
 }
 
-// pick returns the endpoint with the fewest requests in flight that was not tried
-// yet, and one that could not be reached a moment ago only if there is no other.
+// pick returns the untried endpoint with the fewest requests in flight. It returns an endpoint with a recent
+// connection failure only if there is no other.
 func (c *Cluster) pick(tried []*endpoint) (best *endpoint) {
 	now := c.Now()
 next:

@@ -7,7 +7,7 @@ import (
 	"net/url"
 )
 
-// NewGet is a GET of a path as it stands in a URL.
+// NewGet returns a GET request for an escaped URL path.
 func NewGet(ctx context.Context, path string, query url.Values, header http.Header) (*http.Request, error) {
 	u, err := url.Parse(path)
 	if err != nil {
@@ -17,7 +17,7 @@ func NewGet(ctx context.Context, path string, query url.Values, header http.Head
 	return (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx), nil
 }
 
-// Get sends a GET of our own. The answer's body must be closed.
+// Get sends a GET request of the adapter itself. The caller must close the response body.
 func (c *Cluster) Get(ctx context.Context, path string, header http.Header) (*http.Response, error) {
 	r, err := NewGet(ctx, path, nil, header)
 	if err != nil {
@@ -32,10 +32,10 @@ func (c *Cluster) Get(ctx context.Context, path string, header http.Header) (*ht
 	return &res, nil
 }
 
-// Whole is the answer as its body, which closes it.
+// Whole returns the response as a body whose Close closes the response.
 func (a *Answer) Whole() io.ReadCloser { return bodyOf{a} }
 
-// bodyOf closes an answer with its body.
+// bodyOf closes a response together with its body.
 type bodyOf struct{ *Answer }
 
 // Read implements [io.Reader].

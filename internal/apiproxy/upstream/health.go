@@ -10,66 +10,65 @@ import (
 	"time"
 )
 
-// A State is how a cluster does, from what came of real requests, and of
-// questions for it where there are none.
+// State is the health of a cluster. It results from real requests, and from probes if there are none.
 type State string
 
-// The states. Unknown is a cluster that nobody has asked yet.
+// The states. A cluster that has received no request yet is unknown.
 const (
 	StateUnknown   State = "unknown"
 	StateHealthy   State = "healthy"
-	StateDegraded  State = "degraded" // under 90 % of a minute's requests succeed, or one of its servers is down
+	StateDegraded  State = "degraded" // fewer than 90 % of the last minute's requests succeeded, or one of its servers is down
 	StateUnhealthy State = "unhealthy"
 )
 
-// Health is how a cluster does.
+// Health is the health of a cluster.
 type Health struct {
 	State     State     `json:"state"`
 	Since     time.Time `json:"since"`
 	LastError string    `json:"lastError,omitempty"`
-	Success   float64   `json:"success"` // of the last minute's requests, 0 to 1; 1 if there were none
+	Success   float64   `json:"success"` // success rate of the requests of the last minute, 0 to 1; 1 if there were none
 }
 
-// outcome is what came of one attempt.
+// outcome is the result of one attempt.
 type outcome int
 
 const (
 	noOutcome  outcome = iota
-	answered           // with less than 500
-	complained         // with 500 and more, or not at all: one API or webhook may be down, not the cluster
-	unreached          // no connection came about
+	answered           // with a status below 500
+	complained         // a status of 500 or above, or no response: one API or webhook may be down, but not the cluster
+	unreached          // no connection
 )
 
 const (
-	strikes  = 3 // times unreached in a row until it is unhealthy, unless a Probe says another number
+	strikes  = 3 // consecutive connection failures that make it unhealthy, unless the Probe sets another number
 	shortest = time.Second
 	longest  = 30 * time.Second
 	slots    = 6 // of a minute
 	slotTime = 10 * time.Second
 )
 
-// health follows the outcomes.
+// health is a circuit breaker. Outcomes change its state:
 //
 //	unknown -> healthy <-> degraded
 //	   \          |           |
 //	    +---------+-----------+--- 3 x unreached --> unhealthy -- 1 trial answered --> healthy
 //
-// While it is unhealthy everybody is answered at once, but for one trial at a
-// time, after 1 to 30 seconds. It locks no longer than it takes to count.
+// While the cluster is unhealthy, every request fails at once, except for one trial at a time, after 1 to 30 seconds.
+// health holds its lock only for counting.
 type health struct {
 	mu       sync.Mutex
 	state    State // "" is unknown
 	since    time.Time
 	last     error
-	failures int           // so many times unreached make it unhealthy; 0: strikes
-	recovers int           // so many trials answered make it healthy; 0: one
-	unmet    int           // times unreached in a row
-	met      int           // trials answered in a row
+	failures int           // connection failures that make it unhealthy; 0: strikes
+	recovers int           // successful trials that make it healthy; 0: one
+	unmet    int           // consecutive connection failures
+	met      int           // consecutive successful trials
 	outages  int           // how often it became unhealthy
-	used     time.Time     // when somebody last wanted to ask it
-	heard    time.Time     // when there last was an outcome
+	used     time.Time     // when a caller last wanted to send a request
+	heard    time.Time     // the time of the last outcome
 	pause    time.Duration // until the next trial
-	next     time.Time     // when it may be
+	next     time.Time     // the time of the next trial
 	trying   bool
 	counts   [slots]count
 	lastSlot int64
@@ -77,7 +76,7 @@ type health struct {
 
 type count struct{ good, bad int }
 
-// ask says whether to try the cluster; done ends a trial.
+// ask reports whether a request may be sent. The caller must call done after it, which ends a trial.
 func (h *health) ask(now time.Time) (done func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,7 +87,7 @@ func (h *health) ask(now time.Time) (done func(), ok bool) {
 	return h.trial(now)
 }
 
-// trial begins one, if it is time for it. The caller holds h.mu.
+// trial begins a trial if one is due. The caller must hold h.mu.
 func (h *health) trial(now time.Time) (done func(), ok bool) {
 	if h.trying || now.Before(h.next) {
 		return nil, false
@@ -101,7 +100,7 @@ func (h *health) trial(now time.Time) (done func(), ok bool) {
 	}, true
 }
 
-// hear counts an outcome.
+// hear records an outcome.
 func (h *health) hear(now time.Time, o outcome, err error) {
 	if o == noOutcome {
 		return
@@ -140,7 +139,7 @@ func (h *health) hear(now time.Time, o outcome, err error) {
 	}
 }
 
-// fall makes it unhealthy, or keeps it so for longer.
+// fall makes the cluster unhealthy, or extends the pause until the next trial.
 func (h *health) fall(now time.Time) {
 	h.pause = min(max(2*h.pause, shortest), longest)
 	h.next = now.Add(h.pause + rand.N(h.pause/4))
@@ -156,7 +155,7 @@ func (h *health) become(to State, now time.Time) {
 	}
 }
 
-// turn empties the slots that are older than a minute.
+// turn clears the slots that are older than a minute.
 func (h *health) turn(now time.Time) {
 	slot := now.Unix() / int64(slotTime/time.Second)
 	for i := max(h.lastSlot+1, slot-slots+1); i <= slot; i++ {
@@ -177,7 +176,7 @@ func (h *health) rate() (rate float64, all int) {
 	return float64(good) / float64(all), all
 }
 
-// err is why nobody is asked.
+// err returns why no request is sent.
 func (h *health) err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,7 +186,7 @@ func (h *health) err() error {
 	return fmt.Errorf("it does not answer: %w", h.last)
 }
 
-// Health returns how the cluster does.
+// Health returns the health of the cluster.
 func (c *Cluster) Health() Health {
 	h := &c.health
 	h.mu.Lock()

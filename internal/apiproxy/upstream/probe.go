@@ -12,23 +12,22 @@ import (
 	"time"
 )
 
-// A Probe says how a cluster is asked whether it is there. The zero value asks
-// nothing, and counts as 3 failures and 1 success.
+// Probe configures the health probe of a cluster. The zero value disables probing, with defaults of 3
+// failures and 1 success.
 type Probe struct {
 	Path      string
-	Interval  time.Duration // without any other outcome, after which it is asked
+	Interval  time.Duration // the time without any outcome after which a probe is sent
 	Timeout   time.Duration
-	Failures  int // in a row, until it is unhealthy; requests that reach nobody count, too
-	Successes int // in a row, until it is healthy again
+	Failures  int // consecutive ones that make it unhealthy; failed connections of requests also count
+	Successes int // consecutive ones that make it healthy again
 }
 
-// inUse is for how many intervals a cluster counts as used after a request.
-// Nobody asks for those that nobody uses: an adapter stands in every pod, and ten
-// thousand idle ones would keep an API server busy.
+// inUse is the number of intervals for which a cluster counts as used after a request. Unused clusters are
+// not probed: every pod has an adapter, and ten thousand idle ones would keep an API server busy.
 const inUse = 10
 
-// Due says whether it is time to [Cluster.Look]: the cluster is in use, and either
-// nothing was heard of it for an interval, or it is unhealthy and may be tried again.
+// Due reports whether it is time to call [Cluster.Look]. The cluster must be in use. In addition, there was
+// no outcome for an interval, or the cluster is unhealthy and a trial is due.
 func (c *Cluster) Due() bool {
 	if c.Probe.Path == "" || c.Probe.Interval <= 0 {
 		return false
@@ -45,8 +44,8 @@ func (c *Cluster) Due() bool {
 	return now.Sub(h.heard) >= c.Probe.Interval
 }
 
-// Look asks the cluster whether it is there. What is no answer, and one of 500 and
-// above, counts as a failure; that it does not let us ask is an answer.
+// Look probes the cluster. No response, or a status of 500 or above, counts as a failure. A refusal such as
+// 403 counts as a response.
 func (c *Cluster) Look(ctx context.Context) {
 	h := &c.health
 	h.mu.Lock()
@@ -58,10 +57,10 @@ func (c *Cluster) Look(ctx context.Context) {
 	defer done()
 	cred, err := c.credential()
 	if err != nil {
-		return // that is no failure of the cluster's, and each request says so
+		return // not a failure of the cluster; each request reports it
 	}
 	if c.identify(ctx, cred) != nil {
-		return // which was counted
+		return // compare has recorded the outcome
 	}
 	began := c.Now()
 	code, _, err := c.ask(ctx, cred, c.Probe.Path, "*/*", c.Probe.Timeout)
@@ -81,10 +80,10 @@ func (c *Cluster) Look(ctx context.Context) {
 	}
 }
 
-// maxAnswer bounds what is read of an answer to a question of our own.
+// maxAnswer limits how many bytes of a response to the adapter's own requests are read.
 const maxAnswer = 64 << 10
 
-// ask sends a GET of our own.
+// ask sends a GET request of the adapter itself.
 func (c *Cluster) ask(ctx context.Context, cred *credential, path, accept string, limit time.Duration) (code int, body []byte, _ error) {
 	if limit <= 0 {
 		limit = 5 * time.Second
@@ -106,25 +105,23 @@ func (c *Cluster) ask(ctx context.Context, cred *credential, path, accept string
 	return answer.StatusCode, body, nil
 }
 
-// identity is what is known of who answers at the cluster's address.
+// identity caches whether the expected cluster answers at the address.
 type identity struct {
 	mu     sync.Mutex
 	known  bool
-	outage int // until which it is known
+	outage int // known is valid until the number of outages changes
 
-	failed time.Time // when it could not be found out
-	err    error     // why
+	failed time.Time // when the last check failed
+	err    error     // why it failed
 }
 
-// againAfter is for how long nobody asks again who answers: those that waited
-// while it could not be found out are told the same.
+// againAfter is how long a failed check is not repeated. Requests that waited for it get the same error.
 const againAfter = time.Second
 
 const partialMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// identify makes sure, before the first request and after each outage, that the
-// cluster at the address is the one that is meant. Whoever may not ask that is
-// told so once in the log, and goes on.
+// identify checks that the expected cluster answers at the address, before the first request and after each
+// outage. If the pod may not read the UID, it logs a warning and accepts the cluster.
 func (c *Cluster) identify(ctx context.Context, cred *credential) error {
 	if c.UID == "" {
 		return nil
@@ -149,7 +146,7 @@ func (c *Cluster) identify(ctx context.Context, cred *credential) error {
 	return nil
 }
 
-// compare asks who answers.
+// compare reads the UID of the cluster and compares it.
 func (c *Cluster) compare(ctx context.Context, cred *credential) error {
 	code, body, err := c.ask(ctx, cred, "/api/v1/namespaces/kube-system", partialMetadata, 0)
 	var is struct {

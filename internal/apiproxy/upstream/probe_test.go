@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Section 9: after failures in a row a cluster is unhealthy, after successes in a
-// row it is not, as the document says.
+// TestThresholds checks section 9: consecutive failures make a cluster unhealthy, and consecutive successes
+// make it healthy, with the numbers of the configuration.
 func TestThresholds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{since: time.Now(), failures: 2, recovers: 3}
@@ -55,8 +55,8 @@ func TestThresholds(t *testing.T) {
 	})
 }
 
-// A cluster is asked when it is in use and nothing was heard of it, or when it is
-// unhealthy; those that nobody uses are left alone.
+// TestDue checks that a cluster is probed if it is in use and had no outcome, or if it is unhealthy. Unused
+// clusters are not probed.
 func TestDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := see(t, t.TempDir(), Limits{}, "east.example:6443")
@@ -107,8 +107,8 @@ func TestDue(t *testing.T) {
 	})
 }
 
-// A question counts like a request, but that 500 and silence are failures: it is
-// about the cluster itself.
+// TestLook checks that a probe counts like a request, except that a status of 500 or no response is a
+// failure, because a probe concerns the cluster itself.
 func TestLook(t *testing.T) {
 	var code, got atomic.Int64
 	c, dir := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -174,8 +174,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// ADP-18: another cluster behind the address gets no request, at first and after an
-// outage; where it cannot be checked the log says so.
+// ADP-18: another cluster at the address gets no requests, at the start and after an outage. If the check is
+// not possible, the log has a warning.
 func TestIdentity(t *testing.T) {
 	const path = "/api/v1/namespaces/kube-system"
 	var uid, code atomic.Value
@@ -257,7 +257,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Section 9: one server of several that is down is asked last, and the cluster is degraded.
+// TestOneServerDown checks section 9: of several servers, one that is down is tried last, and the cluster is
+// degraded.
 func TestOneServerDown(t *testing.T) {
 	live, dir := serve(t, func(w http.ResponseWriter, _ *http.Request) {}, Limits{})
 	gone, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,7 +1,5 @@
-// Package upstream is one cluster as its adapter sees it: the addresses of its
-// API server, the credential for it, and whether it answers. It keeps law 7: a
-// request leaves with the credential of this cluster, as its files are at that
-// moment, or it does not leave.
+// Package upstream is the client of one cluster: the addresses of its API server, its credential and its
+// health. It keeps law 7: a request is sent with the current credential of this cluster, or it is not sent.
 package upstream
 
 import (
@@ -22,54 +20,51 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A Config says where a cluster is. Fields without a remark are required.
+// Config configures a Cluster. Fields without a remark are required.
 type Config struct {
 	Name    string
-	Servers []string // host:port of each API server of this one cluster
-	// ServerName is optional: the name in the server's certificate, when it is
-	// not the host in Servers.
+	Servers []string // host:port of each API server of the cluster
+	// ServerName is optional. It is the name in the server's certificate, if that is not the host in Servers.
 	ServerName string
-	CAFile     string // PEM of who vouches for the server; the system's authorities are never asked
-	// TokenFile, or CertFile and KeyFile, hold the credential. Their files are
-	// read again when they change.
+	CAFile     string // PEM of the server's CA; system CAs are never used
+	// TokenFile, or CertFile and KeyFile, hold the credential. They are read again when they change.
 	TokenFile, CertFile, KeyFile string
-	// Folder, instead of all those, is a mounted Secret: Read understands its
-	// files, by their names.
+	// Folder is a mounted Secret and replaces all those files. Read interprets its files, given by name.
 	Folder string
 	Read   func(files map[string][]byte) (Material, error)
-	// Vet, optional, refuses a token before it is used.
+	// Vet is optional and can refuse a token before it is used.
 	Vet func(token []byte) error
-	// Reaches, optional, refuses an address that a name in Servers leads to.
+	// Reaches is optional and can refuse an address that a name in Servers resolves to.
 	Reaches func(netip.Addr) error
-	Limits  Limits // the zero value limits nothing
-	// Probe, optional, says how the cluster is asked whether it is there.
+	Limits  Limits // zero: no limits
+	// Probe is optional and configures the health probe.
 	Probe Probe
-	// UID, optional, is that of the cluster's namespace kube-system: another
-	// cluster behind the address gets no request.
+	// UID is optional. It is the UID of the cluster's namespace kube-system. If another cluster answers at
+	// the address, it receives no requests.
 	UID string
-	// Dial, optional, is told of connections: it wraps how they are made.
+	// Dial is optional and wraps the dialler, to observe connections.
 	Dial func(Dialer) Dialer
-	// Probed, optional, is told how long a question of [Cluster.Look] took.
+	// Probed is optional and receives the duration of each probe of [Cluster.Look].
 	Probed func(time.Duration)
 	Log    *slog.Logger
 	Now    func() time.Time
 }
 
-// Material is what a mounted Secret holds for a cluster: who vouches for it, and
-// either a token or a certificate with its key. All but Token are PEM.
+// Material is the content of a cluster's mounted Secret: the CA, and either a token or a certificate with its
+// key. All but Token are PEM.
 type Material struct{ CA, Token, Cert, Key []byte }
 
-// Limits bound what one adapter asks of a cluster. 0 is no limit.
+// Limits limit the requests of one adapter to a cluster. 0 means no limit.
 type Limits struct {
-	QPS      float64 // requests a second
-	Burst    int     // at once, above QPS
-	InFlight int     // at a time, streams included
+	QPS      float64 // requests per second
+	Burst    int     // size of the token bucket; at least 1
+	InFlight int     // concurrent requests, including streams
 }
 
-// A Dialer makes connections, as [net/http.Transport.DialContext] does.
+// Dialer opens connections, as [net/http.Transport.DialContext] does.
 type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// A Cluster sends requests to one cluster. It may be used by several goroutines.
+// Cluster sends requests to one cluster. It is safe for concurrent use.
 type Cluster struct {
 	Config
 	endpoints []*endpoint
@@ -82,8 +77,8 @@ type Cluster struct {
 	sealed  atomic.Pointer[credential]
 }
 
-// New returns a Cluster. It reads no file and dials nobody. It panics when a
-// required field is missing, which is a mistake of the program.
+// New returns a Cluster. It reads no files and opens no connections. It panics if a required field is
+// missing, which is a programming error.
 func New(c Config) *Cluster {
 	files := c.CAFile != "" && (c.TokenFile == "") != (c.CertFile == "") && (c.CertFile == "") == (c.KeyFile == "")
 	if c.Name == "" || len(c.Servers) == 0 || c.Log == nil || c.Now == nil || files == (c.Folder != "") || (c.Folder == "") != (c.Read == nil) {
@@ -99,61 +94,61 @@ func New(c Config) *Cluster {
 	return u
 }
 
-// A Way is how a request travels.
+// Way is the transport of a request.
 type Way int
 
 const (
-	// Plain is HTTP/2 where the server speaks it.
+	// Plain uses HTTP/2 if the server supports it.
 	Plain Way = iota
-	// Upgrade is HTTP/1.1 on a connection of the request's own: HTTP/2 has no
-	// Upgrade header, and a connection whose upgrade failed is used for nothing else.
+	// Upgrade uses HTTP/1.1 on a separate connection. HTTP/2 has no Upgrade header, and a connection must not
+	// be reused after a failed upgrade.
 	Upgrade
 )
 
-// An Ask is a request to be sent. Its path, query, method, body and header are
-// sent as they are; its host and credential are the cluster's.
+// Ask is a request to send. Path, query, method, body and header are sent unchanged. Host and credential are
+// those of the cluster.
 type Ask struct {
 	*http.Request
 	Way Way
-	// Read says that the request may be sent once more when it got no answer.
+	// Read allows one retry if there was no response.
 	Read bool
-	// Others says that an answer may be somebody else's than the API server's, as
-	// that of a proxied service is: its 401 is not about our credential.
+	// Others means that the response may come from another server than the API server, such as a proxied
+	// service. A 401 then does not concern the adapter's credential.
 	Others bool
 }
 
-// An Answer is the cluster's response. It must be closed.
+// Answer is the response of a cluster. The caller must close it.
 type Answer struct {
 	*http.Response
 	done func()
 }
 
-// Close ends the response.
+// Close closes the response.
 func (a *Answer) Close() error {
 	err := a.Body.Close()
 	a.done()
 	return err
 }
 
-// A Failure is why there is no answer.
+// Failure is the error if there is no response.
 type Failure struct {
 	Reason Reason
-	// Sent says that the cluster may have got the request, and done what it asks.
+	// Sent means that the cluster may have received and executed the request.
 	Sent bool
 	Err  error
 }
 
-// A Reason of a failure; the set is closed, for metrics.
+// Reason is the reason of a failure. The set is closed, because metrics use it as a label.
 type Reason string
 
 // The reasons.
 const (
-	Unhealthy  Reason = "unhealthy"  // it did not answer before, and nobody asked now
-	Limited    Reason = "limit"      // more than this adapter may ask
-	Credential Reason = "credential" // no credential, or one that the cluster refuses
+	Unhealthy  Reason = "unhealthy"  // the cluster did not respond earlier, so the request was not sent
+	Limited    Reason = "limit"      // the adapter's limit is reached
+	Credential Reason = "credential" // no credential, or the cluster refuses it
 	Connect    Reason = "connect"
 	Timeout    Reason = "timeout"
-	Reset      Reason = "reset" // the connection ended without an answer
+	Reset      Reason = "reset" // the connection ended without a response
 )
 
 // Error implements error.
@@ -162,12 +157,11 @@ func (f *Failure) Error() string { return f.Err.Error() }
 // Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Do sends a request and returns its answer, or a *[Failure]. Redirects are
-// answers: they are never followed.
+// Do sends a request and returns the response, or a *[Failure]. It returns redirects as responses and never
+// follows them.
 //
-// It sends more than once only what surely was not received (no connection came
-// about), what only reads, and what the cluster refused for a credential that has
-// been replaced since.
+// Do retries in three cases only. No connection was made, so the cluster did not receive the request. The
+// request is read-only. Or the cluster refused a credential that has been replaced since.
 func (c *Cluster) Do(ask Ask) (*Answer, error) {
 	if n := c.inFlight.Add(1); c.Limits.InFlight > 0 && n > int64(c.Limits.InFlight) || c.bucket != nil && !c.bucket.AllowN(c.Now(), 1) {
 		c.inFlight.Add(-1)
@@ -181,7 +175,7 @@ func (c *Cluster) Do(ask Ask) (*Answer, error) {
 	return answer, nil
 }
 
-// try is Do within the limits.
+// try implements Do within the limits.
 func (c *Cluster) try(ask Ask) (*Answer, error) {
 	cred, err := c.credential()
 	if err != nil {
@@ -196,7 +190,7 @@ func (c *Cluster) try(ask Ask) (*Answer, error) {
 		return nil, err
 	}
 	replayable := ask.Body == nil || ask.Body == http.NoBody || ask.GetBody != nil
-	var tried []*endpoint // that could not be reached
+	var tried []*endpoint // endpoints with failed connections
 	readAgain, askedAgain := ask.Read && replayable, false
 	for {
 		to := c.pick(tried)
@@ -233,7 +227,7 @@ func (c *Cluster) try(ask Ask) (*Answer, error) {
 	}
 }
 
-// verdict is what an attempt says about the cluster.
+// verdict converts the result of an attempt to an outcome.
 func verdict(ctx context.Context, res *Answer, sent bool, err error) outcome {
 	switch {
 	case err == nil && res.StatusCode < http.StatusInternalServerError:
@@ -241,15 +235,14 @@ func verdict(ctx context.Context, res *Answer, sent bool, err error) outcome {
 	case err == nil:
 		return complained
 	case context.Cause(ctx) == context.Canceled:
-		return noOutcome // the client went away, and nobody who waited lost patience
+		return noOutcome // the client disconnected, which is not the cluster's failure
 	case sent:
 		return complained
 	}
 	return unreached
 }
 
-// send is one attempt. sent says that a connection was there: from then on
-// nobody knows what of the request arrived.
+// send makes one attempt. sent reports that there was a connection, after which the request may have arrived.
 func (c *Cluster) send(ask Ask, cred *credential, to *endpoint) (_ *Answer, sent bool, _ error) {
 	var connected atomic.Bool
 	ctx := httptrace.WithClientTrace(ask.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
@@ -286,9 +279,8 @@ func (c *Cluster) send(ask Ask, cred *credential, to *endpoint) (_ *Answer, sent
 	return &Answer{Response: res, done: func() { to.inFlight.Add(-1) }}, true, nil
 }
 
-// Replayable lets a small body be sent again: it is read as a whole first. It
-// may be sent again after a refused credential, or by HTTP/2 after a server that
-// is about to stop has said that it did not look at the request.
+// Replayable reads a small body completely, so that it can be sent again. A retry follows a refused
+// credential. HTTP/2 also retries if a server that shuts down reports that it did not process the request.
 func Replayable(r *http.Request) error {
 	if r.Body == nil || r.ContentLength <= 0 || r.ContentLength > replayed {
 		return nil
@@ -301,5 +293,5 @@ func Replayable(r *http.Request) error {
 	return nil
 }
 
-// replayed is the longest body that is kept until it was answered.
+// replayed is the largest body in bytes that is kept for a retry.
 const replayed = 64 << 10

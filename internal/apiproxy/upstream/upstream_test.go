@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// serve starts a cluster, and returns it as an adapter sees it. Its files lie in dir.
+// serve starts a cluster and returns its client. The credential files are in dir.
 func serve(t *testing.T, h http.HandlerFunc, limits Limits) (c *Cluster, dir string) {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
@@ -79,15 +79,15 @@ func reason(err error) (Reason, bool) {
 	return f.Reason, f.Sent
 }
 
-// After a 401 the files are read again, and the request is sent once more when
-// they hold another credential and its body is still there.
+// TestARefusedCredentialIsReadAgain checks that the files are read again after a 401. The request is sent
+// once more if they hold another credential and the body is still available.
 func TestARefusedCredentialIsReadAgain(t *testing.T) {
 	var got atomic.Int64
 	var dir string
 	c, dir := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got.Add(1)
 		if r.Header.Get("Authorization") != "Bearer two" {
-			put(t, dir, "token", "two\n") // as the kubelet does, after we looked
+			put(t, dir, "token", "two\n") // as the kubelet does, after the adapter read the file
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -126,8 +126,8 @@ func TestARefusedCredentialIsReadAgain(t *testing.T) {
 	}
 }
 
-// A credential that stays refused is a failure of ours; what a proxied service
-// says is not about ours.
+// TestACredentialThatStaysRefused checks that a refused credential is a failure, except for the 401 of a
+// proxied service.
 func TestACredentialThatStaysRefused(t *testing.T) {
 	var got atomic.Int64
 	c, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -150,8 +150,8 @@ func TestACredentialThatStaysRefused(t *testing.T) {
 	}
 }
 
-// What could not be reached is asked at the next address; what hung up is asked
-// again only if it reads.
+// TestWhatIsSentAgain checks the retries: the next address if there was no connection, and after a lost
+// connection only if the request is read-only.
 func TestWhatIsSentAgain(t *testing.T) {
 	var got atomic.Int64
 	c, dir := serve(t, func(http.ResponseWriter, *http.Request) {
@@ -182,8 +182,8 @@ func TestWhatIsSentAgain(t *testing.T) {
 	}
 }
 
-// A deadline of the request is a failure of its own kind, and says whether the
-// cluster may have got it.
+// TestADeadline checks that the deadline of a request is a failure with its own reason, and reports whether
+// the cluster may have received the request.
 func TestADeadline(t *testing.T) {
 	c, _ := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Limits{})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -196,7 +196,8 @@ func TestADeadline(t *testing.T) {
 	}
 }
 
-// Limits are refusals before anything is sent, and an answer that is closed makes room.
+// TestLimits checks that a request beyond a limit is refused before it is sent, and that closing a response
+// frees its slot.
 func TestLimits(t *testing.T) {
 	c, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }, Limits{InFlight: 2})
 	var open []*Answer
@@ -212,7 +213,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%v: %v", why, err)
 	}
 	open[0].Close()
-	open[0].Close() // twice makes no more room
+	open[0].Close() // closing twice frees only one slot
 	a, err := c.Do(ask(t, "GET", ""))
 	if err != nil {
 		t.Fatal(err)
@@ -238,8 +239,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The state follows the outcomes; an unhealthy cluster is tried by one request at
-// a time, after a pause that grows.
+// TestHealth checks the states, and that an unhealthy cluster gets one trial at a time, after a growing
+// pause.
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{since: time.Now()}
@@ -309,7 +310,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// Law 8: what holds a token does not print it.
+// Law 8: a value that holds a token does not print it.
 func TestSecretsDoNotPrint(t *testing.T) {
 	c, dir := serve(t, func(w http.ResponseWriter, _ *http.Request) {}, Limits{})
 	put(t, dir, "token", "canary-token")

@@ -1,6 +1,6 @@
-// Package injectkube keeps the certificates of the injection webhook, and makes
-// the API server trust them, without a moment in which it does not. It keeps law
-// 9: where a rotation stands is in a Secret, so another leader goes on with it.
+// Package injectkube manages the certificates of the injection webhook. It makes the API server trust them,
+// without a gap during a rotation. It keeps law 9: the state of a rotation is in a Secret, so that another
+// leader can continue it.
 package injectkube
 
 import (
@@ -29,34 +29,33 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Certificates are what one replica of the webhook serves with. Fields without a
-// remark are required.
+// Certificates manages the serving certificate of one webhook replica. Fields without a remark are required.
 type Certificates struct {
 	Config    *rest.Config
 	Namespace string   // of the Secret and the Lease
-	Secret    string   // which the manifests make, empty
-	Lease     string   // says which replica rotates
-	Webhook   string   // the MutatingWebhookConfiguration, and the ValidatingWebhookConfiguration if there is one
+	Secret    string   // the manifests create it empty
+	Lease     string   // elects the replica that rotates
+	Webhook   string   // name of the MutatingWebhookConfiguration, and of the optional ValidatingWebhookConfiguration
 	Identity  string   // of this replica
-	Names     []string // by which the API server calls: DNS names and addresses
+	Names     []string // DNS names and addresses at which the API server calls the webhook
 	Log       *slog.Logger
 	Now       func() time.Time
 
-	// External: another program, such as cert-manager, keeps the Secret and what
-	// the API server trusts. Lease, Webhook and Names are not needed then.
+	// External means that another program, such as cert-manager, manages the Secret and the CA bundle. Lease,
+	// Webhook and Names are not needed then.
 	External bool
 
-	Life    time.Duration // of a certificate; it is renewed at two thirds
-	Publish time.Duration // from a bundle that was read back to its first use
-	Keep    time.Duration // of the old authority in the bundle
-	Poll    time.Duration // how often the Secret is read
+	Life    time.Duration // of a certificate; renewal is at two thirds
+	Publish time.Duration // from publishing a CA bundle to using its certificate
+	Keep    time.Duration // how long the old CA stays in the bundle
+	Poll    time.Duration // the interval between reads of the Secret
 
 	client  *kubernetes.Clientset
 	current atomic.Pointer[served]
-	nudge   chan struct{} // to read the Secret now
+	nudge   chan struct{} // triggers a read of the Secret
 }
 
-// The product's times. Tests have others.
+// Production values. Tests use others.
 const (
 	Life    = 90 * 24 * time.Hour
 	Publish = time.Minute
@@ -64,22 +63,22 @@ const (
 	Poll    = 10 * time.Second
 )
 
-// served is what was last read.
+// served is the certificate that was read last.
 type served struct {
 	certificate *tls.Certificate
 	read        time.Time
 }
 
-// blind is how long the Secret may be out of sight: less than Keep, so that who
-// does not see a new leaf is not asked any more when the old authority goes.
+// blind is how long reads of the Secret may fail before the replica is not ready. It is less than Keep: a
+// replica that has missed a new certificate gets no requests when the old CA is removed.
 const blind = 12 // times Poll
 
-// look is how often the leader looks at all of it, in times Poll.
+// look is the interval between full checks by the leader, in multiples of Poll.
 const look = 6
 
 const requestTime = 20 * time.Second
 
-// GetCertificate is for [tls.Config].
+// GetCertificate implements the callback of [tls.Config].
 func (c *Certificates) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s := c.current.Load()
 	if s == nil {
@@ -88,7 +87,7 @@ func (c *Certificates) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, e
 	return s.certificate, nil
 }
 
-// Ready says why this replica must not be asked, for a readiness check.
+// Ready returns the reason why this replica must not get requests. It is a readiness check.
 func (c *Certificates) Ready(context.Context) error {
 	s := c.current.Load()
 	now := c.Now()
@@ -103,7 +102,7 @@ func (c *Certificates) Ready(context.Context) error {
 	return nil
 }
 
-// Run reads the Secret, and rotates while it is this replica's turn, until ctx ends.
+// Run reads the Secret until ctx ends, and rotates the certificates while this replica is the leader.
 func (c *Certificates) Run(ctx context.Context) error {
 	if c.Config == nil || c.Namespace == "" || c.Secret == "" || c.Log == nil || c.Now == nil || c.Poll <= 0 ||
 		!c.External && (c.Lease == "" || c.Webhook == "" || c.Identity == "" || len(c.Names) == 0 || c.Life <= 0 || c.Publish <= 0 || c.Keep <= 0) {
@@ -126,7 +125,7 @@ func (c *Certificates) Run(ctx context.Context) error {
 	return <-rotated
 }
 
-// follow reads the Secret again and again.
+// follow reads the Secret periodically.
 func (c *Certificates) follow(ctx context.Context) {
 	tick := time.NewTicker(c.Poll)
 	defer tick.Stop()
@@ -159,7 +158,7 @@ func (c *Certificates) secret(ctx context.Context) (*corev1.Secret, error) {
 	return s, nil
 }
 
-// read takes up the certificate of the Secret.
+// read loads the certificate from the Secret.
 func (c *Certificates) read(ctx context.Context) error {
 	secret, err := c.secret(ctx)
 	if err != nil {
@@ -176,14 +175,14 @@ func (c *Certificates) read(ctx context.Context) error {
 		if len(secret.Data[certificateKey]) == 0 {
 			return fmt.Errorf("the Secret %s has no certificate yet", c.Secret)
 		}
-		return fmt.Errorf("the Secret %s: %w", c.Secret, err) // what is served stays
+		return fmt.Errorf("the Secret %s: %w", c.Secret, err) // keep serving the previous certificate
 	}
 	c.current.Store(&served{&certificate, now})
 	c.Log.Info("the webhook has a certificate", "until", certificate.Leaf.NotAfter, "serial", certificate.Leaf.SerialNumber.Text(16))
 	return nil
 }
 
-// leafOf is the first certificate in PEM, in DER.
+// leafOf returns the DER of the first certificate in PEM text.
 func leafOf(text []byte) []byte {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -192,12 +191,12 @@ func leafOf(text []byte) []byte {
 	return block.Bytes
 }
 
-// elect rotates while this replica holds the Lease.
+// elect rotates the certificates while this replica holds the Lease.
 func (c *Certificates) elect(ctx context.Context) error {
 	return lead(ctx, c.client, c.Namespace, c.Lease, c.Identity, c.rotate)
 }
 
-// lead does something while this replica holds a Lease, until ctx ends.
+// lead calls do each time this replica acquires a Lease, until ctx ends.
 func lead(ctx context.Context, client *kubernetes.Clientset, namespace, lease, identity string, do func(context.Context)) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: lease}, Client: client.CoordinationV1(),
@@ -223,7 +222,7 @@ func lead(ctx context.Context, client *kubernetes.Clientset, namespace, lease, i
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			elector.Run(ctx) // until it is lost; then another goes on
+			elector.Run(ctx) // returns when the Lease is lost
 		}
 	}()
 	for {
@@ -236,8 +235,7 @@ func lead(ctx context.Context, client *kubernetes.Clientset, namespace, lease, i
 	}
 }
 
-// rotate does what is due, at the time it is due, and whenever somebody touches
-// the webhook's configuration.
+// rotate performs each step when it is due, and checks again whenever the webhook configuration changes.
 func (c *Certificates) rotate(ctx context.Context) {
 	c.Log.Info("this replica keeps the webhook's certificates", "lease", c.Lease)
 	touched := make(chan struct{}, 1)
@@ -258,12 +256,12 @@ func (c *Certificates) rotate(ctx context.Context) {
 			}
 		}
 		said = says
-		wait := min(max(wake.Sub(c.Now()), time.Millisecond), look*c.Poll) // a clock may be set, and a Secret written
-		_ = retry.SleepOrWake(ctx, wait, touched)                          // the loop looks at ctx itself
+		wait := min(max(wake.Sub(c.Now()), time.Millisecond), look*c.Poll) // the clock or the Secret may change meanwhile
+		_ = retry.SleepOrWake(ctx, wait, touched)                          // the loop checks ctx
 	}
 }
 
-// once makes the API server trust what the Secret says, then goes one step on.
+// once publishes the CA bundle of the stored stage, then performs the next step.
 func (c *Certificates) once(ctx context.Context) (wake time.Time, err error) {
 	secret, err := c.secret(ctx)
 	if err != nil {
@@ -298,7 +296,7 @@ func (c *Certificates) once(ctx context.Context) (wake time.Time, err error) {
 	case c.nudge <- struct{}{}:
 	default:
 	}
-	return now, nil // the bundle of the new stage comes first
+	return now, nil // the next call publishes the bundle of the new stage
 }
 
 func same(a, b map[string][]byte) bool {
@@ -313,8 +311,8 @@ func same(a, b map[string][]byte) bool {
 	return true
 }
 
-// publish puts the bundle into each entry of the webhook's configurations, and
-// returns when the API server says that it is there.
+// publish writes the bundle into every webhook of the configurations. It returns once it has read the bundle
+// back from the API server.
 func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -336,7 +334,7 @@ func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 	err = c.trust(bundle, func() (patches []entry, err error) {
 		config, err := validating.Get(ctx, c.Webhook, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, nil // an installation may leave it out
+			return nil, nil // the ValidatingWebhookConfiguration is optional
 		}
 		for _, w := range config.Webhooks {
 			patches = append(patches, entry{w.Name, w.ClientConfig.CABundle})
@@ -352,13 +350,13 @@ func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 	return nil
 }
 
-// An entry is one of a webhook's configuration.
+// entry is one webhook of a configuration.
 type entry struct {
 	name   string
 	bundle []byte
 }
 
-// trust patches until each entry that is read has the bundle.
+// trust patches the entries until it reads back the bundle in each.
 func (c *Certificates) trust(bundle []byte, read func() ([]entry, error), write func(patch []byte) error) error {
 	type op struct {
 		Op    string `json:"op"`
@@ -373,8 +371,8 @@ func (c *Certificates) trust(bundle []byte, read func() ([]entry, error), write 
 		var patch []op
 		for i, e := range entries {
 			if !bytes.Equal(e.bundle, bundle) {
-				// add, as replace would fail where there is none; test, as others may
-				// have put the entries in another order meanwhile.
+				// add, because replace fails if there is no bundle; test, because the order of the entries
+				// may have changed
 				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), e.name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
 			}
 		}
@@ -393,7 +391,7 @@ func (c *Certificates) trust(bundle []byte, read func() ([]entry, error), write 
 	return errors.New("somebody else writes it too")
 }
 
-// watch says when the webhook's configuration changes.
+// watch notifies touched when the webhook configuration changes.
 func (c *Certificates) watch(ctx context.Context, touched chan<- struct{}) {
 	for ctx.Err() == nil {
 		w, err := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Watch(ctx, metav1.ListOptions{
@@ -410,6 +408,6 @@ func (c *Certificates) watch(ctx context.Context, touched chan<- struct{}) {
 			}
 			w.Stop()
 		}
-		_ = retry.Sleep(ctx, time.Second) // the loop looks at ctx itself
+		_ = retry.Sleep(ctx, time.Second) // the loop checks ctx
 	}
 }

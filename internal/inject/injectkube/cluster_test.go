@@ -27,12 +27,12 @@ import (
 
 const (
 	systems = "tailplane-system"
-	long    = 120 * time.Second // for what takes a second on an idle machine
+	long    = 120 * time.Second // for steps that take a second on an idle machine
 	image   = "registry.invalid/mca@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 )
 
-// A place is a cluster with the manifests of the webhook, which asks at an
-// address of this machine instead of a Service.
+// place is a cluster with the manifests of the webhook. Its API server calls the webhook at an address of
+// this machine instead of a Service.
 type place struct {
 	*kubetest.Cluster
 	t     *testing.T
@@ -48,10 +48,10 @@ func newPlace(t *testing.T, address string) *place {
 	return p
 }
 
-// service is how the webhook's configuration says where to ask.
+// service matches the reference to the Service in the webhook configuration.
 var service = regexp.MustCompile(`service: \{name: tailplane-inject, namespace: tailplane-system, path: (/[a-z-]+), port: 443\}`)
 
-// manifests applies what an installation has.
+// manifests applies the manifests of an installation.
 func (p *place) manifests(address string, names ...string) {
 	p.t.Helper()
 	for _, name := range names {
@@ -74,7 +74,7 @@ func (p *place) apply(text string) {
 	}
 }
 
-// listen takes a port of this machine.
+// listen binds a port of this machine.
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -91,14 +91,14 @@ func options() inject.Options {
 	return inject.Options{Sidecar: s, Version: "v1.2.3", Kubernetes: inject.KubeVersion{Major: 1, Minor: 37}}
 }
 
-// A replica is one process of the webhook, but for the process.
+// replica is one replica of the webhook, within the test process.
 type replica struct {
 	*Certificates
 	end   func()
 	ended chan error
 }
 
-// replica starts one with exactly the rights of its account.
+// replica starts a replica with exactly the rights of its ServiceAccount.
 func (p *place) replica(ln net.Listener, change func(*Certificates)) *replica {
 	p.t.Helper()
 	path, err := p.ServiceAccountKubeconfig(p.t.Context(), systems, "tailplane-inject", p.t.TempDir())
@@ -152,7 +152,7 @@ func (p *place) replica(ln net.Listener, change func(*Certificates)) *replica {
 	return r
 }
 
-// until waits for what check says is so; the error says what is not.
+// until waits until check returns nil. The error describes what is missing.
 func (p *place) until(check func() error) {
 	p.t.Helper()
 	deadline := time.Now().Add(long)
@@ -164,11 +164,11 @@ func (p *place) until(check func() error) {
 		if time.Now().After(deadline) {
 			p.t.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond) // between two looks at a real server
+		time.Sleep(50 * time.Millisecond) // between two checks of a real server
 	}
 }
 
-// pod creates a pod of a manifest and returns it as it was admitted.
+// pod creates a pod from a manifest and returns it as admitted.
 func (p *place) pod(ns, text string) (*corev1.Pod, error) {
 	p.t.Helper()
 	b, err := k8syaml.YAMLToJSON([]byte(text))
@@ -185,7 +185,7 @@ func (p *place) pod(ns, text string) (*corev1.Pod, error) {
 	return p.admin.CoreV1().Pods(ns).Create(p.t.Context(), &pod, metav1.CreateOptions{})
 }
 
-// answering waits until the API server gets answers from the webhook.
+// answering waits until the webhook answers the API server.
 func (p *place) answering() {
 	p.t.Helper()
 	ns := p.Namespace(p.t)
@@ -200,7 +200,7 @@ metadata: {labels: {mca.tailplane.dev/inject: "true"}}
 spec: {containers: [{name: application, image: app}]}
 `
 
-// namespace makes one with these labels.
+// namespace creates a namespace with these labels.
 func (p *place) namespace(labels map[string]string) string {
 	p.t.Helper()
 	name := p.Namespace(p.t)
@@ -220,7 +220,7 @@ func (p *place) namespace(labels map[string]string) string {
 	return name
 }
 
-// injected says what of the adapter a pod lacks, or nil.
+// injected returns an error that describes what a pod lacks of the adapter, or nil.
 func injected(pod *corev1.Pod) error {
 	if len(pod.Spec.InitContainers) == 0 || pod.Spec.InitContainers[0].Name != "mca" || pod.Spec.InitContainers[0].Image != image ||
 		pod.Spec.InitContainers[0].RestartPolicy == nil || *pod.Spec.InitContainers[0].RestartPolicy != corev1.ContainerRestartPolicyAlways {

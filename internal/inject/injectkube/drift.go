@@ -13,24 +13,24 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// An Outdated is a pod whose adapter is not the one that would be injected today.
+// Outdated is a pod whose adapter differs from the one that injection would add now.
 type Outdated struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	Owner     string `json:"owner,omitempty"` // what made it, such as ReplicaSet/web-5d9c
+	Owner     string `json:"owner,omitempty"` // its controller, such as ReplicaSet/web-5d9c
 	Version   string `json:"version"`         // of the program that injected it
 }
 
-// A Drift is how the pods of a cluster compare with today's injection.
+// Drift compares the pods of a cluster with the current injection.
 type Drift struct {
 	Injected int        `json:"injected"` // pods with an adapter
 	Outdated []Outdated `json:"outdated"`
 }
 
-// page bounds the memory of one answer.
+// page limits the memory of one list response.
 const page = 500
 
-// Compare looks at the metadata of all pods; of their specs it sees nothing.
+// Compare lists the metadata of all pods and finds the outdated ones. It does not read pod specs.
 func Compare(ctx context.Context, config *rest.Config, o inject.Options) (Drift, error) {
 	client, err := metadata.NewForConfig(kube.Unthrottled(config))
 	if err != nil {
@@ -40,7 +40,7 @@ func Compare(ctx context.Context, config *rest.Config, o inject.Options) (Drift,
 	for next := ""; ; {
 		list, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).List(ctx, metav1.ListOptions{Limit: page, Continue: next})
 		if err != nil {
-			return Drift{}, fmt.Errorf("list pods: %w", err) // part of them would look like all
+			return Drift{}, fmt.Errorf("list pods: %w", err) // a partial result would look complete
 		}
 		for _, pod := range list.Items {
 			version, current, ok := inject.Current(pod.Annotations, o)

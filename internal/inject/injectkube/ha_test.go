@@ -22,8 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A balancer is what a Service is: it connects to one of the replicas that are
-// on its list.
+// balancer replaces a Service: it connects to one of the replicas on its list.
 type balancer struct {
 	mu   sync.Mutex
 	list []string
@@ -62,8 +61,8 @@ func (b *balancer) serve(ln net.Listener) {
 	}
 }
 
-// ADP-29: IN-08, acceptance 29: while the authority rotates, the chart is applied again
-// and two replicas are replaced in turn, no admission fails.
+// ADP-29: IN-08, acceptance 29: no admission fails while the CA rotates, the chart is applied again, and two
+// replicas are replaced one after the other.
 func TestRotationOnAPIServer(t *testing.T) {
 	front := listen(t)
 	p := newPlace(t, front.Addr().String())
@@ -75,7 +74,7 @@ func TestRotationOnAPIServer(t *testing.T) {
 	b.set(first.Addr().String(), second.Addr().String())
 	go b.serve(front)
 	one, two := p.replica(first, quick), p.replica(second, quick)
-	for _, r := range []*replica{one, two} { // before that, nobody is on the list of a Service
+	for _, r := range []*replica{one, two} { // a Service lists a replica only once it is ready
 		p.until(func() error { return r.Ready(t.Context()) })
 	}
 	p.answering()
@@ -115,15 +114,15 @@ func TestRotationOnAPIServer(t *testing.T) {
 			}
 		})
 	}
-	// Beside the API server, whose connections last: each new connection must be
-	// good by the bundle that it has at that moment.
+	// The connections of the API server are long-lived. In addition, each new connection must be valid with
+	// the CA bundle of that moment.
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			if err := p.trusts(ctx, front.Addr().String()); err != nil && ctx.Err() == nil {
 				failed.Add(1)
 				said.Store(err.Error(), true)
 			}
-			time.Sleep(50 * time.Millisecond) // between two looks
+			time.Sleep(50 * time.Millisecond) // between two checks
 		}
 	})
 
@@ -138,7 +137,7 @@ func TestRotationOnAPIServer(t *testing.T) {
 
 	rotate := func() {
 		was := secret()
-		// As if time had passed: what follows is decided by what is stored.
+		// Pretend that time has passed: the stored state decides the next steps.
 		one.hasten(t, p)
 		p.until(func() error {
 			d := secret()
@@ -152,10 +151,9 @@ func TestRotationOnAPIServer(t *testing.T) {
 	if bytes.Equal(old, secret()[certificateKey]) {
 		t.Error("the same certificate")
 	}
-	// The chart is applied again: what it does not say stays, and what somebody
-	// wrote is put right.
+	// The chart is applied again. Fields that it does not set stay, and overwritten ones are corrected.
 	p.manifests(front.Addr().String(), "webhook")
-	// Replaced in turn: off the list, then ended; and another on the list.
+	// Replace a replica: remove it from the list, stop it, and add another to the list.
 	b.set(second.Addr().String())
 	third := listen(t)
 	three := p.replica(third, quick)
@@ -182,8 +180,8 @@ func TestRotationOnAPIServer(t *testing.T) {
 	}
 }
 
-// hasten makes the rotation due: it writes into the Secret that the next
-// certificate is there, as a leader does at two thirds.
+// hasten makes the rotation due. It writes the next certificate into the Secret, as a leader does at two
+// thirds of the life.
 func (r *replica) hasten(t *testing.T, p *place) {
 	t.Helper()
 	p.until(func() error {
@@ -201,7 +199,7 @@ func (r *replica) hasten(t *testing.T, p *place) {
 	})
 }
 
-// trusts connects as the API server does, by the bundle that it has.
+// trusts connects as the API server does, with its CA bundle.
 func (p *place) trusts(ctx context.Context, address string) error {
 	config, err := p.admin.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, "tailplane-inject", metav1.GetOptions{})
 	if err != nil {
@@ -222,7 +220,7 @@ func (p *place) trusts(ctx context.Context, address string) error {
 	return nil
 }
 
-// Whoever overwrites the bundle is corrected, in time that people do not notice.
+// TestBundleHeals checks that an overwritten CA bundle is corrected quickly.
 func TestBundleHeals(t *testing.T) {
 	ln := listen(t)
 	p := newPlace(t, ln.Addr().String())
@@ -230,11 +228,11 @@ func TestBundleHeals(t *testing.T) {
 	p.answering()
 	began := time.Now()
 	for _, value := range []string{`""`, `"` + strings.Repeat("QUJD", 4) + `"`} {
-		// The API server refuses a bundle that is none, so what is written is none at all or another's.
+		// The API server refuses an invalid bundle, so the test writes an empty one or that of another CA.
 		patch := fmt.Sprintf(`[{"op":"replace","path":"/webhooks/0/clientConfig/caBundle","value":%s}]`, value)
 		_, err := p.admin.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "tailplane-inject", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 		if err != nil {
-			continue // refused: so much the better
+			continue // refused, which is fine
 		}
 		p.until(func() error { return p.trusts(t.Context(), ln.Addr().String()) })
 	}

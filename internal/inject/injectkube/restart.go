@@ -23,35 +23,35 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// Restarts rolls the workloads that ask for it by annotation when their pods have
-// an adapter of another day: one at a time, each once for one day's adapter. What
-// was done is written in the workload, so another replica goes on with it.
+// Restarts restarts workloads whose pods have an outdated adapter, if the workload requests it by annotation.
+// It restarts one workload at a time, and each one only once for the same adapter. The progress is stored in
+// the workload, so that another replica can continue.
 type Restarts struct {
 	Config    *rest.Config
 	Namespace string // of the Lease
-	Lease     string // says which replica restarts
+	Lease     string // elects the replica that restarts
 	Identity  string // of this replica
 	Options   inject.Options
-	Every     time.Duration // from one look to the next; a look restarts one workload at most
+	Every     time.Duration // the interval between checks; each check restarts at most one workload
 	Log       *slog.Logger
 }
 
-// A workload is what makes pods from a template.
+// workload is an object that creates pods from a template.
 type workload struct {
-	kind     string // as its API path has it: "deployments"
+	kind     string // plural, as in API paths: "deployments"
 	meta     metav1.ObjectMeta
 	selector *metav1.LabelSelector
 	template corev1.PodTemplateSpec
-	rolls    bool // it has not come to rest since its template changed
-	paused   bool // somebody does not want it to roll
+	rolls    bool // a rollout is in progress
+	paused   bool // rollouts are paused
 }
 
 func (w workload) String() string { return w.kind + "/" + w.meta.Namespace + "/" + w.meta.Name }
 
-// kinds are those that replace their pods by themselves when their template changes.
+// kinds are the workloads that replace their pods when the template changes.
 var kinds = []string{"deployments", "statefulsets", "daemonsets"}
 
-// Run restarts until ctx ends, while this replica holds the Lease.
+// Run restarts workloads until ctx ends, while this replica holds the Lease.
 func (r *Restarts) Run(ctx context.Context) error {
 	if r.Config == nil || r.Namespace == "" || r.Lease == "" || r.Identity == "" || r.Every <= 0 || r.Log == nil {
 		return errors.New("restarts: a required field is missing")
@@ -76,8 +76,8 @@ func (r *Restarts) Run(ctx context.Context) error {
 	})
 }
 
-// look restarts the first workload that is to be restarted, and returns its name;
-// "" if there is none, or one is still under way.
+// look restarts the first workload that needs it and returns its name. It returns "" if there is none, or if
+// a restart is still in progress.
 func (r *Restarts) look(ctx context.Context, client *kubernetes.Clientset) (string, error) {
 	all, err := r.asking(ctx, client)
 	if err != nil {
@@ -91,7 +91,7 @@ func (r *Restarts) look(ctx context.Context, client *kubernetes.Clientset) (stri
 		}
 		hash, err := inject.Hash(w.template.Annotations, r.Options)
 		if err != nil {
-			continue // injection refuses its pods, and says why
+			continue // injection refuses its pods and reports the reason
 		}
 		done := w.template.Annotations[inject.RestartedFor]
 		if done != "" && w.rolls {
@@ -108,7 +108,7 @@ func (r *Restarts) look(ctx context.Context, client *kubernetes.Clientset) (stri
 		if err != nil {
 			return "", err
 		}
-		if outdated == 0 || w.rolls { // somebody else's change is under way
+		if outdated == 0 || w.rolls { // another rollout is in progress
 			continue
 		}
 		if err := restart(ctx, client, w, hashes[w.String()]); err != nil {
@@ -123,7 +123,7 @@ func (r *Restarts) look(ctx context.Context, client *kubernetes.Clientset) (stri
 	return "", nil
 }
 
-// asking are the workloads with the annotation. Of the others it sees only metadata.
+// asking returns the workloads with the annotation. Of all others it reads only the metadata.
 func (r *Restarts) asking(ctx context.Context, client *kubernetes.Clientset) (all []workload, err error) {
 	heads, err := metadata.NewForConfig(kube.Unthrottled(r.Config))
 	if err != nil {
@@ -179,7 +179,7 @@ func get(ctx context.Context, client *kubernetes.Clientset, kind, namespace, nam
 	return ofDaemonSet(o), nil
 }
 
-// What is under way is as "kubectl rollout status" has it.
+// The rollout status follows "kubectl rollout status".
 
 func ofDeployment(o *appsv1.Deployment) workload {
 	want, s := wanted(o.Spec.Replicas), o.Status
@@ -208,7 +208,7 @@ func wanted(replicas *int32) int32 {
 	return *replicas
 }
 
-// outdated is how many pods of a workload have an adapter of another day.
+// outdated returns the number of pods of a workload with an outdated adapter.
 func (r *Restarts) outdated(ctx context.Context, client *kubernetes.Clientset, w workload) (n int, err error) {
 	selector, err := metav1.LabelSelectorAsSelector(w.selector)
 	if err != nil {
@@ -226,8 +226,8 @@ func (r *Restarts) outdated(ctx context.Context, client *kubernetes.Clientset, w
 	return n, nil
 }
 
-// restart changes the template, as "kubectl rollout restart" does, if the workload
-// is as it was looked at.
+// restart changes the template in the way of "kubectl rollout restart". It fails with a conflict if the
+// workload has changed since it was read.
 func restart(ctx context.Context, client *kubernetes.Clientset, w workload, hash string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": w.meta.ResourceVersion},

@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// web makes a Deployment whose pods have an adapter of that hash, as the webhook
-// would leave it, and waits until it has come to rest.
+// web creates a Deployment whose pods have an adapter with that hash, as the webhook would leave it, and
+// waits until its rollout is complete.
 func web(t *testing.T, client *kubernetes.Clientset, ns, name string, annotations map[string]string, hash string) {
 	t.Helper()
 	labels := map[string]string{"app": name}
@@ -35,8 +35,8 @@ func web(t *testing.T, client *kubernetes.Clientset, ns, name string, annotation
 	comesToRest(t, client, ns, name)
 }
 
-// comesToRest says in a kubelet's place that the pods are ready, until the
-// Deployment is as it should be.
+// comesToRest reports the pods as ready in place of a kubelet, until the rollout of the Deployment is
+// complete.
 func comesToRest(t *testing.T, client *kubernetes.Clientset, ns, name string) {
 	t.Helper()
 	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
@@ -54,7 +54,8 @@ func comesToRest(t *testing.T, client *kubernetes.Clientset, ns, name string) {
 		for _, p := range pods.Items {
 			p.Status.Phase = corev1.PodRunning
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
-			_, _ = client.CoreV1().Pods(ns).UpdateStatus(t.Context(), &p, metav1.UpdateOptions{}) // it may be gone, or changed: the next look tells
+			// the pod may be deleted or changed; the next check shows it
+			_, _ = client.CoreV1().Pods(ns).UpdateStatus(t.Context(), &p, metav1.UpdateOptions{})
 		}
 		if time.Now().After(end) {
 			t.Fatalf("%s does not come to rest: %d pods", name, len(pods.Items))
@@ -62,8 +63,8 @@ func comesToRest(t *testing.T, client *kubernetes.Clientset, ns, name string) {
 	}
 }
 
-// Section 11.4: workloads that ask for it are restarted one at a time, each once
-// for one adapter, and nobody else is.
+// TestRestarts checks section 11.4: workloads that request it are restarted one at a time, each once for one
+// adapter. No other workload is restarted.
 func TestRestarts(t *testing.T) {
 	c := kubetest.Start(t)
 	ns := c.Namespace(t)
@@ -116,7 +117,7 @@ func TestRestarts(t *testing.T) {
 		}
 	}
 
-	// The adapter of another day: by the loop, while it leads.
+	// A new adapter version: the loop restarts workloads while it leads.
 	r.Options.Sidecar.Image = "registry.example/mca@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 	tomorrow, err := inject.Hash(nil, r.Options)
 	if err != nil {

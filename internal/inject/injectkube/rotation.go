@@ -11,14 +11,13 @@ import (
 	"github.com/tailplane/tailplane/internal/authority"
 )
 
-// A pair is a certificate with its key, and the authority that signed it. The
-// authority's own key is thrown away at once: each rotation makes another, and
-// what is not there cannot be stolen.
+// pair is a certificate with its key and the CA certificate that signed it. The CA key is discarded at once,
+// so it cannot be stolen. Each rotation creates a new CA.
 type pair struct {
 	authority, certificate, key []byte // PEM
 }
 
-// A stage is where a rotation stands, as the Secret holds it.
+// stage is the state of a rotation, as stored in the Secret.
 //
 //	serving ----------> serving, next ----------> serving, next, published
 //	   ^   (2/3 of its life)         (bundle read back)        |
@@ -27,9 +26,9 @@ type pair struct {
 //	       (5 min: every replica has the new leaf)
 type stage struct {
 	serving, next pair
-	previous      []byte    // authority of the leaf that was served before
-	published     time.Time // when the bundle with next's authority had been read back
-	switched      time.Time // when serving became what it is
+	previous      []byte    // CA of the previously served certificate
+	published     time.Time // when the bundle with next's CA was read back
+	switched      time.Time // when serving was last replaced
 }
 
 // Keys of the Secret. The first three are those of kubernetes.io/tls and of cert-manager.
@@ -53,7 +52,7 @@ func readStage(data map[string][]byte) (s stage, err error) {
 	return s, nil
 }
 
-// data is what the Secret holds; members that others wrote are kept.
+// data returns the data of the Secret. It keeps keys of other writers.
 func (s stage) data(old map[string][]byte) map[string][]byte {
 	d := maps.Clone(old)
 	if d == nil {
@@ -77,7 +76,7 @@ func (s stage) data(old map[string][]byte) map[string][]byte {
 	return d
 }
 
-// bundle is what the API server has to trust at this stage.
+// bundle returns the CA bundle that the API server must trust at this stage.
 func (s stage) bundle() []byte {
 	var b []byte
 	for _, a := range [][]byte{s.serving.authority, s.previous, s.next.authority} {
@@ -86,23 +85,23 @@ func (s stage) bundle() []byte {
 	return b
 }
 
-// Waits of a rotation.
+// waits are the durations of a rotation.
 type waits struct {
 	life    time.Duration // of a certificate
-	publish time.Duration // for every API server to see a new bundle
-	keep    time.Duration // for every replica to take up a new leaf
+	publish time.Duration // for every API server to load a new bundle
+	keep    time.Duration // for every replica to load a new certificate
 }
 
-// step says which stage comes after s, given that the API server's bundle is that
-// of s, and when to look again; the same stage if there is nothing to do.
+// step returns the stage after s and the time of the next step. It requires that the API server has the
+// bundle of s. It returns s itself if nothing is due.
 func (s stage) step(now time.Time, w waits, issue func(now time.Time) (pair, error)) (stage, time.Time, error) {
 	leaf, err := s.serving.leaf()
 	switch {
-	case err != nil: // none yet, or what is there is none: there is nothing to lose
+	case err != nil: // there is no valid certificate, so nothing can be lost
 		p, err := issue(now)
 		return stage{serving: p, switched: now}, now, err
 	case s.next.certificate != nil:
-		if _, err := s.next.leaf(); err != nil { // somebody touched it
+		if _, err := s.next.leaf(); err != nil { // the Secret was changed externally
 			s.next, s.published = pair{}, time.Time{}
 			return s, now, nil
 		}
@@ -110,7 +109,7 @@ func (s stage) step(now time.Time, w waits, issue func(now time.Time) (pair, err
 			s.published = now
 			return s, now.Add(w.publish), nil
 		}
-		// Nobody is helped by waiting with a leaf that is over.
+		// If the current certificate has expired, waiting has no benefit.
 		if due := s.published.Add(w.publish); now.Before(due) && now.Before(leaf.NotAfter) {
 			return s, due, nil
 		}
@@ -130,7 +129,7 @@ func (s stage) step(now time.Time, w waits, issue func(now time.Time) (pair, err
 	return s, now, err
 }
 
-// leaf is the certificate, if the pair is whole.
+// leaf returns the certificate if the pair is valid.
 func (p pair) leaf() (*x509.Certificate, error) {
 	if len(p.certificate) == 0 || len(p.key) == 0 {
 		return nil, errors.New("there is no certificate yet")
@@ -142,7 +141,7 @@ func (p pair) leaf() (*x509.Certificate, error) {
 	return c.Leaf, nil
 }
 
-// issue makes an authority and a leaf of it for these names.
+// issue creates a CA and a serving certificate for names.
 func issue(names []string, now time.Time, life time.Duration) (pair, error) {
 	a, err := authority.New("tailplane-inject", now, life)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A rotation, step by step: what is served is trusted at each of them, and where
-// it stands survives in the Secret.
+// TestRotation runs a rotation step by step. At each step the served certificate is trusted, and the Secret
+// holds the complete state.
 func TestRotation(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	w := waits{life: 90 * time.Hour, publish: time.Minute, keep: 5 * time.Minute}
@@ -18,7 +18,7 @@ func TestRotation(t *testing.T) {
 		return issue([]string{"tailplane-inject.ns.svc", "127.0.0.1"}, now, w.life)
 	}
 	var s stage
-	var trusted []byte // by the API server: the bundle of the stage before, as it lags behind
+	var trusted []byte // by the API server: the bundle of the previous stage, because it may lag behind
 	var served []byte  // by a replica that lags behind
 	for _, want := range []struct {
 		why                                 string
@@ -52,7 +52,7 @@ func TestRotation(t *testing.T) {
 		if wake.Before(now) {
 			t.Errorf("%s: to wake before now", want.why)
 		}
-		// Whoever lags one stage behind, on either side, is understood.
+		// A replica or API server that is one stage behind must still work.
 		for _, leaf := range [][]byte{served, next.serving.certificate} {
 			for _, bundle := range [][]byte{trusted, next.bundle()} {
 				if leaf == nil || bundle == nil {
@@ -85,7 +85,8 @@ func verify(leaf, bundle []byte, now time.Time) error {
 	return err
 }
 
-// What somebody made of the Secret by hand is put right, and a leaf that is over is not waited with.
+// TestRotationRecovers checks that a manually changed Secret is corrected, and that an expired certificate
+// does not wait.
 func TestRotationRecovers(t *testing.T) {
 	now := time.Now()
 	w := waits{life: time.Hour, publish: time.Minute, keep: time.Minute}

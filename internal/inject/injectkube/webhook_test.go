@@ -18,8 +18,8 @@ import (
 	"github.com/tailplane/tailplane/internal/inject"
 )
 
-// ADP-27: Acceptance 27, IN-04, IN-05, IN-06: the webhook on a real API server, by the
-// manifests of an installation and with exactly the rights of its account.
+// ADP-27: Acceptance 27, IN-04, IN-05, IN-06: the webhook on a real API server, with the manifests of an
+// installation and exactly the rights of its ServiceAccount.
 func TestWebhookOnAPIServer(t *testing.T) {
 	ln := listen(t)
 	p := newPlace(t, ln.Addr().String())
@@ -112,7 +112,7 @@ kind: ResourceQuota
 metadata: {name: all, namespace: %s}
 spec: {hard: {requests.cpu: "4", requests.memory: 4Gi, limits.cpu: "4", limits.memory: 4Gi}}
 `, ns))
-		// No controller counts quotas here; admission goes by the status.
+		// No controller computes quotas here; admission uses the status.
 		q, err := p.admin.CoreV1().ResourceQuotas(ns).Get(t.Context(), "all", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ spec: {hard: {requests.cpu: "4", requests.memory: 4Gi, limits.cpu: "4", limits.m
 		if _, err := p.admin.CoreV1().ResourceQuotas(ns).UpdateStatus(t.Context(), q, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		p.until(func() error { // admission has to see it: it refuses who states nothing
+		p.until(func() error { // admission must see the quota: it then refuses pods without resources
 			if _, err := p.pod(ns, strings.Replace(asking, `"true"`, `"false"`, 1)); !apierrors.IsForbidden(err) {
 				return fmt.Errorf("the quota is not in force yet: %v", err)
 			}
@@ -152,7 +152,7 @@ kind: LimitRange
 metadata: {name: all, namespace: %s}
 spec: {limits: [{type: Container, default: {cpu: 500m, memory: 256Mi}, defaultRequest: {cpu: 100m, memory: 128Mi}}]}
 `, ns))
-		p.until(func() error { // the API server's admission has to see it
+		p.until(func() error { // the API server's admission must see it
 			pod, err := p.pod(ns, strings.Replace(asking, `"true"`, `"false"`, 1))
 			if err == nil && pod.Spec.Containers[0].Resources.Limits == nil {
 				err = fmt.Errorf("the limits are not in force yet")
@@ -231,7 +231,7 @@ spec:
 			_, err := p.admin.CoreV1().ConfigMaps(plain).Create(t.Context(), c, metav1.CreateOptions{})
 			return err
 		}
-		p.until(func() error { // it is let through until the API server trusts the webhook
+		p.until(func() error { // it is accepted until the API server trusts the webhook
 			if err := create("bad", "true"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "line 1: bad") {
 				return fmt.Errorf("a bad document: %v", err)
 			}
@@ -271,7 +271,7 @@ spec:
 	t.Run("required", func(t *testing.T) {
 		ns := p.namespace(map[string]string{"mca.tailplane.dev/require": "true"})
 		bare := strings.Replace(asking, `mca.tailplane.dev/inject: "true"`, "", 1)
-		p.until(func() error { // the policy has to be seen
+		p.until(func() error { // admission must see the policy
 			if _, err := p.pod(ns, bare); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 				return fmt.Errorf("a pod without the adapter: %v", err)
 			}
@@ -284,7 +284,7 @@ spec:
 		if err != nil {
 			t.Error(err)
 		}
-		// By file, with another container's mount of the real credential added by hand.
+		// From a manifest, to which a mount of the real credential in another container was added by hand.
 		b, err := json.Marshal(pod)
 		if err != nil {
 			t.Fatal(err)

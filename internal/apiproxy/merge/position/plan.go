@@ -7,34 +7,33 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A Place is a merged collection, as far as positions go.
+// Place is a merged collection, as far as positions need it.
 type Place struct {
 	Epoch uint64
-	Width int   // the highest slot of the document plus 1
-	Slots []int // of the members, in their order
+	Width int   // the highest slot of the configuration plus 1
+	Slots []int // of the members, in member order
 	Hash  string
 	Ring  *Ring
 	Now   time.Time // for the ring
 }
 
-// A Plan is what is asked of whom.
+// Plan is the set of requests to the members.
 type Plan struct {
-	Asks []Ask // one for each member, in their order
-	// Verbatim says that the API refuses the request: only the first member is
-	// asked, and what it answers is the answer.
+	Asks []Ask // one for each member, in member order
+	// Verbatim means that the API refuses the request. Only the first member gets it, and its response is the
+	// response.
 	Verbatim bool
-	// Vector is what is known before anybody answered.
+	// Vector is what is known before any response.
 	Vector Vector
-	// Known says that Vector is the list's position, whatever members answer.
+	// Known means that Vector is the position of the list, whatever the members answer.
 	Known bool
-	// Token is set for a list that goes on with its next page. Asks then has who
-	// is next and who comes behind, the first of them at its place.
+	// Token is set for a later page of a list. Asks then has the current member first, and the members after
+	// it.
 	Token *Token
 }
 
-// Plan is the table of what a request on a merged collection means for each
-// member. The refusals are 400, 410 and 504; that of a watch with 410 belongs
-// into an ERROR event, as clients take no other for the end.
+// Plan maps a request on a merged collection to requests to the members. The errors are 400, 410 and 504. A
+// watch must send a 410 as an ERROR event, because clients do not accept any other form as the end.
 func (p Place) Plan(q Query) (Plan, *wire.Status) {
 	if q.refused() {
 		return p.verbatim(q), nil
@@ -98,7 +97,7 @@ func (p Place) ring(rv uint64) (Vector, bool) {
 	return p.Ring.Get(p.Epoch, rv, p.Slots, p.Now)
 }
 
-// foreign says whether v knows something of a cluster that is no member.
+// foreign reports whether v has a position of a cluster that is not a member.
 func (p Place) foreign(v Vector) bool {
 	var member [MaxSlots]bool
 	for _, slot := range p.Slots {
@@ -112,11 +111,11 @@ func (p Place) foreign(v Vector) bool {
 	return false
 }
 
-// fromNothing is for a request without a position.
+// fromNothing returns the request to a member for a request without a position.
 func fromNothing(slot int, q Query) Ask {
 	a := Ask{Slot: slot, Watch: q.Watch, RV: q.RV, Match: q.Match, Limit: q.Limit, Initial: q.Initial}
 	if q.Watch && q.Initial == nil {
-		a.Initial, a.Match = new(true), notOlderThan // a plain watch from nothing has the objects that are there first
+		a.Initial, a.Match = new(true), notOlderThan // such a watch starts with the existing objects
 	}
 	if q.Watch {
 		a.Limit = 0
@@ -124,20 +123,20 @@ func fromNothing(slot int, q Query) Ask {
 	return a
 }
 
-// mostRecent is for a position that says nothing here: the newest is never older
-// than what was asked.
+// mostRecent returns the request for a position that has no meaning here. The most recent state is never
+// older than the requested one.
 func mostRecent(slot int, q Query) Ask {
 	q.RV = ""
 	if !q.Watch {
-		q.Match = "" // which the API refuses without a resourceVersion
+		q.Match = "" // the API refuses it without a resourceVersion
 	}
 	return fromNothing(slot, q)
 }
 
-// from is for a position of ours.
+// from returns the request for a position in a vector.
 func from(slot int, field uint64, q Query) Ask {
 	switch {
-	case field == 0 && q.Watch: // a member that joins, or comes back
+	case field == 0 && q.Watch: // a member that joins or returns
 		return Ask{Slot: slot, Watch: true, Match: notOlderThan, Initial: new(true)}
 	case field == 0:
 		return mostRecent(slot, q)
@@ -154,8 +153,8 @@ func from(slot int, field uint64, q Query) Ask {
 	return a
 }
 
-// At is a watch of one member from a position of its own on; from 0 it begins
-// with the objects that are there.
+// At returns a watch of one member from its resourceVersion field. A watch from 0 starts with the existing
+// objects.
 func At(slot int, field uint64) Ask {
 	if field == 0 {
 		return Ask{Slot: slot, Watch: true, Match: notOlderThan, Initial: new(true)}
@@ -163,15 +162,15 @@ func At(slot int, field uint64) Ask {
 	return Ask{Slot: slot, Watch: true, RV: rvText(field)}
 }
 
-// Exactly is a page of one member at a position of its own.
+// Exactly returns a request for a page of one member at its resourceVersion field.
 func Exactly(slot int, field uint64, limit int64) Ask {
 	return Ask{Slot: slot, RV: rvText(field), Match: exact, Limit: limit}
 }
 
 func rvText(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// page goes on where a token says. A member of which nothing was known when the
-// list began was left out of it then, and is now.
+// page continues a list at a token. A member without a position when the list started was left out then and
+// stays left out.
 func (p Place) page(q Query) (Plan, *wire.Status) {
 	if q.RV != "" && q.RV != "0" {
 		return Plan{}, BadRequest("specifying resource version is not allowed when using continue")
@@ -202,7 +201,7 @@ func (p Place) page(q Query) (Plan, *wire.Status) {
 	return plan, nil
 }
 
-// verbatim is for what the API refuses: the first member says how.
+// verbatim forwards an invalid request to the first member, which returns the error.
 func (p Place) verbatim(q Query) Plan {
 	a := Ask{Slot: p.Slots[0], Watch: q.Watch, RV: q.RV, Match: q.Match, Continue: q.Continue, Limit: q.Limit, Initial: q.Initial}
 	if rv, bad := ParseRV(q.RV); bad == nil && rv.Vector != nil {
@@ -212,18 +211,18 @@ func (p Place) verbatim(q Query) Plan {
 		}
 	}
 	if IsToken(q.Continue) {
-		a.Continue = "mca" // it is refused whatever it says
+		a.Continue = "mca" // invalid with any value
 	}
 	return Plan{Verbatim: true, Asks: []Ask{a}, Vector: NewVector(p.Epoch, p.Width)}
 }
 
-// Named is the resourceVersion for the GET of a name at the cluster that has it.
-// With merged false the collection is kept by that cluster alone.
+// Named returns the resourceVersion for a GET at the cluster that has the object. If merged is false, only
+// that cluster holds the collection.
 func (p Place) Named(rv string, slot int, merged bool) (string, *wire.Status) {
 	r, bad := ParseRV(rv)
 	switch {
 	case bad != nil || r.Vector == nil:
-		return rv, nil // what is no vector, the cluster itself reads
+		return rv, nil // the cluster itself validates anything that is not a vector
 	case r.Vector.Epoch > p.Epoch:
 		return "", ahead(r.Vector.Epoch, p.Epoch)
 	case !merged || r.Vector.Epoch < p.Epoch || r.Vector.At(slot) == 0:
@@ -232,8 +231,8 @@ func (p Place) Named(rv string, slot int, merged bool) (string, *wire.Status) {
 	return rvText(r.Vector.At(slot)), nil
 }
 
-// Single keeps vectors and tokens of ours away from a cluster that keeps a
-// collection alone. What has none of them goes as it came: then changed is false.
+// Single removes vectors and merged continue tokens from a request to a cluster that alone holds a
+// collection. If the request has neither, changed is false and the caller forwards it as is.
 func (p Place) Single(q Query, slot int) (a Ask, changed bool, refusal *wire.Status) {
 	if q.Continue != "" && IsToken(q.Continue) {
 		return Ask{}, false, Expired("the continue token is too old: one cluster keeps the collection now")

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// east and west of the example in docs: slots 1 and 2; here has slot 0 and is no
-// member.
+// place returns the example of the documentation: members east and west have slots 1 and 2; here has slot 0
+// and is not a member.
 func place() Place {
 	return Place{Epoch: 7, Width: 3, Slots: []int{1, 2}, Hash: "0123456789abcdef", Ring: new(Ring), Now: time.Time{}.Add(1 + ripe)}
 }
@@ -76,8 +76,9 @@ func TestParseRV(t *testing.T) {
 	}
 }
 
-// decode(encode(v)) = v, a vector grows when a field does, in the number and as
-// Kubernetes compares, and a wider one of the same document is greater.
+// TestVectorGrows checks three properties. Decoding an encoded vector returns it. A vector grows when a field
+// grows, both as a number and in the comparison of Kubernetes. A wider vector of the same configuration is
+// greater.
 func TestVectorGrows(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	number := func(v Vector) *big.Int {
@@ -124,7 +125,7 @@ func TestVectorGrows(t *testing.T) {
 	}
 }
 
-// ADP-10: TestPlan is the table "request on a merged collection", row by row.
+// ADP-10: TestPlan covers the table "request on a merged collection", row by row.
 func TestPlan(t *testing.T) {
 	const list, watch = false, true
 	ours := vec(7, 0, 48213, 901)
@@ -133,9 +134,9 @@ func TestPlan(t *testing.T) {
 		why   string
 		watch bool
 		query string
-		want  string // what east and west are asked, or a code
+		want  string // the requests to east and west, or a code
 	}{
-		// RV absent, "" or "0": the same.
+		// RV absent, "" or "0" is the same.
 		{"a list of the newest", list, "", "|"},
 		{"a list of anything", list, "resourceVersion=0", "resourceVersion=0|resourceVersion=0"},
 		{"said twice", list, "resourceVersion=0&resourceVersionMatch=NotOlderThan", "resourceVersion=0&resourceVersionMatch=NotOlderThan|same"},
@@ -159,7 +160,7 @@ func TestPlan(t *testing.T) {
 		{"a limit is exact", list, "limit=5&resourceVersion=" + ours, "limit=5&resourceVersion=48213&resourceVersionMatch=Exact|limit=5&resourceVersion=901&resourceVersionMatch=Exact"},
 		{"exactly, of a member that is not known", list, "resourceVersionMatch=Exact&resourceVersion=" + half, "410"},
 		{"a limit, of a member that is not known", list, "limit=5&resourceVersion=" + half, "410"},
-		// What says nothing here, not exact: the newest.
+		// A position without meaning here, not exact: the most recent state.
 		{"a list from a plain number", list, "resourceVersion=901", "|"},
 		{"a list of an older epoch", list, "resourceVersion=" + vec(6, 0, 48213, 901), "|"},
 		{"a list with a cluster that is no member", list, "resourceVersionMatch=NotOlderThan&resourceVersion=" + vec(7, 5, 48213, 901), "|"},
@@ -182,7 +183,7 @@ func TestPlan(t *testing.T) {
 		{"a watch with a cluster that is no member", watch, "resourceVersion=" + vec(7, 5, 48213, 901), "410"},
 		{"a watch from a plain number", watch, "resourceVersion=12", "410"},
 		{"a watch from a number in the ring", watch, "resourceVersion=48217", "resourceVersion=48217|resourceVersion=900"},
-		// An epoch above ours.
+		// A newer epoch.
 		{"a list of a newer document", list, "resourceVersion=" + vec(8, 0, 1, 1), "504"},
 		{"exactly", list, "resourceVersionMatch=Exact&resourceVersion=" + vec(8, 0, 1, 1), "504"},
 		{"a watch", watch, "resourceVersion=" + vec(8, 0, 1, 1), "504"},
@@ -196,7 +197,7 @@ func TestPlan(t *testing.T) {
 		{"a watch-list without a match", watch, "sendInitialEvents=true", "first: sendInitialEvents=true"},
 		{"a watch-list that is exact", watch, "sendInitialEvents=true&resourceVersionMatch=Exact", "first: resourceVersionMatch=Exact&sendInitialEvents=true"},
 		{"a watch with a match", watch, "resourceVersionMatch=NotOlderThan&resourceVersion=" + ours, "first: resourceVersion=48213&resourceVersionMatch=NotOlderThan"},
-		// What is no position.
+		// Invalid positions.
 		{"a list", list, "resourceVersion=abc", "400"},
 		{"a watch", watch, "resourceVersion=abc", "400"},
 		{"a token", list, "continue=abc", "400"},
@@ -204,7 +205,7 @@ func TestPlan(t *testing.T) {
 		t.Run(row.why, func(t *testing.T) {
 			p := place()
 			at := Vector{7, []uint64{0, 48217, 900}}
-			move(p.Ring, 2, 900, 60000, at) // west had no 48217
+			move(p.Ring, 2, 900, 60000, at) // west did not use 48217
 			event(p.Ring, 1, 48217, at)
 			v, err := url.ParseQuery(row.query)
 			if err != nil {
@@ -246,7 +247,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Vectors and tokens never reach a cluster that keeps a collection alone.
+// TestSingle checks that vectors and merged tokens never reach a cluster that alone holds a collection.
 func TestSingle(t *testing.T) {
 	ours := vec(7, 0, 48213, 901)
 	token := Token{Vector: Vector{7, []uint64{0, 1, 2}}, Slot: 1}.Encode(place().Hash)
@@ -509,7 +510,7 @@ func FuzzParseRV(f *testing.F) {
 	})
 }
 
-// No vector and no token leaves for a member, whatever is asked.
+// FuzzPlan checks that no vector and no merged token is sent to a member, whatever the request is.
 func FuzzPlan(f *testing.F) {
 	f.Add("resourceVersion="+vec(7, 0, 48213, 901), true)
 	f.Add("limit=5&continue="+Token{Vector: Vector{7, []uint64{0, 5, 6}}, Slot: 1}.Encode(place().Hash), false)

@@ -12,7 +12,7 @@ const (
 	notOlderThan = "NotOlderThan"
 )
 
-// A Query is what a list or a watch says of positions.
+// Query holds the parameters of a list or watch that concern positions.
 type Query struct {
 	Watch     bool
 	RV        string
@@ -22,11 +22,11 @@ type Query struct {
 	Initial   *bool // sendInitialEvents
 	Bookmarks bool  // allowWatchBookmarks
 
-	broken bool // a parameter that the API cannot read
+	broken bool // a parameter that the API cannot parse
 }
 
-// ParseQuery reads a request's parameters as the API server does. Whether it is
-// a watch is told by more than a parameter, so the caller says.
+// ParseQuery parses the query parameters as the API server does. watch is an input, because more than a
+// parameter decides whether a request is a watch.
 func ParseQuery(v url.Values, watch bool) Query {
 	q := Query{Watch: watch, RV: v.Get("resourceVersion"), Match: v.Get("resourceVersionMatch"), Continue: v.Get("continue")}
 	if s := v.Get("limit"); s != "" {
@@ -40,10 +40,10 @@ func ParseQuery(v url.Values, watch bool) Query {
 	return q
 }
 
-// truth is a bool as Kubernetes reads it.
+// truth parses a bool as Kubernetes does.
 func truth(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }
 
-// refused says whether the API refuses the combination whatever the positions.
+// refused reports whether the API refuses the combination of parameters, whatever the positions are.
 func (q Query) refused() bool {
 	known := q.Match == exact || q.Match == notOlderThan
 	switch {
@@ -57,17 +57,16 @@ func (q Query) refused() bool {
 	return q.Initial != nil
 }
 
-// exactly says whether only the very position will do. With a limit and no match
-// a server takes it so.
+// exactly reports whether the list must be at exactly the given position. A server treats a limit without a
+// match in the same way.
 func (q Query) exactly() bool {
 	return q.Match == exact || !q.Watch && q.Limit > 0 && q.Match == ""
 }
 
-// initial says whether a watch begins with the objects that are there because
-// it asks so.
+// initial reports whether the client requested initial events.
 func (q Query) initial() bool { return q.Watch && q.Initial != nil && *q.Initial }
 
-// An Ask is what one member is asked.
+// Ask is a request to one member.
 type Ask struct {
 	Slot  int
 	Watch bool
@@ -76,18 +75,18 @@ type Ask struct {
 	Limit               int64
 	Initial             *bool
 
-	// Names asks for names only: the answer is a PartialObjectMetadataList in
-	// JSON, whatever the client asked for.
+	// Names requests only names: the response is a PartialObjectMetadataList in JSON, whatever the client
+	// requested.
 	Names bool
-	// Name, if it is not empty, asks for no other object than this one.
+	// Name, if not empty, selects only this object.
 	Namespace, Name string
 }
 
-// Begins says whether a watch begins with the objects that are there.
+// Begins reports whether a watch starts with the existing objects.
 func (a Ask) Begins() bool { return a.Watch && a.Initial != nil && *a.Initial }
 
-// Set puts the member's question in the place of the client's, and leaves
-// selectors and whatever else there is.
+// Set replaces the client's position parameters in v by those of the member. It keeps selectors and all other
+// parameters.
 func (a Ask) Set(v url.Values) {
 	set := func(key, value string) {
 		if value == "" {
@@ -112,7 +111,7 @@ func (a Ask) Set(v url.Values) {
 	if a.Watch {
 		v.Set("watch", "true")
 		v.Set("allowWatchBookmarks", "true")
-		v.Del("timeoutSeconds") // when a merged stream ends is ours to say
+		v.Del("timeoutSeconds") // the adapter decides when a merged stream ends
 	}
 	if a.Name == "" {
 		return

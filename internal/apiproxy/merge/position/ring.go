@@ -5,28 +5,26 @@ import (
 	"time"
 )
 
-// ringSize is how many positions a ring remembers.
+// ringSize is the number of positions in a ring.
 const ringSize = 1024
 
-// farApart is how far a number may be from all that a cluster was seen to give
-// out before it is taken as not that cluster's. A cluster forgets its history
-// within minutes, in which no cluster writes so often.
+// farApart is how far a resourceVersion must be from all that a cluster was seen to use before it counts as
+// another cluster's. A cluster drops its history within minutes, and no cluster makes that many writes in
+// this time.
 const farApart = 10_000_000
 
-// A Ring remembers where a client of a collection stood after each of the last
-// events. An event has the resourceVersion of its cluster, so a client that is
-// cut off between two events comes back with a number that says nothing of the
-// other clusters, and not even whose it is. So the ring remembers, too, which
-// part of each cluster's history it has seen all events of: a number that some
-// other cluster may have given out as well is unknown.
+// Ring maps the resourceVersions of recent events to the positions of clients of a collection. An event has
+// the resourceVersion of its cluster. A client that disconnects between two events returns with a number that
+// does not contain the positions of the other clusters, or even which cluster it is from. The ring therefore
+// also records for which part of each cluster's history it has all events. A number that another cluster may
+// also have used counts as unknown.
 //
-// It is right about clients that come back to where they got the event from, as
-// those of a sidecar do. Two clients can have the same event and stand at
-// different places, and a ring that sent it to one of them only cannot know: so a
-// ring says nothing before it is so old that clients of an adapter that was there
-// before it are back.
+// The result is right only for clients that return to the adapter that sent the event, as clients of a
+// sidecar do. Two clients can have the same event at different positions, and a ring that sent it to only one
+// of them cannot detect that. A ring therefore returns nothing until it is old enough that clients of an
+// earlier adapter process have reconnected.
 //
-// The zero Ring is empty; it may be used by many streams.
+// The zero Ring is empty and ready to use. It is safe for concurrent use.
 type Ring struct {
 	mu    sync.Mutex
 	born  time.Time
@@ -34,25 +32,24 @@ type Ring struct {
 	width int
 	next  int
 	keys  []uint64
-	slots []uint8 // whose event it was; several: more than one, or at different places
-	// fields are width for each key.
+	slots []uint8 // the slot of the event's cluster; several: more than one slot, or different positions
+	// fields has width entries for each key.
 	fields []uint64
 	seen   [MaxSlots]seen
 }
 
-// ripe is how old a ring is before it says anything: longer than clients wait
-// between two tries.
+// ripe is the age from which a ring returns positions. It is longer than clients wait between two retries.
 const ripe = 2 * time.Minute
 
 const several = 0xff
 
-// seen is what a ring knows of one cluster's numbers.
+// seen is the known range of one cluster's resourceVersions.
 type seen struct {
-	from, to    uint64 // all events behind from, up to to, are in the ring
-	first, last uint64 // of the objects that streams began with, which are older
+	from, to    uint64 // the ring has all events after from, up to and including to
+	first, last uint64 // the range of initial objects, which are older
 }
 
-// reset forgets what was of another document.
+// reset empties a ring that is of another epoch or width.
 func (r *Ring) reset(v Vector) {
 	if r.epoch != v.Epoch || r.width != len(v.Fields) {
 		r.epoch, r.width, r.next = v.Epoch, len(v.Fields), 0
@@ -60,20 +57,20 @@ func (r *Ring) reset(v Vector) {
 	}
 }
 
-// A Step is what a stream sent to a client, or left out, of one member.
+// Step describes what a stream sent to a client, or omitted, of one member.
 type Step struct {
 	Slot int
-	// From and To say that the client has got all of the member's events behind
-	// From, up to To; both are 0 for what comes out of turn.
+	// From and To mean that the client has all events of the member after From, up to and including To. Both
+	// are 0 for an event outside the member's stream.
 	From, To uint64
-	// Sent is the number of the event that the client got; 0: none.
+	// Sent is the resourceVersion of the event that the client received; 0: none.
 	Sent uint64
-	// Nowhere says that the client stands nowhere after it, as it was sent before
-	// what belongs with it.
+	// Nowhere means that the client has no valid position after the step, because a related event is still
+	// missing.
 	Nowhere bool
 }
 
-// Step remembers that a client took a step, after which it is at v.
+// Step records a step. v is the client's position after it.
 func (r *Ring) Step(s Step, v Vector, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +89,7 @@ func (r *Ring) Step(s Step, v Vector, now time.Time) {
 		return
 	}
 	switch known := &r.seen[s.Slot]; {
-	case known.to == 0 || s.From > known.to: // there is a gap
+	case known.to == 0 || s.From > known.to: // a gap
 		known.from, known.to = s.From, s.To
 	case s.To < known.from:
 	default:
@@ -100,7 +97,7 @@ func (r *Ring) Step(s Step, v Vector, now time.Time) {
 	}
 }
 
-// Object remembers one of the objects that a stream began with.
+// Object records an initial object of a stream.
 func (r *Ring) Object(slot int, rv uint64, v Vector) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +126,7 @@ func (r *Ring) put(slot uint8, rv uint64, v Vector) {
 		r.fields = append(r.fields, v.Fields...)
 		return
 	}
-	for slot := range r.width { // what goes is not known any more, whoever's it was
+	for slot := range r.width { // the dropped event is no longer known, whichever cluster it is from
 		if s := &r.seen[slot]; s.from < r.keys[r.next] && r.keys[r.next] <= s.to {
 			s.from = r.keys[r.next]
 		}
@@ -141,7 +138,7 @@ func (r *Ring) put(slot uint8, rv uint64, v Vector) {
 
 func (r *Ring) at(i int) []uint64 { return r.fields[i*r.width:][:r.width] }
 
-// Get is where a client stands that came back with rv.
+// Get returns the position of a client that returns with resourceVersion rv.
 func (r *Ring) Get(epoch, rv uint64, slots []int, now time.Time) (Vector, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,8 +159,7 @@ func (r *Ring) Get(epoch, rv uint64, slots []int, now time.Time) (Vector, bool) 
 	return Vector{}, false
 }
 
-// excludes says whether a client cannot have rv from this cluster, as an event
-// of it would be in the ring.
+// excludes reports that the client cannot have rv from this cluster, because the ring would have its event.
 func (s seen) excludes(rv uint64) bool {
 	if s.last > 0 && s.first <= rv && rv <= s.last {
 		return false

@@ -9,13 +9,12 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// A Token is where a client stands in the pages of a merged list.
+// Token is the position of a client in the pages of a merged list.
 type Token struct {
 	Vector Vector
-	Slot   int    // of the cluster that is being listed
-	Inner  string // the cluster's own token; "" before its first page
-	// Inconsistent lets a cluster whose position has expired begin at its most
-	// recent one.
+	Slot   int    // of the current cluster
+	Inner  string // the cluster's own continue token; "" before its first page
+	// Inconsistent lets a cluster with an expired position restart at its most recent one.
 	Inconsistent bool
 }
 
@@ -30,18 +29,18 @@ type token struct {
 
 const tokenVersion = "mca/1"
 
-// CollectionHash is what ties a token to a collection: 16 digits over the path
-// of the list and its selectors.
+// CollectionHash binds a token to a collection. It returns 16 hexadecimal digits of a hash of the list's path
+// and selectors.
 func CollectionHash(path, labelSelector, fieldSelector string) string {
 	h := sha256.New()
 	for _, s := range []string{path, labelSelector, fieldSelector} {
 		h.Write([]byte(s))
-		h.Write([]byte{0}) // which none of them has
+		h.Write([]byte{0}) // a separator that occurs in none of them
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// Encode writes the token for the collection of that hash.
+// Encode encodes the token for the collection with that hash.
 func (t Token) Encode(hash string) string {
 	b, err := json.Marshal(token{tokenVersion, t.Vector.String(), hash, t.Slot, t.Inner, t.Inconsistent})
 	if err != nil {
@@ -50,9 +49,9 @@ func (t Token) Encode(hash string) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// DecodeToken reads a token. One of another collection, or a broken one, is a
-// 400; one of an older epoch, or of a time when one cluster kept the collection,
-// is a 410; one of a newer epoch is a 504.
+// DecodeToken decodes a token. It returns a 400 for a malformed token or one of another collection. It
+// returns a 410 for a token of an older epoch, or of a single cluster. It returns a 504 for a token of a
+// newer epoch.
 func DecodeToken(s, hash string, epoch uint64) (Token, *wire.Status) {
 	var t token
 	b, version := tokenOf(s)
@@ -78,14 +77,13 @@ func DecodeToken(s, hash string, epoch uint64) (Token, *wire.Status) {
 	return Token{*rv.Vector, t.Slot, t.Inner, t.Inconsistent}, nil
 }
 
-// IsToken says whether a continue token is one of a merged list, which must
-// never reach a cluster.
+// IsToken reports whether s is the continue token of a merged list. Such a token must never reach a cluster.
 func IsToken(s string) bool {
 	_, version := tokenOf(s)
 	return version == tokenVersion
 }
 
-// tokenOf reads who gave out a token.
+// tokenOf decodes a token and returns its version, which shows which kind of server issued it.
 func tokenOf(s string) (b []byte, version string) {
 	var t struct {
 		Version string `json:"v"`

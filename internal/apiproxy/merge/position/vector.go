@@ -1,11 +1,9 @@
-// Package position says where a client stands in a collection that several
-// clusters keep, and what each of them must be asked to go on from there. It
-// keeps law 7: a position that cannot be trusted is refused as expired, so that
-// the client reads again, and is never guessed.
+// Package position tracks a client's position in a collection that several clusters hold. It computes the
+// requests to the clusters that continue from that position. It keeps law 7: a position that cannot be
+// trusted is refused as expired, so that the client lists again. It never guesses a position.
 //
-// An object keeps the resourceVersion that its cluster gave it. A merged list, a
-// bookmark and a continue token have a [Vector], written as one decimal number,
-// because clients compare resourceVersions as numbers.
+// An object keeps the resourceVersion of its cluster. A merged list, a bookmark and a continue token have a
+// [Vector]. It is written as one decimal number, because clients compare resourceVersions as numbers.
 package position
 
 import (
@@ -16,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// Bounds of a vector.
+// Limits of a vector.
 const (
 	MaxSlots = 32
 	MaxEpoch = 9_999_999_999
@@ -26,20 +24,19 @@ const (
 	plainDigits = 20
 )
 
-// A Vector is the resourceVersion of each cluster, by its slot, in an epoch of
-// the document that gave out the slots. A cluster of which nothing is known yet
-// has 0.
+// Vector holds the resourceVersion of each cluster, by slot, in one epoch of the configuration that assigns
+// the slots. A field of 0 means that nothing is known of the cluster yet.
 type Vector struct {
 	Epoch  uint64
 	Fields []uint64
 }
 
-// NewVector is the vector of nothing known. Width is the highest slot plus 1.
+// NewVector returns a vector of zero fields. width is the highest slot plus 1.
 func NewVector(epoch uint64, width int) Vector {
 	return Vector{Epoch: epoch, Fields: make([]uint64, width)}
 }
 
-// At is the field of a slot; beyond the last one it is 0.
+// At returns the field of a slot; 0 beyond the last one.
 func (v Vector) At(slot int) uint64 {
 	if slot >= len(v.Fields) {
 		return 0
@@ -47,26 +44,26 @@ func (v Vector) At(slot int) uint64 {
 	return v.Fields[slot]
 }
 
-// Raise moves a field up; it never moves down.
+// Raise increases a field to rv; it never decreases it.
 func (v *Vector) Raise(slot int, rv uint64) {
 	v.widen(slot + 1)
 	v.Fields[slot] = max(v.Fields[slot], rv)
 }
 
-// widen keeps a vector as wide as one that the client had, for its number must
-// not shrink.
+// widen extends a vector to at least width fields. A vector must not become narrower than the client's,
+// because its number must not decrease.
 func (v *Vector) widen(width int) {
 	for len(v.Fields) < width {
 		v.Fields = append(v.Fields, 0)
 	}
 }
 
-// Clone is a copy that shares nothing.
+// Clone returns an independent copy.
 func (v Vector) Clone() Vector {
 	return Vector{v.Epoch, append([]uint64(nil), v.Fields...)}
 }
 
-// Equal compares two vectors; fields that are not there are 0.
+// Equal compares two vectors; missing fields are 0.
 func (v Vector) Equal(o Vector) bool {
 	if v.Epoch != o.Epoch {
 		return false
@@ -79,11 +76,11 @@ func (v Vector) Equal(o Vector) bool {
 	return true
 }
 
-// String writes the vector as one number: 1, the epoch as 10 digits, and 20
-// digits for each slot. Fixed widths make the number grow when a field grows.
+// String returns the vector as one number: 1, the epoch in 10 digits, and 20 digits for each slot. The widths
+// are fixed, so the number grows when a field grows.
 func (v Vector) String() string { return string(v.Append(nil)) }
 
-// Append appends what String gives.
+// Append appends the result of String.
 func (v Vector) Append(dst []byte) []byte {
 	dst = append(dst, '1')
 	dst = pad(dst, v.Epoch, headDigits-1)
@@ -105,15 +102,13 @@ func pad(dst []byte, n uint64, width int) []byte {
 	return dst
 }
 
-// An RV is the resourceVersion of a request: nothing, a number that one cluster
-// gave out, or a vector.
+// RV is the resourceVersion of a request: none, a number from one cluster, or a vector.
 type RV struct {
 	Vector *Vector
 	Plain  uint64 // 0: absent, "" or "0"
 }
 
-// ParseRV reads a resourceVersion. What is neither a number of 64 bits nor a
-// vector is a 400.
+// ParseRV parses a resourceVersion. It returns a 400 for anything but a 64-bit number or a vector.
 func ParseRV(s string) (RV, *wire.Status) {
 	if s == "" || s == "0" {
 		return RV{}, nil
@@ -150,17 +145,17 @@ func badRV(s string) *wire.Status {
 	return BadRequest(fmt.Sprintf("invalid resourceVersion %.60q", s))
 }
 
-// BadRequest is a 400.
+// BadRequest returns a 400.
 func BadRequest(message string) *wire.Status {
 	return &wire.Status{Code: 400, Reason: wire.ReasonBadRequest, Message: "mca: " + message}
 }
 
-// Expired is a 410, after which a client reads again.
+// Expired returns a 410, after which a client lists again.
 func Expired(message string) *wire.Status {
 	return &wire.Status{Code: 410, Reason: wire.ReasonExpired, Message: "mca: " + message}
 }
 
-// ahead is the 504 for a position of a document that is newer than ours.
+// ahead returns the 504 for a position of a newer configuration.
 func ahead(epoch, ours uint64) *wire.Status {
 	return &wire.Status{Code: 504, Reason: wire.ReasonTimeout, Cause: wire.CauseTooLarge, RetryAfter: 1,
 		Message: fmt.Sprintf("mca: Too large resource version: of epoch %d, current: %d", epoch, ours)}

@@ -2,16 +2,15 @@ package wire
 
 import "sync"
 
-// Buffers lends memory to streams while something is on its way through them: of
-// hundreds of watches that are open, few have an event at the same time. The zero
-// value lends; nil does, too, but nothing comes back. It may be used by several
-// goroutines.
+// Buffers is a pool of buffers that streams borrow while data passes through them. Of hundreds of open
+// watches, few have an event at the same time. The zero value is ready to use. A nil Buffers also lends, but
+// keeps nothing that is returned. It is safe for concurrent use.
 type Buffers struct{ pool sync.Pool }
 
-// mostLent is the largest that is kept for others.
+// mostLent is the capacity of the largest buffer that the pool keeps.
 const mostLent = 2 * batchWindow
 
-// Lend returns a buffer of at least 16 KiB, which is its capacity.
+// Lend returns a buffer of at least 16 KiB; its length is its capacity.
 func (b *Buffers) Lend() []byte {
 	if b != nil {
 		if lent, ok := b.pool.Get().(*[]byte); ok {
@@ -21,7 +20,7 @@ func (b *Buffers) Lend() []byte {
 	return make([]byte, batchWindow)
 }
 
-// Back takes a buffer that nobody uses any more.
+// Back returns a buffer to the pool. The caller must not use it afterwards.
 func (b *Buffers) Back(lent []byte) {
 	if b != nil && cap(lent) >= batchWindow && cap(lent) <= mostLent {
 		lent = lent[:cap(lent)]

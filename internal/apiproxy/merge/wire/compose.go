@@ -7,18 +7,18 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A Mark is a bookmark.
+// Mark is a bookmark.
 type Mark struct {
 	Kind, APIVersion string // of the objects of the watch
 	ResourceVersion  string
 	InitialEnd       bool
-	// Cells is how many columns a Table has; Bare says that its rows have no
-	// object, but for the one that ends the initial events.
+	// Cells is the number of columns of a Table. Bare makes the row's object null, except in the bookmark
+	// that ends the initial events.
 	Cells int
 	Bare  bool
 }
 
-// Append appends the bookmark as an event.
+// Append appends the bookmark as a watch event.
 func (m Mark) Append(dst []byte, f Form) []byte {
 	if f.Proto {
 		meta := appendText(nil, 6, m.ResourceVersion)
@@ -65,7 +65,7 @@ func (m Mark) object(dst []byte, kind, version string) []byte {
 	return append(dst, `}}`...)
 }
 
-// AppendError appends the event that ends a watch with a Status.
+// AppendError appends the ERROR event that ends a watch with a Status.
 func AppendError(dst []byte, proto bool, s *Status) []byte {
 	if proto {
 		return appendEvent(dst, Error, s.Append(nil, true))
@@ -79,8 +79,7 @@ func appendEvent(dst []byte, t Type, object []byte) []byte {
 	return appendText(dst, 2, appendText(nil, 1, object))
 }
 
-// AppendFrame appends an event as a stream has it: JSON with a newline behind,
-// protobuf with its length before.
+// AppendFrame appends an event with its framing: JSON with a trailing newline, protobuf with a length prefix.
 func AppendFrame(dst, event []byte, proto bool) []byte {
 	if proto {
 		dst = binary.BigEndian.AppendUint32(dst, uint32(len(event)))
@@ -89,16 +88,15 @@ func AppendFrame(dst, event []byte, proto bool) []byte {
 	return append(append(dst, event...), '\n')
 }
 
-// A Head is what a merged list says of itself. Its ResourceVersion is a vector,
-// so Meta's is not looked at.
+// Head is the metadata of a merged list. Its ResourceVersion is a vector; the one in Meta is ignored.
 type Head struct {
 	Kind, APIVersion string
 	ResourceVersion  string
 	Meta             Meta
 }
 
-// AppendJSON appends the object of a list up to its first item. With late all
-// that is known only behind the items is left to AppendEnd.
+// AppendJSON appends a list up to its first item. If late is set, it leaves the metadata to AppendEnd,
+// because it is known only after the items.
 func (h Head) AppendJSON(dst []byte, f Form, columns *Columns, late bool) []byte {
 	if late {
 		return append(dst, `{"items":[`...)
@@ -112,7 +110,7 @@ func (h Head) AppendJSON(dst []byte, f Form, columns *Columns, late bool) []byte
 	return append(dst, `,"items":[`...)
 }
 
-// AppendEnd appends what follows the last item.
+// AppendEnd appends the part after the last item.
 func (h Head) AppendEnd(dst []byte, late bool) []byte {
 	dst = append(dst, ']')
 	if late {
@@ -144,8 +142,8 @@ func (h Head) says(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// AppendProto appends a list up to its first item, of whose items and fields
-// rest bytes follow. AppendProtoEnd comes behind them.
+// AppendProto appends a list up to its first item. rest is the number of bytes of the items and fields that
+// follow. AppendProtoEnd must follow them.
 func (h Head) AppendProto(dst []byte, rest uint64) []byte {
 	meta := appendText(nil, 1, "")
 	meta = appendText(meta, 2, h.ResourceVersion)
@@ -164,7 +162,7 @@ func (h Head) AppendProto(dst []byte, rest uint64) []byte {
 	return append(dst, meta...)
 }
 
-// AppendProtoEnd appends what follows a list in its envelope.
+// AppendProtoEnd appends the rest of the envelope after a list.
 func AppendProtoEnd(dst []byte) []byte {
 	return appendText(appendText(dst, 3, ""), 4, "")
 }

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// A Type is what happened.
+// Type is the type of a watch event.
 type Type uint8
 
-// The events of a watch.
+// The types of watch events.
 const (
 	Unknown Type = iota
 	Added
@@ -34,22 +34,22 @@ func parseType(b []byte) Type {
 	return Unknown
 }
 
-// initialEnd marks the bookmark behind the objects that a watch begins with.
+// initialEnd is the annotation of the bookmark that ends the initial events.
 const initialEnd = "k8s.io/initial-events-end"
 
-// An Event is one event of a member's watch. Its bytes are the reader's.
+// Event is one event of a member's watch. Its byte slices belong to the reader and are valid only until the
+// reader's next read.
 type Event struct {
 	Type            Type
 	Raw             []byte // without framing
-	Kind            []byte // of the object, as is APIVersion
+	Kind            []byte // of the object; so is APIVersion
 	APIVersion      []byte
 	Namespace, Name []byte
 	ResourceVersion uint64
 	InitialEnd      bool    // of a bookmark
 	Status          *Status // of an error
 
-	// Columns is set with those events of a Table that have columns; rows tells
-	// where the parts of its one row are.
+	// Columns is set if the event is a Table with column definitions.
 	Columns *Columns
 	object  []byte
 	columns span
@@ -57,22 +57,22 @@ type Event struct {
 	rows    int
 }
 
-// Events reads a member's watch.
+// Events reads the watch stream of a member.
 type Events struct {
 	form Form
 	w    window
 }
 
-// NewEvents reads what r has. Before each read, which may block, idle is called
-// if it is not nil: until then all events that Next gave since the last call
-// are good. While nothing comes, it holds 1 KiB; the rest is borrowed.
+// NewEvents returns a reader of r. If idle is not nil, it is called before each read of r, which may block.
+// The events that Next returned since the last call of idle are valid until then. An idle reader holds 1 KiB;
+// it borrows more from the pool when data arrives.
 func NewEvents(r io.Reader, f Form, from *Buffers, idle func() error) *Events {
 	small := make([]byte, eventWindow)
 	return &Events{form: f, w: window{r: r, buf: small, small: small, idle: idle, most: batchWindow, buffers: from}}
 }
 
-// Next reads an event. At the end of the stream, between two events, the error
-// is io.EOF; in the middle of one it is io.ErrUnexpectedEOF.
+// Next reads one event. The error is io.EOF if the stream ends between two events, and io.ErrUnexpectedEOF if
+// it ends within one.
 func (e *Events) Next(ev *Event) error {
 	*ev = Event{row: rowSpans{each: ev.row.each[:0]}}
 	w := &e.w
@@ -80,7 +80,7 @@ func (e *Events) Next(ev *Event) error {
 	if e.form.Proto {
 		return e.nextProto(ev)
 	}
-	w.to(nil) // the end of the last line
+	w.to(nil) // the rest of the previous line
 	if _, err := w.peek(); err != nil {
 		return err
 	}
@@ -121,13 +121,13 @@ func (e *Events) Next(ev *Event) error {
 	return o.fill(w, ev)
 }
 
-// eventSpans is where the parts of an event's object are.
+// eventSpans holds the positions of the parts of an event's object.
 type eventSpans struct {
 	table                                           bool
 	object, kind, version, ns, name, rv, annotation span
 }
 
-// scan reads the object of an event, no further than it must.
+// scan reads the object of an event only as far as necessary.
 func (o *eventSpans) scan(w *window, t Type) error {
 	if _, err := w.peek(); err != nil {
 		return short(err)
@@ -205,7 +205,7 @@ func (o *eventSpans) meta(w *window, whole bool) error {
 	}
 }
 
-// fill says what was found.
+// fill sets the fields of ev from the positions.
 func (o *eventSpans) fill(w *window, ev *Event) error {
 	if ev.Type == Unknown {
 		return fmt.Errorf("%w: an event of no known type", errJSON)
@@ -227,7 +227,7 @@ func (o *eventSpans) fill(w *window, ev *Event) error {
 	return err
 }
 
-// hasInitialEnd says whether annotations, as they are written, have the mark.
+// hasInitialEnd reports whether raw annotations contain the initial-events-end annotation.
 func hasInitialEnd(raw []byte) bool {
 	w := view(raw)
 	if isObject, err := w.enter('{'); err != nil || !isObject {

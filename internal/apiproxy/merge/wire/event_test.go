@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 )
 
-// frame is an event as a server sends it.
+// frame returns an event as a server sends it.
 func frame(t testing.TB, proto bool, typ string, o runtime.Object) []byte {
 	t.Helper()
 	if !proto {
@@ -95,7 +95,7 @@ func TestEvents(t *testing.T) {
 				t.Fatalf("proto=%v: %d bytes, of which events have %d, end with %v", proto, n, end, err)
 			}
 			if n > 2000 && n < 100000 {
-				break // within the big one it is all the same
+				break // all positions within the large event behave the same
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func TestEventsRefuse(t *testing.T) {
 	}
 }
 
-// Real decoders read the bookmarks and errors that are made here.
+// TestMadeEvents checks that real decoders read the bookmarks and errors of this package.
 func TestMadeEvents(t *testing.T) {
 	const v = "10000000007000000000000000000000000000000000000004821300000000000000000901"
 	for _, proto := range []bool{false, true} {
@@ -163,7 +163,7 @@ func TestMadeEvents(t *testing.T) {
 	}
 }
 
-// anyScheme is as much of a scheme as a decoder needs that is given the object.
+// anyScheme is the part of a scheme that a decoder into a given object needs.
 type anyScheme struct{}
 
 func (anyScheme) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -195,7 +195,7 @@ func row(name string, rv int, cells ...any) metav1.TableRow {
 	return metav1.TableRow{Cells: cells, Conditions: []metav1.TableRowCondition{{Type: metav1.RowCompleted, Status: "True"}}, Object: runtime.RawExtension{Object: m}}
 }
 
-// Cells go where the first table has their columns, with the cluster behind.
+// TestTableRows checks that cells move to the columns of the first table, with the cluster at the end.
 func TestTableRows(t *testing.T) {
 	for _, strip := range []bool{false, true} {
 		body := encodeJSON(t, table([]string{"Age", "Name", "Extra"}, row("a", 1, "5d", "a", 7), row("b", 2, "6d", "b", map[string]any{"x": []any{1, "]"}})))
@@ -300,8 +300,7 @@ func TestTableEvents(t *testing.T) {
 	}
 }
 
-// An item of a list becomes the event that a watch would begin with, which says
-// its kind once.
+// TestItemEvents checks that a list item becomes an initial event that has its kind exactly once.
 func TestItemEvents(t *testing.T) {
 	typed := pods(1, "east")
 	for why, row := range map[string]struct {

@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzListJSON holds the splitter against encoding/json: what that reads as a
-// list has the same items here, and what comes out is JSON.
+// FuzzListJSON compares the reader with encoding/json. Both must find the same items in a list, and the
+// output must be JSON.
 func FuzzListJSON(f *testing.F) {
-	// Seeds are short: to make a long one shorter takes the fuzzer all its time.
+	// Seeds are short, because the fuzzer spends all its time on minimising long ones.
 	f.Add([]byte(`{"kind":"L","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}},{"spec":["]"]}]}`))
 	f.Add([]byte(`{"apiVersion":"x/v1","items":[{"metadata":{"name":"a\u0041\"","namespace":"n"}},{}],"kind":"L","metadata":{"resourceVersion":"7"}}`))
 	f.Add([]byte(`{"items":null,"metadata":{"resourceVersion":"7","remainingItemCount":3,"continue":"x"}}`))
@@ -53,7 +53,7 @@ func FuzzListJSON(f *testing.F) {
 			t.Fatalf("JSON became %q", taken)
 		}
 		if !utf8.Valid(body) {
-			return // bytes that are no text go through as they are; encoding/json puts others in their place
+			return // invalid UTF-8 passes through unchanged; encoding/json replaces it
 		}
 		var want []any
 		if err := json.Unmarshal([]byte("["+taken+"]"), &want); err != nil || len(want) != len(all) {
@@ -71,8 +71,7 @@ func FuzzListJSON(f *testing.F) {
 	})
 }
 
-// onceEach says whether no item can have a key twice, of which encoding/json
-// takes the last.
+// onceEach reports whether no item can have a duplicate key, of which encoding/json uses the last.
 func onceEach(s string) bool {
 	for _, key := range []string{"name", "namespace", "metadata", `\`} {
 		if bytes.Count([]byte(s), []byte(key)) > 1 {
@@ -82,8 +81,8 @@ func onceEach(s string) bool {
 	return true
 }
 
-// FuzzListProto: whatever comes, what is taken and dropped has the length that
-// was said, so that the envelope is whole.
+// FuzzListProto checks that taken and dropped items together have the announced length, so that the envelope
+// stays valid.
 func FuzzListProto(f *testing.F) {
 	f.Add(encodeProto(f, pods(2, "e")), uint64(1))
 	f.Add(encodeProto(f, pods(0, "east")), uint64(0))
@@ -120,8 +119,8 @@ func FuzzListProto(f *testing.F) {
 	})
 }
 
-// FuzzEvents: events are the same however the bytes come, what a JSON event says
-// is what encoding/json reads, and an end in the middle is never a clean one.
+// FuzzEvents checks three properties. The events do not depend on the sizes of reads. JSON events agree with
+// encoding/json. An end within an event is never a clean end.
 func FuzzEvents(f *testing.F) {
 	for _, proto := range []bool{false, true} {
 		var b []byte
@@ -175,7 +174,7 @@ func FuzzEvents(f *testing.F) {
 	})
 }
 
-// FuzzTable: rows that are mapped are JSON when they were before.
+// FuzzTable checks that converted rows are JSON if the original rows were.
 func FuzzTable(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"resourceVersion":"7"},"columnDefinitions":[{"name":"Age"},{"name":"Name"}],"rows":[{"cells":["5d","a"],"object":{"metadata":{"name":"a"}}}]}`), true)
 	f.Add([]byte(`{"metadata":{"resourceVersion":"7"},"columnDefinitions":[],"rows":[{"conditions":[],"cells":[1,{"a":"]"}],"object":null}]}`), false)

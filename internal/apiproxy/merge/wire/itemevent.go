@@ -9,9 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// AppendItem appends an ADDED event for the item that Next found, and takes it.
-// An item of a typed list does not say its kind, so the list's does. The columns
-// of a Table are in the event if withColumns says so.
+// AppendItem consumes the item that Next found and appends an ADDED event for it. Items of a typed list have
+// no kind, so the event gets it from the list. withColumns includes the columns of a Table.
 func (l *List) AppendItem(dst []byte, withColumns bool) ([]byte, error) {
 	var item bytes.Buffer
 	if err := l.Take(&item); err != nil {
@@ -42,7 +41,7 @@ func (l *List) AppendItem(dst []byte, withColumns bool) ([]byte, error) {
 		dst = append(append(dst, `,"rows":[`...), item.Bytes()...)
 		return append(dst, "]}}"...), nil
 	}
-	object := trim(item.Bytes())[1:] // behind its bracket
+	object := trim(item.Bytes())[1:] // after the opening brace
 	has, err := hasKind(item.Bytes())
 	if err != nil {
 		return dst, err
@@ -59,10 +58,10 @@ func (l *List) AppendItem(dst []byte, withColumns bool) ([]byte, error) {
 	return append(append(dst, object...), '}'), nil
 }
 
-// ItemKind is the kind of a list's items.
+// ItemKind returns the kind of the items, derived from the kind of the list.
 func (l *List) ItemKind() string { return strings.TrimSuffix(l.Kind, "List") }
 
-// hasKind says whether an object says its kind.
+// hasKind reports whether an object has a kind field.
 func hasKind(object []byte) (bool, error) {
 	w := view(object)
 	if _, err := w.enter('{'); err != nil {

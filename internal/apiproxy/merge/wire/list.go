@@ -6,47 +6,44 @@ import (
 	"io"
 )
 
-// Meta is what a list says of itself.
+// Meta is the metadata of a list.
 type Meta struct {
-	// ResourceVersion is 0 until it was read: a server writes the one of a list
-	// of custom resources behind the items.
+	// ResourceVersion is 0 until it has been read. For custom resources, a server writes it after the items.
 	ResourceVersion uint64
 	Continue        string
-	Remaining       int64  // how many items are not in this page; -1: it does not say
-	Shard           []byte // shardInfo, as it is written
+	Remaining       int64  // the number of items after this page; -1: not given
+	Shard           []byte // raw shardInfo
 }
 
-// A List reads what one member answered: Open, then Next and either Take, Splice
-// or Drop for each item until Next says there is none.
+// List reads the response of one member. Callers use Open, then Next. For each item they then call Take,
+// Splice or Drop, until Next returns false.
 //
-// It holds no more than 32 KiB, of a long one 128, or what is before the end of
-// an item's name where that is more: 16 MiB at most.
+// It holds at most 32 KiB, or 128 KiB of a long list. It holds more only if the part of an item up to its
+// name is larger, at most 16 MiB.
 type List struct {
 	Kind, APIVersion string
 	Meta             Meta
 	Columns          *Columns // of a Table
-	// Namespace and Name of the item that Next found, until the next call.
+	// Namespace and Name of the item that Next found. They are valid until the next call.
 	Namespace, Name []byte
-	// Foreign says that the item is none, but something of a protobuf list that
-	// this version does not know, to be taken as it is.
+	// Foreign marks an unknown field of a protobuf list instead of an item. Callers must copy it unchanged.
 	Foreign bool
 
-	// Row makes a Table's row fit the table it goes into. It may be set after
-	// Open.
+	// Row adapts the rows of a Table to the merged Table. It may be set after Open.
 	Row *Row
 
 	form  Form
 	w     window
-	began bool // the first item is past
-	comma bool // one stands before the item
-	ended bool // the items are past
-	base  int  // the depth of the items
+	began bool // after the first item
+	comma bool // a comma precedes the current item
+	ended bool // after the last item
+	base  int  // the nesting depth of the items
 	row   rowSpans
-	left  uint64 // protobuf: bytes of the item that were not looked at
-	rest  uint64 // protobuf: bytes of the list that were not looked at
+	left  uint64 // protobuf: unread bytes of the item
+	rest  uint64 // protobuf: unread bytes of the list
 }
 
-// NewList makes a List of what r has.
+// NewList returns a reader of r.
 func NewList(r io.Reader, f Form) *List {
 	return &List{form: f, w: window{r: r, buf: make([]byte, listWindow), most: longWindow}, Meta: Meta{Remaining: -1}}
 }
@@ -68,7 +65,7 @@ func (l *List) Open() error {
 
 var errTwice = errors.New("a list that says something twice")
 
-// fields reads the list's own fields, up to the items or to the end.
+// fields reads the fields of the list up to the items or the end.
 func (l *List) fields(first *bool) error {
 	w := &l.w
 	for {
@@ -139,7 +136,7 @@ func (l *List) fields(first *bool) error {
 	}
 }
 
-// end checks that nothing follows.
+// end checks that no data follows the list.
 func (l *List) end() error {
 	if !l.ended {
 		return errors.New("a list without items")
@@ -147,7 +144,7 @@ func (l *List) end() error {
 	l.w.to(nil)
 	switch c, err := l.w.peek(); {
 	case err == io.EOF:
-		l.w = window{} // others of a merged list may follow for a long time
+		l.w = window{} // free the buffer; other members of a merged list may take long
 		return nil
 	case err != nil:
 		return err
@@ -196,7 +193,7 @@ func (l *List) meta() error {
 	}
 }
 
-// unquoted is a string without its quotes; anything else is nothing.
+// unquoted returns a JSON string without its quotes, or nil for any other value.
 func unquoted(raw []byte) []byte {
 	if len(raw) < 2 || raw[0] != '"' {
 		return nil
@@ -211,8 +208,8 @@ func trim(b []byte) []byte {
 	return b
 }
 
-// Next finds the next item and names it. When there is none, the list was read
-// to its end and Meta is complete.
+// Next finds the next item and reads its namespace and name. When it returns false, it has read the whole
+// list and Meta is complete.
 func (l *List) Next() (bool, error) {
 	if l.ended {
 		return false, nil
@@ -222,7 +219,7 @@ func (l *List) Next() (bool, error) {
 		return l.nextProto()
 	}
 	w := &l.w
-	w.next() // a comma and what space there is
+	w.next() // a comma and white space
 	first := !l.began
 	ok, err := w.item(&first, ']')
 	if err != nil {
@@ -263,8 +260,8 @@ func (l *List) named(s span) []byte {
 	return plain(l.w.get(s))
 }
 
-// identity reads an object that was entered until its namespace and name are
-// known, or to its end, where depth containers are open.
+// identity reads an object after its opening brace until namespace and name are known, or to its end. depth
+// is the nesting depth outside the object.
 func (w *window) identity(depth int) (ns, name span, err error) {
 	for first := true; ; {
 		key, ok, err := w.key(&first)
@@ -323,9 +320,8 @@ func (l *List) Take(out io.Writer) error {
 	return w.release()
 }
 
-// Splice writes the item that Next found to out, in JSON with a comma before it
-// if that is asked for. It may be written as late as Next says that there is none,
-// in one piece with others.
+// Splice copies the item that Next found to out. comma puts a comma before a JSON item. The bytes may be
+// written later, together with other items, but at the latest when Next returns false.
 func (l *List) Splice(out io.Writer, comma bool) error {
 	w := &l.w
 	separate := l.form.Shape == Table || comma != l.comma
@@ -355,7 +351,7 @@ func (l *List) Splice(out io.Writer, comma bool) error {
 	return nil
 }
 
-// through moves over the rest of the item.
+// through reads the rest of the item. The mode of the window decides what happens to the bytes.
 func (l *List) through() error {
 	if !l.form.Proto {
 		return l.w.unwind(l.base)
@@ -367,8 +363,8 @@ func (l *List) through() error {
 	return nil
 }
 
-// Drop leaves out the item that Next found. The length of a protobuf list was
-// said before its items, so there it is written under a tag that nobody reads.
+// Drop skips the item that Next found. A protobuf list has its length before the items, so there Drop writes
+// the item under an unknown field number that decoders ignore.
 func (l *List) Drop(out io.Writer) error {
 	w := &l.w
 	if l.form.Proto {

@@ -49,8 +49,7 @@ func encodeJSON(t testing.TB, o any) []byte {
 	return append(b, '\n')
 }
 
-// read takes every item that keep wants, and says what a merged list of this one
-// member would be.
+// read takes each item that keep selects and returns the merged list of this one member.
 func read(t *testing.T, r io.Reader, f Form, keep func(ns, name string) bool) ([]byte, *List) {
 	t.Helper()
 	l := NewList(r, f)
@@ -94,8 +93,8 @@ func read(t *testing.T, r io.Reader, f Form, keep func(ns, name string) bool) ([
 	return out.Bytes(), l
 }
 
-// Real decoders read what comes out, whether bytes come one at a time or all at
-// once, and dropped items are gone in both encodings.
+// TestListIsReadByRealDecoders checks that real decoders read the output, whatever the sizes of reads are,
+// and that dropped items are missing in both encodings.
 func TestListIsReadByRealDecoders(t *testing.T) {
 	want := pods(50, "east")
 	for _, f := range []Form{{}, {Proto: true}} {
@@ -137,7 +136,7 @@ func TestListIsReadByRealDecoders(t *testing.T) {
 	}
 }
 
-// podScheme is as much of a scheme as a decoder needs for pods.
+// podScheme is the part of a scheme that a decoder of pods needs.
 type podScheme struct{ runtime.ObjectTyper }
 
 func (podScheme) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -148,8 +147,8 @@ func (podScheme) ObjectKinds(runtime.Object) ([]schema.GroupVersionKind, bool, e
 }
 func (podScheme) Recognizes(schema.GroupVersionKind) bool { return true }
 
-// A server writes a list of custom resources with sorted keys, so its
-// resourceVersion and its kind come behind the items.
+// TestListOfCustomResources reads a list whose resourceVersion and kind follow the items, because a server
+// sorts the keys of custom resources.
 func TestListOfCustomResources(t *testing.T) {
 	body := `{"apiVersion":"x.io/v1","items":[{"apiVersion":"x.io/v1","kind":"W","metadata":{"annotations":{"name":"no"},"managedFields":[{"a":{"name":"no"}}],"name":"a","namespace":"n"},"spec":{"x":[1,{"y":"]"}]}}],"kind":"WList","metadata":{"continue":"","resourceVersion":"77"}}` + "\n"
 	out, l := read(t, strings.NewReader(body), Form{}, func(ns, name string) bool { return ns == "n" && name == "a" })
@@ -166,14 +165,14 @@ func TestListOfCustomResources(t *testing.T) {
 	}
 }
 
-// Whatever ends early is an error, at every byte.
+// TestListThatBreaksOff checks that input that ends early is an error, at every byte.
 func TestListThatBreaksOff(t *testing.T) {
 	list := pods(2, "east")
 	for _, f := range []Form{{}, {Proto: true}} {
 		body := bytes.TrimSpace(encodeJSON(t, list))
 		if f.Proto {
 			body = encodeProto(t, list)
-			body = body[:len(body)-4] // without two empty fields, after which an end is an end
+			body = body[:len(body)-4] // without two empty fields, after which an end is valid
 		}
 		for n := range len(body) {
 			if err := readAll(bytes.NewReader(body[:n]), f); err == nil {
@@ -222,7 +221,7 @@ func TestListRefuses(t *testing.T) {
 	}
 }
 
-// The window of a list holds no more than its size and what comes before a name.
+// TestListMemory checks that the window holds at most its size and the part of an item up to its name.
 func TestListMemory(t *testing.T) {
 	big := pods(3, "east")
 	big.Items[1].Spec.Containers[0].Image = strings.Repeat("x", 3<<20)
@@ -256,8 +255,8 @@ func eachOf(l *List) error {
 	}
 }
 
-// However an item is let through, alone or with others, after one that was dropped
-// or not, from reads of whatever size, the same list comes out.
+// TestSpliceIsTake checks that Take and Splice give the same list, for any sequence of dropped items and any
+// size of reads.
 func TestSpliceIsTake(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 25 {
@@ -278,7 +277,7 @@ func TestSpliceIsTake(t *testing.T) {
 		for _, body := range bodies {
 			f := Form{Proto: bytes.HasPrefix(body, []byte(magic))}
 			drop := random.Uint64() & random.Uint64()
-			began := random.IntN(2) == 0 // something else stands before the items
+			began := random.IntN(2) == 0 // another field precedes the items
 			var want, got bytes.Buffer
 			for _, splice := range []bool{false, true} {
 				l := NewList(&choppy{bytes.NewReader(body), random}, f)
@@ -332,7 +331,7 @@ func TestSpliceIsTake(t *testing.T) {
 	}
 }
 
-// choppy reads as much as it likes.
+// choppy is a reader that returns a random number of bytes.
 type choppy struct {
 	r      io.Reader
 	random *rand.Rand

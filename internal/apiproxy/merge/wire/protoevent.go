@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// nextProto reads a frame: four bytes of length and a WatchEvent: type 1,
-// object 2, which is raw 1, which is an envelope.
+// nextProto reads a frame: a length of four bytes and a WatchEvent (type 1, object 2). The object has a raw
+// field 1, which holds the envelope.
 func (e *Events) nextProto(ev *Event) error {
 	w := &e.w
 	for !w.ahead(4) {
@@ -77,8 +77,8 @@ func (ev *Event) envelope(object []byte) (body []byte, err error) {
 	return body, err
 }
 
-// metaProto reads an object's ObjectMeta: name 1, namespace 3, resourceVersion
-// 6, annotations 12 (key 1, value 2).
+// metaProto reads the ObjectMeta of an object: name 1, namespace 3, resourceVersion 6, annotations 12 (key 1,
+// value 2).
 func (ev *Event) metaProto(object []byte) error {
 	var err error
 	var meta []byte

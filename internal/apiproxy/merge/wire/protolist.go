@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Kubernetes' envelope is four bytes and an Unknown: typeMeta 1 (apiVersion 1,
-// kind 2), raw 2, contentEncoding 3, contentType 4. A list is metadata 1,
-// items 2, repeated. An object is metadata 1 and more.
+// The Kubernetes envelope is a prefix of four bytes and an Unknown: typeMeta 1 (apiVersion 1, kind 2), raw 2,
+// contentEncoding 3, contentType 4. A list has metadata 1 and repeated items 2. An object has metadata 1 and
+// more.
 const (
 	magic = "k8s\x00"
 
@@ -20,7 +20,7 @@ const (
 
 var errProto = errors.New("not protobuf as a server writes it")
 
-// varint reads a number that must be held.
+// varint reads a varint. The window must be in mode hold.
 func (w *window) varint() (uint64, error) {
 	for n := 1; ; n++ {
 		if err := w.fill(n); err != nil {
@@ -37,8 +37,8 @@ func (w *window) varint() (uint64, error) {
 	}
 }
 
-// tag reads a field's number and, as all that are known here have one, its
-// length.
+// tag reads the number and the length of a field. All fields that are read here are length-delimited; any
+// other is an error.
 func (w *window) tag() (num uint64, size uint64, err error) {
 	tag, err := w.varint()
 	if err != nil {
@@ -81,7 +81,7 @@ func (l *List) openProto() error {
 	}
 }
 
-// message is the next n bytes, until more are read.
+// message returns the next n bytes. They are valid until the next read.
 func (w *window) message(n uint64) ([]byte, error) {
 	if n > mostKept {
 		return nil, errKept
@@ -94,7 +94,7 @@ func (w *window) message(n uint64) ([]byte, error) {
 	return b, nil
 }
 
-// within counts what was read of the list since at.
+// within subtracts the bytes read since at from the rest of the list.
 func (l *List) within(at int) error {
 	n := uint64(l.w.at() - at)
 	if n > l.rest {
@@ -140,8 +140,7 @@ func (l *List) metaProto() error {
 	return nil
 }
 
-// parse reads a ListMeta: resourceVersion 2, continue 3, remainingItemCount 4,
-// shardInfo 5.
+// parse reads a ListMeta: resourceVersion 2, continue 3, remainingItemCount 4, shardInfo 5.
 func (m *Meta) parse(b []byte) (err error) {
 	return fields(b, func(num protowire.Number, v []byte, n uint64) bool {
 		switch num {
@@ -160,8 +159,8 @@ func (m *Meta) parse(b []byte) (err error) {
 	}, &err)
 }
 
-// fields calls f for each field of a message, with its bytes or its number,
-// until f says no. An error is put where err points, unless there is one.
+// fields calls f for each field of a message with its bytes or its number, until f returns false. It returns
+// *err, or its own error for malformed input.
 func fields(b []byte, f func(num protowire.Number, v []byte, n uint64) bool, err *error) error {
 	for len(b) > 0 {
 		num, typ, size := protowire.ConsumeTag(b)
@@ -200,12 +199,12 @@ func typeMeta(b []byte) (kind, version []byte) {
 			kind = v
 		}
 		return true
-	}, &err) // an envelope without a kind is found by who needs the kind
+	}, &err) // callers that need the kind detect an envelope without one
 	return kind, version
 }
 
-// Rest is how many bytes a protobuf list has from its first item on. It is good
-// between Open and Next.
+// Rest returns the number of bytes of a protobuf list from its first item on. It is valid between Open and
+// Next.
 func (l *List) Rest() uint64 { return l.rest }
 
 func (l *List) nextProto() (bool, error) {
@@ -247,9 +246,8 @@ func (l *List) nextProto() (bool, error) {
 	return true, l.within(at)
 }
 
-// identityProto reads an object of size bytes until its namespace and name are
-// known. A server writes fields in the order of their numbers: metadata 1, and
-// in it name 1 and namespace 3.
+// identityProto reads an object of size bytes until its namespace and name are known. A server writes fields
+// in numerical order: metadata 1, which has name 1 and namespace 3.
 func (w *window) identityProto(size uint64) (ns, name span, err error) {
 	if size == 0 {
 		return ns, name, nil
@@ -288,7 +286,7 @@ func (w *window) identityProto(size uint64) (ns, name span, err error) {
 	return ns, name, nil
 }
 
-// endProto reads what follows the list in its envelope.
+// endProto reads the rest of the envelope after the list.
 func (l *List) endProto() error {
 	w := &l.w
 	for {

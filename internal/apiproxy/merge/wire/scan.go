@@ -10,12 +10,12 @@ import (
 	"strconv"
 )
 
-// deepest is how deep JSON may nest, as encoding/json has it.
+// deepest is the maximal nesting depth of JSON, as in encoding/json.
 const deepest = 10000
 
 var errJSON = errors.New("not JSON as a server writes it")
 
-// peek is the next byte that is not space.
+// peek returns the next byte that is not white space.
 func (w *window) peek() (byte, error) {
 	for {
 		for ; w.pos < w.end; w.pos++ {
@@ -31,7 +31,7 @@ func (w *window) peek() (byte, error) {
 	}
 }
 
-// expect moves over c.
+// expect skips c, or returns an error if another byte comes.
 func (w *window) expect(c byte) error {
 	got, err := w.peek()
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *window) expect(c byte) error {
 	return nil
 }
 
-// enter moves over an opening bracket, and says whether it was one.
+// enter skips an opening bracket. If another value comes, it skips that value and returns false.
 func (w *window) enter(c byte) (bool, error) {
 	got, err := w.peek()
 	if err != nil {
@@ -83,11 +83,11 @@ func (w *window) pop(c byte) error {
 	return nil
 }
 
-// marks are the bytes that matter outside of strings.
+// marks are the bytes that matter outside strings.
 var marks = [256]bool{'"': true, '{': true, '}': true, '[': true, ']': true}
 
-// unwind moves on until no more than depth containers are open. All of a list goes
-// through here.
+// unwind reads until at most depth containers are open. All bytes of a list pass through it, so it is the hot
+// path.
 func (w *window) unwind(depth int) error {
 	for w.depth > depth {
 		b := w.buf[w.pos:w.end]
@@ -133,7 +133,7 @@ func (w *window) unwind(depth int) error {
 	return nil
 }
 
-// Eight bytes at once, for stringEnd.
+// Constants for stringEnd, which reads eight bytes at a time.
 const (
 	ones    = 0x0101010101010101
 	highs   = ones << 7
@@ -141,15 +141,15 @@ const (
 	slashes = '\\' * ones
 )
 
-// stringEnd is how many bytes there are to the end of the string that b begins
-// in, with its quote; 0 if that is not found soon. Most strings are short, and a
-// search by [bytes.IndexByte] takes longer to begin than to read them.
+// stringEnd returns the number of bytes of b up to and including the quote that ends the current string. It
+// returns 0 if there is no quote in about the first 64 bytes. Most strings are short, and the start of
+// [bytes.IndexByte] costs more than reading them.
 func stringEnd(b []byte) int {
 	i := 0
 	for i+8 <= len(b) && i < 64 {
 		x := binary.LittleEndian.Uint64(b[i:])
 		q, s := x^quotes, x^slashes
-		// The high bit of each byte that is 0 there, and perhaps of some behind the first.
+		// Sets the high bit of each byte that matches. Bits after the first match may be wrong.
 		found := ((q-ones)&^q | (s-ones)&^s) & highs
 		if found == 0 {
 			i += 8
@@ -164,7 +164,7 @@ func stringEnd(b []byte) int {
 	return 0
 }
 
-// skipString moves behind the quote that ends the string that was begun.
+// skipString skips the rest of the current string and its closing quote.
 func (w *window) skipString() error {
 	if n := stringEnd(w.buf[w.pos:w.end]); n > 0 {
 		w.pos += n
@@ -197,7 +197,7 @@ func (w *window) skipString() error {
 	}
 }
 
-// skip moves over one value.
+// skip skips one value.
 func (w *window) skip() error {
 	c, err := w.peek()
 	if err != nil {
@@ -227,13 +227,12 @@ func (w *window) skip() error {
 			}
 		}
 		if err := w.more(); err != nil {
-			return short(err) // no value that is read here ends its stream
+			return short(err) // values that are read here never end the stream
 		}
 	}
 }
 
-// text is the string that comes, without its quotes, as it is written. It must
-// be held.
+// text returns the next string, without its quotes and still escaped. The window must be in mode hold.
 func (w *window) text() (span, error) {
 	if err := w.expect('"'); err != nil {
 		return span{}, err
@@ -245,7 +244,7 @@ func (w *window) text() (span, error) {
 	return span{at, w.at() - 1}, nil
 }
 
-// textOr is text, or an empty span for a value that is no string.
+// textOr returns the next string as text does, or an empty span for any other value, which it skips.
 func (w *window) textOr() (span, error) {
 	c, err := w.peek()
 	if err != nil {
@@ -257,21 +256,20 @@ func (w *window) textOr() (span, error) {
 	return w.text()
 }
 
-// plain is what a string means.
+// plain unescapes a JSON string.
 func plain(raw []byte) []byte {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw
 	}
 	var s string
 	if err := json.Unmarshal(append(append([]byte{'"'}, raw...), '"'), &s); err != nil {
-		return raw // nobody's name, then
+		return raw // an invalid string cannot be a name
 	}
 	return []byte(s)
 }
 
-// key moves to the value of the next field of the object that is open, or out
-// of it when there is none. It must be held; the name is good until the next
-// byte is read.
+// key moves to the value of the next field of the current object. At the end of the object it leaves it and
+// returns false. The window must be in mode hold. The name is valid until the next read.
 func (w *window) key(first *bool) (name []byte, ok bool, err error) {
 	if ok, err = w.item(first, '}'); !ok || err != nil {
 		return nil, false, err
@@ -286,7 +284,8 @@ func (w *window) key(first *bool) (name []byte, ok bool, err error) {
 	return plain(w.get(s)), true, nil
 }
 
-// item moves to the next item of the container that is open, or out of it.
+// item moves to the next item of the current container. At the end of the container it leaves it and returns
+// false.
 func (w *window) item(first *bool, end byte) (bool, error) {
 	c, err := w.peek()
 	if err != nil {
@@ -303,7 +302,7 @@ func (w *window) item(first *bool, end byte) (bool, error) {
 	return true, w.expect(',')
 }
 
-// number reads a resourceVersion.
+// number parses a resourceVersion.
 func number(raw []byte) (uint64, error) {
 	n, err := strconv.ParseUint(string(raw), 10, 64)
 	if err != nil {

@@ -7,35 +7,35 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Reasons that clients act on, as Kubernetes spells them.
+// Reasons that clients act on, in the spelling of Kubernetes.
 const (
 	ReasonBadRequest  = "BadRequest"
 	ReasonExpired     = "Expired"
 	ReasonTimeout     = "Timeout"
 	ReasonUnavailable = "ServiceUnavailable"
 
-	// CauseTooLarge is the cause of a 504 for a position that is ahead.
+	// CauseTooLarge is the cause of a 504 for a resourceVersion that is ahead of the server.
 	CauseTooLarge = "ResourceVersionTooLarge"
 )
 
-// A Status is a failure as the Kubernetes API tells it.
+// Status is an error of the Kubernetes API.
 type Status struct {
 	Code       int
 	Reason     string
 	Message    string
-	Continue   string // a token to go on with, of a 410 on a page
-	Cause      string // the reason of the one cause
-	RetryAfter int    // seconds; 0: it does not say
+	Continue   string // the token to continue with, of a 410 for a page
+	Cause      string // the reason of its first cause
+	RetryAfter int    // seconds; 0: not given
 
-	From string // the cluster that failed, for the adapter itself; it is not written
+	From string // the cluster that failed; for the adapter only, it is not written
 
-	// Name, Group and Resource are of what it is about; "": it does not say.
+	// Name, Group and Resource identify the object of the error; "" if not given.
 	Name, Group, Resource string
 }
 
 func (s *Status) Error() string { return s.Message }
 
-// status is a metav1.Status.
+// status is the JSON form of a metav1.Status.
 type status struct {
 	Kind       string `json:"kind"`
 	APIVersion string `json:"apiVersion"`
@@ -52,7 +52,7 @@ type status struct {
 type details struct {
 	Name              string  `json:"name,omitempty"`
 	Group             string  `json:"group,omitempty"`
-	Kind              string  `json:"kind,omitempty"` // by which Kubernetes means the resource
+	Kind              string  `json:"kind,omitempty"` // Kubernetes puts the resource here
 	Causes            []cause `json:"causes,omitempty"`
 	RetryAfterSeconds int     `json:"retryAfterSeconds,omitempty"`
 }
@@ -62,7 +62,7 @@ type cause struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Append appends the Status, in JSON or in protobuf with its envelope.
+// Append appends the Status in JSON, or in protobuf with its envelope.
 func (s *Status) Append(dst []byte, proto bool) []byte {
 	if proto {
 		return appendEnvelope(dst, "Status", "v1", s.message())
@@ -86,8 +86,8 @@ func (s *Status) detailed() bool {
 	return s.Name != "" || s.Group != "" || s.Resource != "" || s.Cause != "" || s.RetryAfter > 0
 }
 
-// message is the Status: metadata 1 (continue 3), status 2, message 3, reason
-// 4, details 5 (name 1, group 2, kind 3, causes 4, retryAfterSeconds 5), code 6.
+// message returns the protobuf message of a Status: metadata 1 (continue 3), status 2, message 3, reason 4,
+// details 5 (name 1, group 2, kind 3, causes 4, retryAfterSeconds 5), code 6.
 func (s *Status) message() (b []byte) {
 	var meta []byte
 	if s.Continue != "" {
@@ -122,8 +122,8 @@ func appendEnvelope(dst []byte, kind, version string, message []byte) []byte {
 	return appendText(dst, 4, "")
 }
 
-// ParseStatus reads the body of a member's answer that was none. A body that is
-// no Status gives one with the code alone.
+// ParseStatus parses the body of a member's error response. If the body is not a Status, the result has only
+// the code and a generic message.
 func ParseStatus(body []byte, proto bool, code int) *Status {
 	var s *Status
 	if proto {
@@ -190,6 +190,6 @@ func statusProto(b []byte) *Status {
 			s.Code = int(int32(n))
 		}
 		return true
-	}, &err) // what of a broken Status could be read is better than nothing
+	}, &err) // the fields of a malformed Status that can be read are better than none
 	return s
 }

@@ -8,16 +8,17 @@ import (
 	"slices"
 )
 
-// Columns are a Table's columnDefinitions.
+// Columns are the columnDefinitions of a Table.
 type Columns struct {
 	raw   []byte
 	names []string
 }
 
-// clusterColumn is shown by `kubectl get -o wide`, as its priority is not 0.
+// clusterColumn is the added column. Its priority is not 0, so `kubectl get -o wide` shows it and plain
+// `kubectl get` does not.
 const clusterColumn = `{"name":"Cluster","type":"string","format":"","description":"the cluster that the object lives in","priority":1}`
 
-// parseColumns reads an array of column definitions; null is none.
+// parseColumns parses an array of column definitions. It returns nil for null.
 func parseColumns(raw []byte) (*Columns, error) {
 	raw = bytes.TrimSpace(raw)
 	if string(raw) == "null" {
@@ -71,10 +72,10 @@ func parseColumns(raw []byte) (*Columns, error) {
 	}
 }
 
-// Len is how many columns there are, without the cluster's.
+// Len returns the number of columns, without the cluster column.
 func (c *Columns) Len() int { return len(c.names) }
 
-// AppendWithCluster appends the columns and, behind them, one for the cluster.
+// AppendWithCluster appends the columns and the cluster column.
 func (c *Columns) AppendWithCluster(dst []byte) []byte {
 	if c == nil {
 		return append(append(append(dst, '['), clusterColumn...), ']')
@@ -86,21 +87,20 @@ func (c *Columns) AppendWithCluster(dst []byte) []byte {
 	return append(append(dst, clusterColumn...), ']')
 }
 
-// A Row says how the rows of one member become rows of the merged Table.
+// Row converts the rows of one member to rows of the merged Table.
 type Row struct {
-	from    []int  // for each column its cell in the member's row; -1: none
-	same    bool   // as they come
-	cluster []byte // the last cell
-	strip   bool   // without the object
+	from    []int  // for each merged column the index of the member's cell; -1: none
+	same    bool   // the columns are the same
+	cluster []byte // the last cell, as JSON
+	strip   bool   // remove the object
 }
 
-// NewRow fits rows with the columns have into a table with the columns want, by
-// the columns' names. With strip a row loses the object that was asked for only
-// to know its name.
+// NewRow returns the conversion of rows with columns have to a table with columns want. It matches columns by
+// name. strip removes the object, which the adapter requested only to learn the name.
 func NewRow(have, want *Columns, cluster string, strip bool) *Row {
 	quoted, err := json.Marshal(cluster)
 	if err != nil {
-		quoted = []byte(`""`) // a string has no such error
+		quoted = []byte(`""`) // marshalling a string cannot fail
 	}
 	r := &Row{cluster: quoted, strip: strip, same: true}
 	if have == nil || want == nil {
@@ -122,16 +122,16 @@ func NewRow(have, want *Columns, cluster string, strip bool) *Row {
 	return r
 }
 
-// rowSpans is where the parts of a row are.
+// rowSpans holds the positions of the parts of a row.
 type rowSpans struct {
-	cells     span // the array, with its brackets
+	cells     span // the array with its brackets
 	each      []span
 	object    span // the value of "object"
 	hasCells  bool
 	hasObject bool
 }
 
-// scanRow reads a row that was entered until cells and name are known.
+// scanRow reads a row after its opening brace until its cells and name are known.
 func (l *List) scanRow() error {
 	w := &l.w
 	strip := l.Row != nil && l.Row.strip
@@ -163,7 +163,7 @@ func (l *List) scanRow() error {
 				}
 				if l.row.hasCells && !strip {
 					l.Namespace, l.Name = l.named(ns), l.named(name)
-					return nil // the rest goes by when it is taken
+					return nil // takeRow reads the rest
 				}
 				if err := w.unwind(depth); err != nil {
 					return err
@@ -190,7 +190,7 @@ func (l *List) scanCells() (err error) {
 	return err
 }
 
-// cells reads the array of a row's cells, which must be held.
+// cells reads the array of cells of a row. The window must be in mode hold.
 func (w *window) cells(each []span) (all span, _ []span, err error) {
 	if _, err := w.peek(); err != nil {
 		return all, each, short(err)
@@ -220,7 +220,7 @@ func (w *window) cells(each []span) (all span, _ []span, err error) {
 	return w.since(from), each, nil
 }
 
-// appendCells appends the array of a row's cells as the merged Table has them.
+// appendCells appends the cells of a row in the layout of the merged Table.
 func (r *Row) appendCells(dst []byte, each []span, get func(span) []byte) []byte {
 	dst = append(dst, '[')
 	cell := func(i int) {
@@ -242,7 +242,7 @@ func (r *Row) appendCells(dst []byte, each []span, get func(span) []byte) []byte
 	return append(append(dst, r.cluster...), ']')
 }
 
-// takeRow writes the row that Next found, as it fits.
+// takeRow writes the converted row that Next found.
 func (l *List) takeRow(out io.Writer) error {
 	w := &l.w
 	if l.Row == nil {
@@ -258,14 +258,14 @@ func (l *List) takeRow(out io.Writer) error {
 		if _, err := out.Write(b); err != nil {
 			return &writeError{err}
 		}
-		w.mark += l.row.cells.to // written already
+		w.mark += l.row.cells.to // the cells are already written
 		w.to(out)
 		if err := w.unwind(l.base); err != nil {
 			return err
 		}
 		return w.release()
 	}
-	all := w.since(0) // of a row that is to be stripped all is held
+	all := w.since(0) // a row to strip is completely in the buffer
 	switch o := l.row; {
 	case !o.hasObject:
 		b = append(b, w.get(span{o.cells.to, all.to})...)

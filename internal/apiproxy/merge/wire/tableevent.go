@@ -2,8 +2,7 @@ package wire
 
 import "fmt"
 
-// scanTable reads an event whose object is a Table of one row: what names the
-// row is in the row's object.
+// scanTable reads an event whose object is a Table with one row. The row's object holds namespace and name.
 func (ev *Event) scanTable(table []byte) error {
 	w := view(table)
 	if _, err := w.enter('{'); err != nil {
@@ -122,8 +121,8 @@ func (ev *Event) scanRows(w *window, o *eventSpans) error {
 	}
 }
 
-// AppendTable appends the event with its row as r makes it, and with want as
-// its columns, or with none.
+// AppendTable appends the event with its row converted by r. withColumns includes the columns want and the
+// cluster column; otherwise the columns are null.
 func (ev *Event) AppendTable(dst []byte, r *Row, want *Columns, withColumns bool) ([]byte, error) {
 	if !ev.row.hasCells {
 		return nil, fmt.Errorf("%w: a row without cells", errJSON)
@@ -171,11 +170,11 @@ func (ev *Event) AppendTable(dst []byte, r *Row, want *Columns, withColumns bool
 	return append(dst, '}'), nil
 }
 
-// String is the type as it is written.
+// String returns the type as it is in an event.
 func (t Type) String() string {
 	return [...]string{"", "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"}[t]
 }
 
-// IsTable says whether the object is a Table with its row, as it is not when a
-// server failed to make one.
+// IsTable reports whether the object is a Table with a row. It is not if the server failed to convert the
+// object to a Table.
 func (ev *Event) IsTable() bool { return ev.row.hasCells }

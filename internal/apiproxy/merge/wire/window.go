@@ -6,43 +6,41 @@ import (
 	"io"
 )
 
-// Sizes of a window. It grows beyond the first for what must be kept, and when
-// reads fill it; it is cut back when what was kept is gone.
+// Sizes of a window in bytes. A window grows beyond its first size if it must hold more, or if reads fill it.
+// It shrinks when it no longer holds those bytes.
 const (
 	listWindow  = 32 << 10
-	longWindow  = 128 << 10 // of a list that is long: much is read, and written, at once
+	longWindow  = 128 << 10 // of a long list, for larger reads and writes
 	eventWindow = 1 << 10   // of a watch between two events
-	batchWindow = 16 << 10  // events are read in batches of about this many bytes when many wait
-	mostKept    = 16 << 20  // of an item before its name, of an event
+	batchWindow = 16 << 10  // the batch size for events, if many wait
+	mostKept    = 16 << 20  // of an item up to its name, or of an event
 
-	writeAt  = 32 << 10 // so much of what was taken is written without waiting for more
-	leastGap = 16 << 10 // room for less than this is not worth a read
+	writeAt  = 32 << 10 // write taken bytes without waiting for more if there are this many
+	leastGap = 16 << 10 // release or move bytes if there is less room than this for a read
 )
 
 var errKept = fmt.Errorf("an item or event of more than %d bytes", mostKept)
 
-// A mode is what becomes of bytes that were looked at when a window needs room.
+// mode is how a window treats the bytes that were read when it needs room.
 type mode uint8
 
 const (
-	hold mode = iota // they are kept
-	pass             // they go to out
-	drop             // they are gone
+	hold mode = iota // keep them
+	pass             // write them to out
+	drop             // discard them
 )
 
-// A window is the part of a stream that is in memory:
+// window is the buffered part of a stream:
 //
 //	   from     taken    mark      pos          end
 //	----|---------|--------|--------|------------|----
-//	      on its    what     looked   not looked
-//	      way to    stands   at       at
-//	      out       between
+//	      pending   between  read     not read
+//	      for out   items
 //
-// What is between from and taken is written later, together with what comes
-// behind it, as a list is mostly written as it came. Who takes nothing to write
-// later has from and taken where mark is.
+// The bytes between from and taken are written later, together with the bytes after them, because a list is mostly
+// written as it arrives. In a window without pending bytes, from and taken equal mark.
 type window struct {
-	r     io.Reader // nil: all there is, is in buf
+	r     io.Reader // nil: buf has all the input
 	buf   []byte
 	from  int
 	taken int
@@ -53,24 +51,23 @@ type window struct {
 	out   io.Writer
 	err   error
 
-	// idle is called before a read, which may block: what lies before mark may
-	// be overwritten after it.
+	// idle is called before a read, which may block. The read may overwrite the bytes before mark.
 	idle func() error
-	most int // how large reads that fill the window make it
+	most int // the size up to which full reads grow the buffer
 	full bool
 
-	// Of a watch: buf is small until something comes, and small again behind it.
+	// For a watch: buf is small while no data arrives, and a borrowed buffer otherwise.
 	small   []byte
 	buffers *Buffers
 
-	depth int // of the JSON containers that are open
+	depth int // the number of open JSON containers
 	kinds []uint64
 }
 
-// view is a window over bytes that are all there.
+// view returns a window of complete input.
 func view(b []byte) window { return window{buf: b, end: len(b)} }
 
-// more reads on. At the end of the stream its error is io.EOF.
+// more reads more input. Its error is io.EOF at the end of the stream.
 func (w *window) more() error {
 	if w.err != nil {
 		return w.err
@@ -127,7 +124,7 @@ func (w *window) more() error {
 
 func (w *window) resize(n int) { w.replace(make([]byte, n)) }
 
-// replace goes on in another buffer.
+// replace moves the held bytes to another buffer.
 func (w *window) replace(b []byte) {
 	w.end = copy(b, w.buf[w.from:w.end])
 	if w.small != nil {
@@ -137,7 +134,7 @@ func (w *window) replace(b []byte) {
 	w.shift()
 }
 
-// shift counts from where from is now.
+// shift rebases the offsets so that from is 0.
 func (w *window) shift() {
 	w.pos -= w.from
 	w.mark -= w.from
@@ -145,7 +142,7 @@ func (w *window) shift() {
 	w.from = 0
 }
 
-// release lets go of what was looked at, or at least of what was taken.
+// release writes or discards the bytes that were read. In mode hold it writes only the taken bytes.
 func (w *window) release() error {
 	upTo := w.taken
 	if w.mode == pass {
@@ -164,20 +161,19 @@ func (w *window) release() error {
 	return nil
 }
 
-// keep begins to hold at the next byte; what was looked at before is gone.
+// keep discards everything that was read and holds from the next byte.
 func (w *window) keep() {
 	w.from, w.taken, w.mark = w.pos, w.pos, w.pos
 	w.mode = hold
 }
 
-// next begins to hold at the next byte, behind what was taken and what stands
-// between them.
+// next holds from the next byte. The taken bytes, and the bytes between them and mark, remain pending.
 func (w *window) next() {
 	w.mark = w.pos
 	w.mode = hold
 }
 
-// to lets go of what is held, and of what comes, to out; nil drops it.
+// to sends the held bytes and the following ones to out. A nil out discards them.
 func (w *window) to(out io.Writer) {
 	w.from, w.taken = w.mark, w.mark
 	w.mode, w.out = pass, out
@@ -186,8 +182,8 @@ func (w *window) to(out io.Writer) {
 	}
 }
 
-// splice takes what is held, and what comes, to out. With between so is what
-// stands between it and what was taken before.
+// splice sends the held bytes and the following ones to out. between includes the bytes between the
+// previously taken part and mark.
 func (w *window) splice(out io.Writer, between bool) error {
 	if !between && w.mark > w.taken {
 		if err := w.release(); err != nil {
@@ -199,19 +195,19 @@ func (w *window) splice(out io.Writer, between bool) error {
 	return nil
 }
 
-// spliced ends what was taken here. It is written when there is more of it.
+// spliced ends a splice. The taken bytes are written later, together with more.
 func (w *window) spliced() {
 	w.mode = hold
 	w.taken, w.mark = w.pos, w.pos
 }
 
-// A writeError is not the member's fault.
+// writeError is an error of the output, not of the member.
 type writeError struct{ err error }
 
 func (e *writeError) Error() string { return e.err.Error() }
 func (e *writeError) Unwrap() error { return e.err }
 
-// A span is a part of what is held, counted from mark, which moves.
+// span is a range of held bytes, relative to mark, which moves.
 type span struct{ from, to int }
 
 func (w *window) at() int            { return w.pos - w.mark }
@@ -220,7 +216,7 @@ func (w *window) since(at int) span  { return span{at, w.at()} }
 func (w *window) ahead(n int) bool   { return w.end-w.pos >= n }
 func (w *window) bytes(n int) []byte { return w.buf[w.pos : w.pos+n] }
 
-// fill makes sure that n bytes are ahead. Nothing but hold may be on.
+// fill reads until n bytes are available. The window must be in mode hold.
 func (w *window) fill(n int) error {
 	for !w.ahead(n) {
 		if err := w.more(); err != nil {
@@ -230,7 +226,7 @@ func (w *window) fill(n int) error {
 	return nil
 }
 
-// advance moves over n bytes.
+// advance skips n bytes.
 func (w *window) advance(n uint64) error {
 	for {
 		if have := uint64(w.end - w.pos); have >= n {
@@ -245,7 +241,7 @@ func (w *window) advance(n uint64) error {
 	}
 }
 
-// short is the error of a stream that ends in the middle of something.
+// short converts io.EOF to io.ErrUnexpectedEOF, for a stream that ends within a value.
 func short(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -1,11 +1,8 @@
-// Package wire reads and writes lists and watch events as Kubernetes puts them
-// on the wire, in JSON and in protobuf, without knowing what is in the objects.
-// It keeps law 7: what is not understood, is cut off or breaks off is an error,
-// never a shorter list.
+// Package wire reads and writes Kubernetes lists and watch events in JSON and protobuf, without decoding the
+// objects. It keeps law 7: unknown, truncated or interrupted input is an error, never a shorter list.
 //
-// Nothing here holds a list in memory. A reader keeps one item until it knows
-// the item's namespace and name, which come first in what a server writes, and
-// lets the rest go by.
+// The package never holds a whole list in memory. A reader holds one item until it knows the item's namespace
+// and name, which a server writes first. It then streams the rest of the item.
 package wire
 
 import (
@@ -13,30 +10,30 @@ import (
 	"strings"
 )
 
-// A Form is how an answer is written.
+// Form is the encoding of a response.
 type Form struct {
-	Proto bool  // protobuf in Kubernetes' envelope; else JSON
-	Shape Shape // what became of the objects
+	Proto bool  // protobuf in the Kubernetes envelope; otherwise JSON
+	Shape Shape // the transformation of the objects
 }
 
-// A Shape is what a server makes of objects before it writes them.
+// Shape is the transformation that a server applies to objects before it encodes them.
 type Shape uint8
 
-// What Accept may ask for.
+// The shapes that an Accept header may request.
 const (
 	Objects Shape = iota
 	Metadata
 	Table
 )
 
-// media types, of which only these two are merged.
+// The media types that can be merged.
 const (
 	mediaJSON  = "application/json"
 	mediaProto = "application/vnd.kubernetes.protobuf"
 )
 
-// ParseForm reads a Content-Type, or one element of an Accept header without
-// its weight. A type that is not merged, CBOR among them, is not ok.
+// ParseForm parses a Content-Type, or one element of an Accept header without its weight. ok is false for a
+// type that cannot be merged, such as CBOR.
 func ParseForm(contentType string) (f Form, ok bool) {
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil {
@@ -59,7 +56,7 @@ func ParseForm(contentType string) (f Form, ok bool) {
 	switch as {
 	case "Table":
 		f.Shape = Table
-		return f, !f.Proto // a Table has no protobuf
+		return f, !f.Proto // a Table has no protobuf encoding
 	case "PartialObjectMetadata", "PartialObjectMetadataList":
 		f.Shape = Metadata
 		return f, true
@@ -67,8 +64,8 @@ func ParseForm(contentType string) (f Form, ok bool) {
 	return Form{}, false
 }
 
-// MediaType is the Content-Type of an answer in this form. A server does not
-// say the shape there, the objects do.
+// MediaType returns the Content-Type of a response in this form. Like a server, it does not include the
+// shape, which the objects show.
 func (f Form) MediaType(stream bool) string {
 	var b strings.Builder
 	if !f.Proto {

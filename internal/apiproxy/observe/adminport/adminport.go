@@ -1,6 +1,5 @@
-// Package adminport answers who runs an adapter: whether it is ready, its metrics,
-// and to who holds the local token of the pod how it works inside. It keeps law 4:
-// no page of the web and no name that was rebound gets an answer.
+// Package adminport is the adapter's admin server. It serves readiness and metrics, and internal state to
+// callers with the pod's local token. It keeps law 4: web pages and rebound DNS names get no response.
 package adminport
 
 import (
@@ -28,51 +27,51 @@ import (
 	"github.com/tailplane/tailplane/internal/profile"
 )
 
-// A Port is the admin port of one adapter, on a loopback address:
+// Port is the admin server of one adapter. It listens on a loopback address:
 //
-//	GET  /healthz        200 while it can answer at all
-//	GET  /readyz         200 while it is ready; ?verbose says what it knows
+//	GET  /healthz        200 while the process responds
+//	GET  /readyz         200 while the adapter is ready; ?verbose adds details
 //	GET  /metrics        Prometheus and OpenMetrics text
-//	GET  /debug/config   the document that is served, without secrets
-//	GET  /debug/clusters how they do
-//	GET  /debug/streams  what is open
-//	GET  /debug/owners   ?key=: which cluster has an object
-//	POST /debug/route    a request in, what would become of it and why out
-//	GET  /debug/pprof/   with Profiles only
+//	GET  /debug/config   the current configuration, without secrets
+//	GET  /debug/clusters the health of the clusters
+//	GET  /debug/streams  the open streams
+//	GET  /debug/owners   ?key=: the cluster that has an object
+//	POST /debug/route    explains how a given request would be routed
+//	GET  /debug/pprof/   only with Profiles
 //
-// What is below /debug needs the local token. Fields without a remark are required.
+// Requests below /debug need the local token. Fields without a remark are required.
 type Port struct {
-	Ready    func() error            // why not
-	Opens    func(token string) bool // is it the local token
+	Ready    func() error            // nil if ready, otherwise the reason
+	Opens    func(token string) bool // checks the local token
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
 
-	Verbose  func() []string // optional: lines for /readyz?verbose, beside those of Clusters
-	Config   func() any      // encoded as JSON; optional, as the next ones: 404 where it is nil
+	Verbose  func() []string // optional: lines for /readyz?verbose, in addition to those of Clusters
+	Config   func() any      // encoded as JSON; this and the next ones are optional: 404 if nil
 	Clusters func() []observe.ClusterState
 	Streams  func() []observe.OpenStream      // Observer.Streams
-	Owners   func(key string) any             // nil if nobody is known to have it
+	Owners   func(key string) any             // nil if no cluster is known to have the object
 	Route    func(RouteQuestion) (any, error) // an error is a *[apiproxy.Refusal], or internal
 	Profiles bool                             // optional: serve profiles of the process
 }
 
-// A RouteQuestion asks what would become of a request.
+// RouteQuestion is a request whose routing is to be explained.
 type RouteQuestion struct {
 	Method    string          `json:"method"`
 	Path      string          `json:"path"` // with its query
 	UserAgent string          `json:"userAgent,omitempty"`
 	Body      json.RawMessage `json:"body,omitempty"` // of a create
 
-	URL *url.URL `json:"-"` // Path, parsed
+	URL *url.URL `json:"-"` // parsed Path
 }
 
-// Bounds of the admin port.
+// Limits of the admin server.
 const (
 	maxQuestion = 3 << 20
 	maxScrapes  = 4
 )
 
-// Handler returns the routes of the admin port.
+// Handler returns the handler of the admin server.
 func (p *Port) Handler() http.Handler {
 	if p.Ready == nil || p.Opens == nil || p.Gatherer == nil || p.Log == nil {
 		panic("adminport: a required field is missing")
@@ -115,7 +114,7 @@ func (p *Port) Handler() http.Handler {
 	})
 }
 
-// Metrics serves /metrics alone, for an address that others reach.
+// Metrics returns a handler for /metrics only, for an address that is reachable from outside the pod.
 func Metrics(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", scrapes(g, log))
@@ -126,7 +125,7 @@ func scrapes(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)})
 }
 
-// guard keeps web pages out, and paths that could be read in two ways.
+// guard refuses requests of web pages and ambiguous paths.
 func guard(ours func(host string) bool, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -156,14 +155,13 @@ func loopbackHost(host string) bool {
 	return err == nil && addr.IsLoopback() || host == "localhost"
 }
 
-// clusterHost allows what nobody outside can have a name resolve to: an address,
-// or a name of the cluster's own DNS.
+// clusterHost accepts only hosts that an outsider cannot control: an address, or a name of the cluster's DNS.
 func clusterHost(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil || host == "localhost" || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
 }
 
-// holds says whether the request carries the local token, as one bearer token.
+// holds reports whether the request has the local token as its only bearer token.
 func (p *Port) holds(r *http.Request) bool {
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
@@ -201,7 +199,7 @@ func (p *Port) readyz(w http.ResponseWriter, r *http.Request) {
 	say(w, status, b.String())
 }
 
-// oneLine is a text that may have parts of others' as a line for a terminal.
+// oneLine returns a text as one printable line.
 func oneLine(s string) string {
 	s = text.Clean(s)
 	if !text.Printable(s) {
@@ -266,7 +264,7 @@ func (p *Port) write(w http.ResponseWriter, status int, what any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(append(printable.JSON(b), '\n')) // who does not read it does not want it
+	w.Write(append(printable.JSON(b), '\n')) // a caller that disconnected needs no response
 }
 
 func say(w http.ResponseWriter, status int, what string) {

@@ -61,7 +61,7 @@ func ask(h http.Handler, method, target, body string, edit ...func(*http.Request
 
 func withToken(r *http.Request) { r.Header.Set("Authorization", "Bearer "+localToken) }
 
-// ADP-24: Acceptance 24: what is below /debug needs the local token; probes and scrapes do not.
+// ADP-24: Acceptance 24: requests below /debug need the local token; probes and scrapes do not.
 func TestDebugNeedsTheToken(t *testing.T) {
 	o := observer()
 	a := port(o)
@@ -84,7 +84,7 @@ func TestDebugNeedsTheToken(t *testing.T) {
 			}
 		}
 		if strings.Contains(c.target, "profile?") {
-			continue // a recorder has no deadline
+			continue // a recorder does not support deadlines
 		}
 		if w := ask(h, c.method, c.target, c.body, withToken); w.Code != 200 || w.Body.Len() == 0 {
 			t.Errorf("%s: %d %s", c.target, w.Code, w.Body)
@@ -130,7 +130,7 @@ func TestProfilesOnlyWhenAsked(t *testing.T) {
 	}
 }
 
-// Law 4: no page of the web, and no name that was rebound to our address.
+// Law 4: web pages and rebound DNS names are refused.
 func TestWhoMayAsk(t *testing.T) {
 	o := observer()
 	loopback, far := port(o).Handler(), adminport.Metrics(o.Metrics, slog.New(slog.DiscardHandler))

@@ -10,9 +10,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// The messages of OTLP, as far as spans need them, in the names and forms of its
-// JSON encoding: ids are hexadecimal, 64-bit numbers are strings, enumerations
-// are numbers.
+// The OTLP messages for spans, in the names and forms of the JSON encoding. Ids are hexadecimal, 64-bit
+// numbers are strings, enumerations are numbers.
 type (
 	request struct {
 		ResourceSpans []resourceSpans `json:"resourceSpans"`
@@ -72,17 +71,16 @@ type (
 	}
 )
 
-// Flags of a span, above the eight bits of the trace.
+// Flags of a span, above the eight bits of the trace flags.
 const (
 	hasRemote = 0x100
 	isRemote  = 0x200
 )
 
-// statusCodes are those of OTLP, which numbers them in another way than the SDK.
+// statusCodes maps the SDK's status codes to those of OTLP, which differ.
 var statusCodes = map[codes.Code]int{codes.Unset: 0, codes.Ok: 1, codes.Error: 2}
 
-// encode returns the request that carries spans, which are one's own and so have
-// one resource.
+// encode returns the export request for spans. All spans have the same resource.
 func encode(of []keyValue, spans []sdktrace.ReadOnlySpan) ([]byte, error) {
 	var scopes []scopeSpans
 	byScope := map[scope]int{}
@@ -103,7 +101,7 @@ func encodeSpan(s sdktrace.ReadOnlySpan) span {
 	is, parent := s.SpanContext(), s.Parent()
 	out := span{
 		TraceID: is.TraceID().String(), SpanID: is.SpanID().String(), TraceState: is.TraceState().String(),
-		Flags: uint32(is.TraceFlags()) | hasRemote, Name: s.Name(), Kind: int(s.SpanKind()), // as OTLP numbers them
+		Flags: uint32(is.TraceFlags()) | hasRemote, Name: s.Name(), Kind: int(s.SpanKind()), // OTLP uses the same numbers
 		Start: nanos(s.StartTime()), End: nanos(s.EndTime()), Attributes: keyValues(s.Attributes()),
 		DroppedAttributesCount: s.DroppedAttributes(),
 		Status:                 status{Message: s.Status().Description, Code: statusCodes[s.Status().Code]},
@@ -130,7 +128,7 @@ func keyValues(in []attribute.KeyValue) []keyValue {
 	return out
 }
 
-// encodeValue writes the kinds that we use as they are, and others as text.
+// encodeValue encodes the kinds that the adapter uses, and converts all others to text.
 func encodeValue(v attribute.Value) value {
 	switch v.Type() {
 	case attribute.BOOL:

@@ -1,9 +1,7 @@
-// Package otlpjson sends spans to a collector by OTLP over HTTP, in its JSON
-// encoding. It keeps the law that telling about work never holds it up: what the
-// collector does not take in time is dropped and counted, in bounded memory.
+// Package otlpjson exports spans to a collector by OTLP over HTTP in JSON. Telemetry never delays work: spans
+// that the collector does not accept in time are dropped and counted, and the memory is limited.
 //
-// It is our own because the official exporters link gRPC, which is larger than
-// all the rest of the adapter.
+// The package exists because the official exporters link gRPC, which is larger than the rest of the adapter.
 package otlpjson
 
 import (
@@ -30,48 +28,46 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Config says where spans go. Fields without a remark are required.
+// Config configures an Exporter. Fields without a remark are required.
 type Config struct {
-	// Endpoint is the URL of a collector, http or https; /v1/traces is appended
-	// to its path unless it ends so.
+	// Endpoint is the http or https URL of a collector. /v1/traces is appended to its path, unless the path
+	// already ends with it.
 	Endpoint string
-	// Resource, optional, says who sends.
+	// Resource is optional. It describes the sender.
 	Resource []attribute.KeyValue
-	// Transport, optional, sends requests; nil is one of its own, which asks no
-	// proxy.
+	// Transport is optional. Nil means a separate transport without a proxy.
 	Transport http.RoundTripper
-	// Queue, optional, is how many spans may wait; 0: 1,024.
+	// Queue is optional. It is the number of spans that may wait; 0: 1,024.
 	Queue int
 	Log   *slog.Logger
 }
 
-// Bounds of what is sent.
+// Limits of the export.
 const (
 	defaultQueue = 1024
 	batchSize    = 256
-	batchTime    = 5 * time.Second  // that a span waits for others
+	batchTime    = 5 * time.Second  // how long a span waits for a full batch
 	sendTime     = 10 * time.Second // one attempt
-	keepTrying   = time.Minute      // with one batch
-	flushTime    = 5 * time.Second  // at the end
+	keepTrying   = time.Minute      // all attempts for one batch
+	flushTime    = 5 * time.Second  // after the end of Run's ctx
 	shortest     = time.Second      // between attempts
 	longest      = 15 * time.Second
 	maxAnswer    = 64 << 10
 )
 
-// An Exporter takes spans that have ended and sends them. It implements
-// [sdktrace.SpanProcessor].
+// Exporter queues ended spans and sends them. It implements [sdktrace.SpanProcessor].
 type Exporter struct {
 	url      string
 	resource []keyValue
 	client   http.RoundTripper
 	log      *slog.Logger
 	queue    chan sdktrace.ReadOnlySpan
-	down     bool // Run alone uses it
+	down     bool // only Run uses it
 
 	sent, dropped, failed atomic.Int64
 }
 
-// New returns an Exporter. It dials nobody: Run does.
+// New returns an Exporter. It opens no connection; Run does.
 func New(c Config) (*Exporter, error) {
 	if c.Log == nil {
 		return nil, errors.New("otlpjson: a required field is missing")
@@ -79,7 +75,7 @@ func New(c Config) (*Exporter, error) {
 	u, err := url.Parse(c.Endpoint)
 	switch {
 	case err != nil:
-		return nil, errors.New("the traces' endpoint is no URL") // the cause repeats it, with what may be a password
+		return nil, errors.New("the traces' endpoint is no URL") // the cause repeats the URL, which may contain a password
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
 		return nil, errors.New("the traces' endpoint is not a URL such as http://collector.example:4318, without user and query")
 	}
@@ -96,7 +92,7 @@ func New(c Config) (*Exporter, error) {
 // OnStart implements [sdktrace.SpanProcessor].
 func (e *Exporter) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
 
-// OnEnd queues a span, or drops it; it never waits.
+// OnEnd queues a span, or drops it if the queue is full. It never blocks.
 func (e *Exporter) OnEnd(s sdktrace.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
 		return
@@ -108,25 +104,25 @@ func (e *Exporter) OnEnd(s sdktrace.ReadOnlySpan) {
 	}
 }
 
-// Shutdown implements [sdktrace.SpanProcessor]; the end of Run is what sends the rest.
+// Shutdown implements [sdktrace.SpanProcessor]. It does nothing, because Run sends the rest when it ends.
 func (e *Exporter) Shutdown(context.Context) error { return nil }
 
-// ForceFlush implements [sdktrace.SpanProcessor]; nothing is to be forced.
+// ForceFlush implements [sdktrace.SpanProcessor]. It does nothing.
 func (e *Exporter) ForceFlush(context.Context) error { return nil }
 
-// Stats are counts of spans since the start.
+// Stats are counters of spans since the start.
 type Stats struct {
-	Sent    int64 // and taken by the collector
-	Dropped int64 // as too many waited
-	Failed  int64 // that the collector did not take
+	Sent    int64 // accepted by the collector
+	Dropped int64 // because the queue was full
+	Failed  int64 // not accepted by the collector
 }
 
-// Stats returns the counts.
+// Stats returns the counters.
 func (e *Exporter) Stats() Stats {
 	return Stats{Sent: e.sent.Load(), Dropped: e.dropped.Load(), Failed: e.failed.Load()}
 }
 
-// Run sends spans until ctx ends, and then what waits, for at most five seconds.
+// Run sends spans until ctx ends. It then sends the pending ones for at most five seconds.
 func (e *Exporter) Run(ctx context.Context) error {
 	var batch []sdktrace.ReadOnlySpan
 	for more := true; more; {
@@ -154,8 +150,7 @@ func (e *Exporter) Run(ctx context.Context) error {
 	}
 }
 
-// collect waits for the first span and for others after it; more is false when
-// ctx has ended.
+// collect waits for a first span and then for a full batch. more is false if ctx has ended.
 func (e *Exporter) collect(ctx context.Context) (batch []sdktrace.ReadOnlySpan, more bool) {
 	select {
 	case s := <-e.queue:
@@ -187,9 +182,9 @@ func (e *Exporter) waiting() (sdktrace.ReadOnlySpan, bool) {
 	}
 }
 
-// deliver sends a batch, again and again for a minute where the collector says
-// so or is not there. Meanwhile others wait, and are dropped when too many do.
-// It is false when ctx ended before anything came of it.
+// deliver sends a batch. It retries for a minute if the collector requests it or does not respond. Meanwhile
+// new spans wait in the queue, and are dropped when it is full. It returns false if ctx ended before there
+// was a result.
 func (e *Exporter) deliver(ctx context.Context, batch []sdktrace.ReadOnlySpan) bool {
 	n := int64(len(batch))
 	body, err := e.body(batch)
@@ -237,11 +232,11 @@ func (e *Exporter) body(batch []sdktrace.ReadOnlySpan) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// never is a wait after which nothing is sent again.
+// never means that there must be no retry.
 const never = time.Duration(-1)
 
-// send is one attempt. It returns how many spans the collector took but will not
-// keep; or an error and how long to wait at least, never for not at all.
+// send makes one attempt. It returns how many spans the collector rejected. With an error it returns the
+// minimal wait before a retry, or never.
 func (e *Exporter) send(ctx context.Context, body []byte) (rejected int64, again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
@@ -252,7 +247,7 @@ func (e *Exporter) send(ctx context.Context, body []byte) (rejected int64, again
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Content-Encoding", "gzip")
 	req.Header.Set("User-Agent", "mca")
-	res, err := e.client.RoundTrip(req) // redirects are answers
+	res, err := e.client.RoundTrip(req) // redirects are not followed
 	if err != nil {
 		return 0, 0, err
 	}
@@ -260,7 +255,7 @@ func (e *Exporter) send(ctx context.Context, body []byte) (rejected int64, again
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	switch {
 	case res.StatusCode == http.StatusOK && err != nil:
-		return 0, never, err // it may have taken them
+		return 0, never, err // the collector may have accepted them
 	case res.StatusCode >= 200 && res.StatusCode <= 299:
 		return rejectedBy(answer), 0, nil
 	}
@@ -272,12 +267,11 @@ func (e *Exporter) send(ctx context.Context, body []byte) (rejected int64, again
 	return 0, never, err
 }
 
-// rejectedBy reads how many spans an answer turns away; one that says nothing of
-// it turns none away.
+// rejectedBy returns the number of rejected spans in a response, or 0 if it has none.
 func rejectedBy(answer []byte) int64 {
 	var a struct {
 		PartialSuccess struct {
-			RejectedSpans json.RawMessage `json:"rejectedSpans"` // a string, and a number from some
+			RejectedSpans json.RawMessage `json:"rejectedSpans"` // a string; some collectors send a number
 		} `json:"partialSuccess"`
 	}
 	if json.Unmarshal(answer, &a) != nil {
@@ -290,7 +284,7 @@ func rejectedBy(answer []byte) int64 {
 	return n
 }
 
-// retryAfter reads seconds or a date; 0 where there is none.
+// retryAfter parses seconds or a date. It returns 0 if there is none.
 func retryAfter(s string) time.Duration {
 	if n, err := strconv.Atoi(s); err == nil && n >= 0 && n < 3600 {
 		return time.Duration(n) * time.Second

@@ -27,10 +27,10 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/otlpjson"
 )
 
-// A collector takes what is posted to it, once answer lets it.
+// collector accepts posted spans, unless answer returns another response.
 type collector struct {
 	mu     sync.Mutex
-	answer func(n int) (status int, header http.Header, body string) // nil: takes all
+	answer func(n int) (status int, header http.Header, body string) // nil: it accepts everything
 	asked  int
 	got    []*tracepb.ResourceSpans
 	wrong  []error
@@ -60,7 +60,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.got = append(c.got, spans...)
 }
 
-// decode reads a request strictly, by the messages that OpenTelemetry generates.
+// decode parses a request strictly, with the generated messages of OpenTelemetry.
 func decode(r *http.Request) ([]*tracepb.ResourceSpans, error) {
 	if r.Method != "POST" || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/json" || r.Header.Get("Content-Encoding") != "gzip" {
 		return nil, fmt.Errorf("%s %s %v", r.Method, r.URL, r.Header)
@@ -80,7 +80,7 @@ func decode(r *http.Request) ([]*tracepb.ResourceSpans, error) {
 	return data.ResourceSpans, nil
 }
 
-// hexID undoes what protojson makes of an id: it reads hexadecimal as base64.
+// hexID reverses what protojson does to an id: it decodes hexadecimal as base64.
 func hexID(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
 func (c *collector) spans() (all []*tracepb.Span) {
@@ -183,7 +183,7 @@ func TestUnsampledSpansStay(t *testing.T) {
 	}
 }
 
-// A collector that says "later" is asked later; what it said to wait is waited.
+// TestRetries checks that a collector that requests a retry gets one, after the requested wait.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &collector{answer: func(n int) (int, http.Header, string) {
@@ -219,7 +219,8 @@ func TestRetries(t *testing.T) {
 	})
 }
 
-// While nobody takes them, spans are dropped and counted, and memory is bounded.
+// TestCollectorDown checks that spans are dropped and counted, with limited memory, while the collector
+// accepts none.
 func TestCollectorDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -250,7 +251,7 @@ func TestCollectorDown(t *testing.T) {
 	})
 }
 
-// What a collector refuses for good is not sent again.
+// TestRefusedForGood checks that spans that a collector rejects permanently are not sent again.
 func TestRefusedForGood(t *testing.T) {
 	for status, body := range map[int]string{http.StatusBadRequest: "", http.StatusFound: "", http.StatusOK: `{"partialSuccess":{"rejectedSpans":"1","errorMessage":"no"}}`} {
 		c := &collector{answer: func(int) (int, http.Header, string) { return status, http.Header{"Location": {"/elsewhere"}}, body }}

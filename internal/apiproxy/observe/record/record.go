@@ -1,6 +1,5 @@
-// Package record writes an adapter's audit record: lines of JSON in a file or a
-// stream. It keeps the law that what may not go unrecorded is refused while lines
-// do not reach the record, and that nothing else waits for it.
+// Package record writes the adapter's audit log as JSON lines to a file or a stream. Requests that must be
+// recorded are refused while the log cannot be written. Nothing else waits for it.
 package record
 
 import (
@@ -17,61 +16,58 @@ import (
 	"time"
 )
 
-// A Config says where the audit record goes. Exactly one of Path and
-// Writer is required, and Log and Now.
+// Config configures an audit log. Exactly one of Path and Writer is required. Log and Now are required.
 type Config struct {
-	Path   string    // a regular file, which is appended to
+	Path   string    // a regular file; lines are appended
 	Writer io.Writer // such as standard output
 
-	Queue      int           // optional: lines that may wait; 0: 1,024
-	QueueBytes int           // optional: and their size; 0: 1 MiB
-	Delay      time.Duration // optional: the longest that what may not go unrecorded waits for the record; 0: 1 s
+	Queue      int           // optional: number of lines that may wait; 0: 1,024
+	QueueBytes int           // optional: their size in bytes; 0: 1 MiB
+	Delay      time.Duration // optional: how long Require waits at most; 0: 1 s
 	Log        *slog.Logger
 	Now        func() time.Time
 }
 
-// Bounds of writing.
+// Limits of writing.
 const (
 	defaultQueue = 1024
 	defaultBytes = 1 << 20
 	defaultDelay = time.Second
 	minPause     = 100 * time.Millisecond // between attempts
 	maxPause     = 5 * time.Second
-	endTime      = 5 * time.Second // for what waits when Run ends
+	endTime      = 5 * time.Second // for pending lines after the end of Run's ctx
 )
 
-// A Record is the adapter's audit record: JSON lines in a file or a stream. It
-// may be used by several goroutines.
+// Record is the adapter's audit log. It is safe for concurrent use.
 //
-// Lines wait in a bounded queue that one goroutine writes from, so a sink that is
-// slow or down holds up no visit. What does not fit is lost, and a line that says
-// how many takes its place. A visit that may not go unrecorded waits, for a
-// bounded time, until its line is written.
+// Lines wait in a bounded queue. One goroutine writes them, so a slow or failing sink does not delay
+// requests. Lines that do not fit are lost, and a line with their number takes their place. A request that
+// must be recorded waits, for a limited time, until its line is written.
 //
-// A file may be moved away or cut under us: the next line goes to a new file of
-// the name, or to what the file has become.
+// The file may be moved or truncated while it is open. The next line goes to a new file with that name, or to
+// the truncated file.
 type Record struct {
 	conf Config
 
 	mu      sync.Mutex
 	queue   []queued
-	size    int   // bytes in the queue and in the writer's hands
-	lines   int   // and their number
-	lost    *gap  // behind the queue; nil: none
-	down    error // why lines do not reach the record; nil: they do
+	size    int   // bytes in the queue and in the batch being written
+	lines   int   // their number
+	lost    *gap  // lines lost after the queued ones; nil: none
+	down    error // why lines cannot be written; nil: they can
 	written int64
 	allLost int64
 	ended   bool
 
 	wake chan struct{}
-	file *os.File // Run alone uses it, as what follows
+	file *os.File // only Run uses this and the next field
 	torn bool     // the last write ended within a line
 }
 
-// StageGap is the stage of a line that says how many are missing.
+// StageGap is the stage of a line that reports lost lines.
 const StageGap = "Gap"
 
-// A gap is such a line.
+// gap is the line that reports lost lines.
 type gap struct {
 	Stage string    `json:"stage"`
 	At    time.Time `json:"stageTimestamp"`
@@ -83,26 +79,26 @@ type gap struct {
 func (g *gap) line() []byte {
 	b, err := json.Marshal(g)
 	if err != nil {
-		panic("record: " + err.Error()) // a time outside the years 0 to 9999
+		panic("record: " + err.Error()) // only for a time outside the years 0 to 9999
 	}
 	return append(b, '\n')
 }
 
-// queued is a line that waits.
+// queued is a waiting line.
 type queued struct {
 	line []byte
-	told chan error // is told once; nil: nobody waits
+	told chan error // receives the result once; nil: no caller waits
 }
 
-// The states in which lines do not reach the record.
+// The reasons why lines cannot be written.
 var (
 	errSlow  = errors.New("the audit record is slow")
 	errFull  = errors.New("too many lines wait for the audit record")
 	errEnded = errors.New("the audit record is closed")
 )
 
-// New returns a Record, which writes while it Runs. It opens the file, so
-// that one that cannot be written is known at once.
+// New returns a Record, which writes while Run runs. It opens the file, so that it reports an unusable file
+// at once.
 func New(c Config) (*Record, error) {
 	if (c.Path == "") == (c.Writer == nil) || c.Log == nil || c.Now == nil {
 		return nil, errors.New("record: a record has a path or a writer, a logger and a clock")
@@ -117,9 +113,9 @@ func New(c Config) (*Record, error) {
 	return r, nil
 }
 
-// open takes up the file.
+// open opens the file.
 func (r *Record) open() error {
-	// What is there must be a file: opening a pipe that nobody reads never ends.
+	// It must be a regular file, because opening a pipe without a reader blocks forever.
 	if info, err := os.Stat(r.conf.Path); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is no regular file", r.conf.Path)
 	}
@@ -131,22 +127,22 @@ func (r *Record) open() error {
 	var last [1]byte
 	if info, err := f.Stat(); err == nil && info.Size() > 0 {
 		if _, err := f.ReadAt(last[:], info.Size()-1); err == nil {
-			r.torn = last[0] != '\n' // a process before us died within a line
+			r.torn = last[0] != '\n' // an earlier process stopped within a line
 		}
 	}
 	return nil
 }
 
-// Write queues a line and returns at once; what does not fit is lost and counted.
+// Write queues a line and returns at once. A line that does not fit is lost and counted.
 func (r *Record) Write(line []byte) { r.push(queued{line: line}) }
 
-// Require returns nil when the line is written. Otherwise what it is about must
-// not be done; the line may reach the record later, or be lost.
+// Require writes a line and returns nil once it is written. After an error the caller must not execute the
+// request. The line may still be written later, or be lost.
 func (r *Record) Require(line []byte) error {
 	r.mu.Lock()
 	down := r.down
 	r.mu.Unlock()
-	if down != nil { // it waits with the others, but nobody waits for it
+	if down != nil { // queue the line, but do not wait for it
 		r.Write(line)
 		return down
 	}
@@ -168,7 +164,7 @@ func (r *Record) Require(line []byte) error {
 		default:
 		}
 		if r.down == nil {
-			r.down = errSlow // nobody waits again until the writer gets on
+			r.down = errSlow // later callers do not wait until the writer makes progress
 		}
 		return errSlow
 	}
@@ -195,28 +191,28 @@ func (r *Record) push(q queued) error {
 	r.size += len(q.line)
 	select {
 	case r.wake <- struct{}{}:
-	default: // it is awake
+	default: // the writer is already awake
 	}
 	return nil
 }
 
-// Stats are counts of lines since the start.
+// Stats are counters of lines since the start.
 type Stats struct {
 	Written int64
 	Lost    int64
 	Waiting int
-	Up      bool // lines reach the record
+	Up      bool // lines can be written
 }
 
-// Stats returns the counts.
+// Stats returns the counters.
 func (r *Record) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Stats{Written: r.written, Lost: r.allLost, Waiting: r.lines, Up: r.down == nil && !r.ended}
 }
 
-// Run writes until ctx ends, which should be when no visit goes on any more, and then what waits, for at most five seconds. A
-// writer that never returns is left behind.
+// Run writes lines until ctx ends, which must be after the last request. It then writes the pending lines for
+// at most five seconds. It does not wait longer for a blocked writer.
 func (r *Record) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	stop := make(chan struct{})
@@ -239,7 +235,7 @@ func (r *Record) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop writes what is queued, one batch at a time, until stop.
+// loop writes queued lines in batches until stop is closed.
 func (r *Record) loop(stop <-chan struct{}) {
 	defer func() {
 		if r.file != nil {
@@ -270,7 +266,7 @@ func (r *Record) loop(stop <-chan struct{}) {
 			select {
 			case <-time.After(pause):
 			case <-stop:
-				if n, err := r.put(batch); err == nil { // once more
+				if n, err := r.put(batch); err == nil { // a last attempt
 					r.settle(batch[:n], nil, nil)
 				}
 				return
@@ -279,7 +275,7 @@ func (r *Record) loop(stop <-chan struct{}) {
 	}
 }
 
-// take takes all that waits, and the account of what is lost behind it.
+// take returns all queued lines, and a line for lost ones.
 func (r *Record) take() []queued {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,7 +290,7 @@ func (r *Record) take() []queued {
 	return batch
 }
 
-// put writes lines and returns how many are whole in the record.
+// put writes lines and returns how many were written completely.
 func (r *Record) put(batch []queued) (whole int, err error) {
 	if err := r.follow(); err != nil {
 		return 0, err
@@ -305,7 +301,7 @@ func (r *Record) put(batch []queued) (whole int, err error) {
 	}
 	var buf []byte
 	if r.torn {
-		buf = append(buf, '\n') // what was cut short is a line of its own, which does not parse
+		buf = append(buf, '\n') // ends the truncated line, which does not parse
 	}
 	ends := make([]int, len(batch))
 	for i, q := range batch {
@@ -313,7 +309,7 @@ func (r *Record) put(batch []queued) (whole int, err error) {
 		ends[i] = len(buf)
 	}
 	n, err := to.Write(buf)
-	for whole < len(ends) && ends[whole]-1 <= n { // without its line feed it is still a whole line
+	for whole < len(ends) && ends[whole]-1 <= n { // a line without its line feed is complete
 		whole++
 	}
 	if n > 0 {
@@ -325,7 +321,7 @@ func (r *Record) put(batch []queued) (whole int, err error) {
 	return whole, err
 }
 
-// follow opens the file anew if another one, or none, has its name now.
+// follow reopens the file if its name now belongs to another file or to none.
 func (r *Record) follow() error {
 	if r.conf.Path == "" {
 		return nil
@@ -333,7 +329,7 @@ func (r *Record) follow() error {
 	if r.file != nil {
 		ours, err := r.file.Stat()
 		if err == nil && ours.Size() == 0 {
-			r.torn = false // it was cut
+			r.torn = false // it was truncated
 		}
 		there, serr := os.Stat(r.conf.Path)
 		if err == nil && serr == nil && os.SameFile(ours, there) {
@@ -348,7 +344,7 @@ func (r *Record) follow() error {
 	return r.open()
 }
 
-// settle tells what became of lines, and whether the record can be written.
+// settle reports the results of lines to their callers and updates the status of the log.
 func (r *Record) settle(good, bad []queued, err error) {
 	r.mu.Lock()
 	was := r.down
@@ -374,6 +370,6 @@ func (r *Record) settle(good, bad []queued, err error) {
 
 func (q queued) tell(err error) {
 	if q.told != nil {
-		q.told <- err // it has room for the one word
+		q.told <- err // the channel has room for one value
 	}
 }

@@ -34,7 +34,8 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// What waits at the end is written; what cannot be is told.
+// TestEnd checks that pending lines are written at the end, and that an error reports the ones that cannot be
+// written.
 func TestEnd(t *testing.T) {
 	for _, broken := range []error{nil, errors.New("no space")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A writer that hangs for ever is left behind.
+// TestEndOfOneThatHangs checks that Run does not wait for a writer that never returns.
 func TestEndOfOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})

@@ -1,6 +1,6 @@
-// Package text makes what strangers chose fit to be shown: bounded, in one line,
-// turned around by nothing, and without what looks like a credential. It keeps
-// laws 8 and 10 for all that an adapter writes down.
+// Package text sanitises text that clients choose, before it is shown. The result is short, stays on one
+// line, cannot change the direction of text, and has nothing that looks like a credential. It keeps laws 8
+// and 10 for everything that an adapter writes.
 package text
 
 import (
@@ -12,16 +12,15 @@ import (
 	"github.com/tailplane/tailplane/internal/printable"
 )
 
-// Bounds of one text that somebody else chose.
+// Limits of one sanitised text.
 const (
-	maxText  = 256     // bytes of it that are kept
-	maxRead  = 8 << 10 // bytes of it that are looked at
+	maxText  = 256     // bytes that are kept
+	maxRead  = 8 << 10 // bytes that are inspected
 	redacted = "[redacted]"
 )
 
-// Clean returns what is kept of a text that a stranger may have chosen: no more
-// than maxText bytes of UTF-8, and nothing that looks like a credential. How it
-// is escaped is for who writes it.
+// Clean returns the sanitised form of a text: at most maxText bytes of UTF-8, without anything that looks
+// like a credential. The caller must escape it for its output.
 func Clean(s string) string {
 	if len(s) <= shortestSecret && Printable(s) {
 		return s
@@ -41,19 +40,19 @@ func Clean(s string) string {
 }
 
 const (
-	// shortestSecret is the shortest run that is taken for a credential when it
-	// begins with a mark that tokens of a known kind have.
+	// shortestSecret is the minimal length of a credential that begins with the prefix of a known kind of
+	// token.
 	shortestSecret = 20
-	// randomSecret is the shortest that is taken for one because it mixes capital
-	// and small letters with digits. Names in Kubernetes have no capital letters;
-	// the local token of a pod is 43 characters long, and a JSON Web Token longer.
+	// randomSecret is the minimal length of a credential that is recognised because it mixes upper case,
+	// lower case and digits. Kubernetes names have no upper case. A pod's local token has 43 characters, and
+	// a JSON Web Token has more.
 	randomSecret = 40
 )
 
 var marks = [...]string{"eyJ", "tskey-", "glrt-", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "sha256~"}
 
-// redact takes out what looks like a credential: nobody here puts one in, but a
-// client may, into a name or a User-Agent.
+// redact replaces everything that looks like a credential. The adapter itself never writes one, but a client
+// may put one into a name or a User-Agent.
 func redact(s string) string {
 	if i := strings.Index(s, "-----BEGIN "); i >= 0 {
 		s = s[:i] + redacted
@@ -75,7 +74,7 @@ func redact(s string) string {
 	return s
 }
 
-// secretIn returns where a credential begins in a run of token characters, or -1.
+// secretIn returns the index of a credential in a run of token characters, or -1.
 func secretIn(run string) int {
 	if len(run) < shortestSecret {
 		return -1
@@ -105,7 +104,7 @@ func ofToken(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == '~' || c == '+' || c == '='
 }
 
-// Printable says whether s is ASCII that no terminal obeys.
+// Printable reports whether s is ASCII without control characters.
 func Printable(s string) bool {
 	for _, c := range []byte(s) {
 		if c < 0x20 || c >= 0x7f {
@@ -115,8 +114,8 @@ func Printable(s string) bool {
 	return true
 }
 
-// Attr returns an attribute of a log line: plain where that is enough, for slog's
-// own JSON leaves in place what turns the direction of text or moves a cursor.
+// Attr returns a sanitised log attribute. If necessary it escapes the value, because the JSON of slog keeps
+// characters that change the direction of text or move a cursor.
 func Attr(key, s string) slog.Attr {
 	if s = Clean(s); Printable(s) {
 		return slog.String(key, s)
@@ -124,7 +123,7 @@ func Attr(key, s string) slog.Attr {
 	return slog.Any(key, escaped(s))
 }
 
-// escaped is a string that prints in JSON as ASCII where it would not print.
+// escaped is a string whose JSON is printable ASCII.
 type escaped string
 
 // MarshalJSON implements [json.Marshaler].

@@ -37,7 +37,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// AU-02: whatever it was, it is one line, prints, and parses back.
+// AU-02: any text becomes one printable line that parses back.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"", "a", "\r\n\x1b[31m", "\u202e\u2028\U000e0041\x7f\u0085", "\xff\xfe", "\"}{", strings.Repeat("x", 9000), strings.Repeat("é", 300)} {
 		f.Add(s)
