@@ -46,7 +46,7 @@ const (
 	HoldsLift          Verb = "holds.lift"                  // same scope as HoldsCreate
 	HoldsLiftWide      Verb = "holds.lift-wide"             // holds on a forge or on everything: the caller's, or all
 	HoldsStop          Verb = "holds.stop"                  // holds that stop running jobs
-	ConfigPropose      Verb = "config.propose"              // propose changes to the fleet's configuration, for an organisation or for everything
+	ConfigPropose      Verb = "config.propose"              // propose changes to the fleet configuration, of an organisation or all
 	ConfigApprove      Verb = "config.approve"              // approve proposals of other people
 	EnrollmentApprove  Verb = "enrollment.approve"          // approve requests that affect more than one organisation
 	EnrollmentDecline  Verb = "enrollment.decline"          // decline a request that is not yet approved
