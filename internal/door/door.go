@@ -452,7 +452,8 @@ func (v *visit) find() (Route, error) {
 		return nowhere(), notFound
 	}
 	_, pattern := v.mux.Handler(v.r)
-	if rt, ok := v.routes[pattern]; ok && (rt.Page || v.r.Method != http.MethodHead) { // HEAD is for pages only, because a GET handler may create something or become a stream
+	// HEAD is for pages only, because a GET may create something or become a stream.
+	if rt, ok := v.routes[pattern]; ok && (rt.Page || v.r.Method != http.MethodHead) {
 		v.mux.ServeHTTP(v.w, v.r) // sets the path values; the registered handlers do nothing, see hall
 		return rt, nil
 	}

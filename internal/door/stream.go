@@ -36,9 +36,9 @@ type Stream struct {
 var errNotRenewed = errors.New("the stream's permit was not renewed in time")
 
 // ServeStream returns a route that handles o with fn and streams the response until the context
-// ends. The context ends when the client leaves, when the server stops, or when [Stream.Renew]
-// fails or is not called for ten seconds. An error of fn before [Stream.Begin] is sent as a normal
-// response. After Begin it appears only in the audit log.
+// ends. The context ends when the client leaves, when the server stops, or when [Stream.Renew] did
+// not succeed for ten seconds. An error of fn before [Stream.Begin] is sent as a normal response.
+// After Begin it appears only in the audit log.
 func (o Op[Req, Resp]) ServeStream(fn func(context.Context, access.Permit, Req, *Stream) error) Route {
 	return Route{o.Declare(), func(v *visit, p access.Permit) (any, error) {
 		req, err := asked[Req](v)
@@ -160,7 +160,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 }
 
 // Renew identifies the caller, decides again, and returns the current permit. It must be called at
-// least every ten seconds. The caller must end the stream if Renew returns an error.
+// least every ten seconds. After an error the stream ends within ten seconds.
 func (s *Stream) Renew() (access.Permit, error) {
 	p, err := s.v.renewed()
 	if err != nil {

@@ -85,7 +85,8 @@ func (c *conn) handshake() error {
 	defer cancel()
 	err := t.HandshakeContext(ctx)
 	if re, ok := errors.AsType[tls.RecordHeaderError](err); ok && re.Conn != nil && plainHTTP(re.RecordHeader) {
-		io.WriteString(re.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") // the client may have left, so the error is ignored
+		// The client may have left, so the error is ignored.
+		io.WriteString(re.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 	}
 	if err != nil {
 		// net/http closes without a response after a network error.
