@@ -324,7 +324,7 @@ func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequ
 }
 
 // logout ends the caller's sign-in. An owner may end a live sign-in whatever the grants say now. A
-// caller without a sign-in gets no more information than any other caller.
+// caller without a sign-in learns only as much as any other caller.
 func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (Status, error) {
 	if err := p.Require(access.SigninLogout, d.Now()); err != nil {
 		return Status{}, err
