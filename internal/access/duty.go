@@ -51,8 +51,8 @@ const (
 	EnrollmentApprove  Verb = "enrollment.approve"          // approve requests that affect more than one organisation
 	EnrollmentDecline  Verb = "enrollment.decline"          // decline a request that is not yet approved
 	EnrollmentRequest  Verb = "enrollment.request"          // request runners for an organisation, or different runners
-	OffboardRequest    Verb = "enrollment.offboard-request" // request that an organisation is removed
-	EnrollmentOffboard Verb = "enrollment.offboard"         // remove an organisation
+	OffboardRequest    Verb = "enrollment.offboard-request" // request that an organisation is offboarded
+	EnrollmentOffboard Verb = "enrollment.offboard"         // offboard an organisation
 	RotateRequest      Verb = "credentials.rotate-request"  // request a new credential for an organisation
 	CredentialsRotate  Verb = "credentials.rotate"          // replace the credential
 	ObserveRead        Verb = "observe.read"                // Prometheus and Grafana

@@ -119,8 +119,8 @@ type Why string
 
 // The reasons for a header.
 const (
-	Started   Why = "started"   // a new record
-	Restarted Why = "restarted" // a new process continues the audit log
+	Started   Why = "started"   // a new audit log
+	Restarted Why = "restarted" // a new process continues the log
 	Rotated   Why = "rotated"   // the previous file was full
 	Moved     Why = "moved"     // another process moved or deleted the previous file
 	Shrunk    Why = "shrunk"    // another process truncated the file

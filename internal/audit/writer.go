@@ -20,7 +20,7 @@ const (
 //	        the write fails
 //	up ------------------------> down: entries wait; when the queue is full they are lost and counted
 //	^                             |
-//	+-----------------------------+  after a pause, what waits is tried again
+//	+-----------------------------+  after a pause, the writer tries again
 //	        the write succeeds
 type writer struct {
 	*Log

@@ -26,9 +26,9 @@ import (
 // Req is a struct. Fields with a json name form the body of every method except GET. Fields with a
 // query name (`query:"wait"`) are query parameters. Fields with a path name replace {name} in the
 // pattern, and fields with a header name are headers. Query, path and header fields are strings or
-// implement encoding.TextUnmarshaler, and are not part of the body (`json:"-"`). The doc tag
-// describes a field in the API reference. Fields of an embedded struct count as fields of the
-// request.
+// implement encoding.TextMarshaler and encoding.TextUnmarshaler. They are not part of the body
+// (`json:"-"`). The doc tag describes a field in the API reference. Fields of an embedded struct
+// count as fields of the request.
 type Op[Req, Resp any] struct {
 	Pattern string      // pattern of net/http, such as "POST /api/v1alpha1/login"
 	Verb    access.Verb // the verb for access decisions and the audit log

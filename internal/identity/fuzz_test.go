@@ -59,7 +59,7 @@ func FuzzHeaders(f *testing.F) {
 		{"proxy, a stranger", identifier(far, inside), inside, "10.0.1.0:4242", nil, ""},
 	}
 	f.Fuzz(func(t *testing.T, head string) {
-		if len(head) > 16<<10 { // net/http reads no more
+		if len(head) > 16<<10 { // the limit of net/http
 			return
 		}
 		for _, tt := range tries {

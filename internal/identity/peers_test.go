@@ -216,7 +216,8 @@ func TestProxyCertificate(t *testing.T) {
 			cert []tls.Certificate
 			ok   bool
 		}{
-			{"the proxy's", []tls.Certificate{ours.issue(t, "other.example.com", "caddy.example.com")}, clientAuth != tls.RequestClientCert}, // verifies nothing
+			// RequestClientCert does not verify certificates.
+			{"the proxy's", []tls.Certificate{ours.issue(t, "other.example.com", "caddy.example.com")}, clientAuth != tls.RequestClientCert},
 			{"somebody else's", []tls.Certificate{ours.issue(t, "prometheus.example.com")}, false},
 			{"of a name that ends alike", []tls.Certificate{ours.issue(t, "evil-caddy.example.com", "*.example.com")}, false},
 			{"of another authority", []tls.Certificate{theirs.issue(t, "caddy.example.com")}, false},

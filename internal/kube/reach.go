@@ -22,7 +22,7 @@ func Reach(ctx context.Context, config *rest.Config, limit time.Duration) error 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
-		// /version is open to every authenticated account and reads nothing from etcd.
+		// /version is open to every account and reads nothing from etcd.
 		err := client.Get().AbsPath("/version").Do(ctx).Error()
 		if err == nil {
 			return nil

@@ -37,7 +37,7 @@ func live(c access.Caller, role access.Role, at time.Time) signin.Signin {
 
 const eightHours = `{"role":"view","period":"8h"}`
 
-// Section 2.5: What ends a sign-in without a request, and what does not.
+// Section 2.5: The changes that end a sign-in without a request, and those that do not.
 func TestRecheck(t *testing.T) {
 	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	alice := guarded("alice@example.com", "n1", eightHours)

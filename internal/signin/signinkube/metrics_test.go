@@ -233,7 +233,7 @@ func atWork(t testing.TB) float64 {
 	return sum(t, "workqueue_depth") + sum(t, "controller_runtime_active_workers")
 }
 
-// idle waits until the operator has no more work than before it started.
+// idle waits until the operator has at most the work that it had before the start.
 func idle(p *place, before float64) {
 	p.t.Helper()
 	p.until("the operator is idle", func() bool {

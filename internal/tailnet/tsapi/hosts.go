@@ -20,7 +20,7 @@ type Host struct {
 	Configured bool   // configured to host it
 }
 
-// Hosts returns the devices that offer to host a service.
+// Hosts returns the devices that offer to host a service, and whether each is approved.
 func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 	var out []Host
 	err := c.ask(ctx, ListHosts, func(ctx context.Context, api *tailscale.Client) error {

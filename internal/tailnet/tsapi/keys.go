@@ -47,7 +47,7 @@ func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
 	return out, err
 }
 
-// Keys returns the IDs of all keys.
+// Keys returns the IDs of all active keys of the tailnet.
 func (c *Client) Keys(ctx context.Context) ([]string, error) {
 	var ids []string
 	err := c.list(ctx, ListKeys, "keys", func(ctx context.Context, api *tailscale.Client) (int, error) {
