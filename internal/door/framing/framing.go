@@ -27,8 +27,8 @@ const headerTime = 5 * time.Second
 // With HTTP2, a connection may start with HTTP/2 instead. HTTP/2 frames have unambiguous lengths,
 // so they need no check.
 //
-// MaxLine is the maximum length of a line before the body, in bytes; 0 means 32 KiB. It must be larger than
-// the header limit of net/http, so that net/http answers "too large" first.
+// MaxLine is the maximum length of a line before the body, in bytes; 0 means 32 KiB. It must be
+// larger than the header limit of net/http, so that net/http answers "too large" first.
 type Listener struct {
 	net.Listener
 	HTTP2   bool
