@@ -10,17 +10,17 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Login is a whole login name as the tailnet's identity provider has it, such
-// as "alice@example.com". It is never cut at the "@": alice@a.example and
-// alice@b.example are two people.
+// A Login is a complete login name from the tailnet's identity provider, such as
+// "alice@example.com". It is never cut at the "@", because alice@a.example and alice@b.example are
+// two people.
 type Login string
 
-// maxLogin is the longest login in bytes: RFC 5321's longest mail address.
+// maxLogin is the maximum length of a login in bytes: the longest mail address of RFC 5321.
 const maxLogin = 254
 
-// ParseLogin returns s as a Login. It refuses what no identity provider gives
-// out and what could be shown as somebody else: an empty or overlong name,
-// white space, control and invisible characters, and more than one "@".
+// ParseLogin returns s as a Login. It rejects names that no identity provider issues and names that
+// can imitate another login: an empty or too long name, white space, control and invisible
+// characters, and more than one "@".
 func ParseLogin(s string) (Login, error) {
 	switch {
 	case s == "":
@@ -42,35 +42,35 @@ func ParseLogin(s string) (Login, error) {
 	return Login(s), nil
 }
 
-// A Tag names the purpose of a node that belongs to no person: "tag:ci".
+// A Tag names the purpose of a tagged node, such as "tag:ci". Such a node belongs to no person.
 type Tag string
 
-// A Device is the node that the caller's connection comes from.
+// A Device is the node that opened the caller's connection.
 type Device struct {
-	ID   string // stable node id; survives renaming and a new key
-	Name string // fully qualified name without the final dot
+	ID   string // stable node ID; unchanged after a rename or a new key
+	Name string // fully qualified name without the trailing dot
 }
 
-// A Via is the way by which a connection came.
+// A Via is the path of a connection to the server.
 type Via string
 
-// The ways in. Funnel is the public internet: it is refused before anyone asks who it is.
+// Connections from the tailnet, and through Funnel from the public internet. Funnel connections are
+// refused before the caller is identified.
 const (
 	ViaTailnet Via = "tailnet"
 	ViaFunnel  Via = "funnel"
 )
 
-// The ways in through somebody whom the server trusts to say who is calling, each
-// a mode of its listener that is off by default. The tailnet vouches for none.
+// Connections through a trusted intermediary that names the caller. Each is a mode of its listener
+// and is off by default. The tailnet does not authenticate these callers.
 const (
-	ViaServe Via = "serve" // tailscaled serve
-	ViaProxy Via = "proxy" // a named reverse proxy
-	ViaOIDC  Via = "oidc"  // an id_token of the tailnet's identity provider
-	ViaDev   Via = "dev"   // a fixed login, on one's own machine
+	ViaServe Via = "serve" // the serve feature of tailscaled
+	ViaProxy Via = "proxy" // a configured reverse proxy
+	ViaOIDC  Via = "oidc"  // an ID token of the tailnet's identity provider
+	ViaDev   Via = "dev"   // a fixed login, for development on the local machine
 )
 
-// known reports whether v is one of the ways in, which is to say: somebody decided
-// who is believed there.
+// known reports whether v is a path for which the server has a way to authenticate callers.
 func (v Via) known() bool {
 	switch v {
 	case ViaTailnet, ViaServe, ViaProxy, ViaOIDC, ViaDev:
@@ -79,28 +79,28 @@ func (v Via) known() bool {
 	return false
 }
 
-// A Caller is who is at the door, as the tailnet vouches for the connection.
+// A Caller is the authenticated identity behind a connection.
 type Caller struct {
 	Login       Login // empty for a tagged node
 	DisplayName string
 	UserID      string
 	Device      Device
-	Tags        []Tag  // not empty: a tagged node, which is nobody's
-	Tailnet     string // the tailnet's name, such as "example.com"
+	Tags        []Tag  // not empty for a tagged node, which belongs to no person
+	Tailnet     string // name of the tailnet, such as "example.com"
 	Via         Via
-	Expired     bool // the node's key has expired; the tailnet still answers for it
-	Shared      bool // the node is shared in from another tailnet
+	Expired     bool // the node's key has expired; the tailnet still reports the node
+	Shared      bool // the node is shared from another tailnet
 
-	// Rules are the values of our capability in the grants that match this
-	// caller and this server, word for word as the tailnet's policy has them.
+	// Rules are the values of the capability in the grants that match this caller and this server.
+	// They are exactly as in the tailnet policy.
 	Rules []json.RawMessage
 }
 
-// Tagged reports whether the caller is a tagged node and so no person.
+// Tagged reports whether the caller is a tagged node and therefore not a person.
 func (c Caller) Tagged() bool { return len(c.Tags) > 0 }
 
-// Identity is the caller's whole identity as one string: the login of a person,
-// "node:<name>" of a tagged node.
+// Identity returns the caller's identity as one string: the login of a person, or "node:<name>" for
+// a tagged node.
 func (c Caller) Identity() string {
 	if c.Tagged() {
 		return "node:" + c.Device.Name
@@ -108,8 +108,8 @@ func (c Caller) Identity() string {
 	return string(c.Login)
 }
 
-// Admit refuses who may not even ask: the public internet, nobody, and nodes
-// whose key has expired, in this order. It keeps law 3.
+// Admit rejects callers that may not make any request, in this order: callers from the public
+// internet, callers without an identity, and nodes with an expired key. It enforces law 3.
 func Admit(c Caller) error {
 	switch {
 	case c.Via == ViaFunnel:

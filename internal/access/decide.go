@@ -1,8 +1,8 @@
-// Package access decides who may do what, and until when. It keeps law 3: the
-// order of refusal is the code's order, and refusal is the default branch.
+// Package access decides which caller may do which action, and until when. It enforces law 3: the
+// order of the checks is the order of the code, and the default is to refuse.
 //
-// It is pure: it opens no connection, reads no clock and imports the standard
-// library only, so that every rule in it can be tested as a row of a table.
+// The package is pure. It opens no connection, reads no clock, and depends on the standard library
+// and package problem only. Every rule can therefore be tested as a row of a table.
 package access
 
 import (
@@ -15,35 +15,35 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// MinPeriod is the shortest period that any server may grant: the API server
-// refuses a TokenRequest under 600 seconds.
+// MinPeriod is the shortest period that a server may grant. The API server rejects a TokenRequest
+// of less than 600 seconds.
 const MinPeriod = 10 * time.Minute
 
-// A Policy is what one server allows, whatever the tailnet grants.
+// A Policy is the limit that one server sets, whatever the tailnet grants.
 type Policy struct {
-	Capability string        // name of the capability, for sentences
-	Roles      []Role        // allow-list; a role that is not in it is never bound
-	Min, Max   time.Duration // bounds of a sign-in's period
-	Reserved   []string      // namespaces that no grant may name: ours
-	Members    []Tag         // a node with one of these may gossip; none: nobody may
+	Capability string        // name of the capability, for messages
+	Roles      []Role        // allow-list; a role outside it is never bound
+	Min, Max   time.Duration // limits of the period of a sign-in
+	Reserved   []string      // Tailplane's namespaces, which no grant may name
+	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
 }
 
-// A Wish is what a caller asks for among what is granted. Its zero value leaves
-// the choice to the grants.
+// A Wish is the request of a caller among the granted roles. Its zero value leaves the choice to
+// the grants.
 type Wish struct {
 	Role       Role
 	Period     time.Duration
-	Namespaces []string // narrows
+	Namespaces []string // narrows the granted namespaces; empty: no change
 }
 
-// Decide says whether c may ask for v, on the grants that the tailnet vouches
-// for. The rows are those of section 2.1 of the sign-in contract: Funnel, no
-// identity, expired node, foreign node, tagged node, no rule, invalid rule.
+// Decide reports whether c may do v, based on the grants that the tailnet attests. The checks
+// follow section 2.1 of the sign-in contract: Funnel, no identity, expired node, foreign node,
+// tagged node, no rule, invalid rule.
 func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	if err := Admit(c); err != nil {
 		return Permit{}, err
 	}
-	if c.Via != ViaTailnet { // another's word is no credential's worth
+	if c.Via != ViaTailnet { // only the tailnet itself is trusted for credentials
 		return Permit{}, nobody()
 	}
 	if v == GossipExchange {
@@ -60,20 +60,20 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 			return Permit{}, err
 		}
 		return p, nil
-	case SigninKubeconfig: // whoever has lost the grant comes in once more, to have the sign-in ended
+	case SigninKubeconfig: // a caller that lost its grant still gets in, so that its sign-in is ended
 		if problem.CodeOf(err) == problem.BadCapability {
-			return Permit{}, err // a typing error in the policy withdraws nothing
+			return Permit{}, err // a typing error in the policy revokes nothing
 		}
 		p.owner = err
 		return p, nil
-	case SigninLogout, Whoami: // ending is always allowed, and so is asking what one is seen as
+	case SigninLogout, Whoami: // a caller may always end its sign-in and query its identity
 		p.owner = err
 		return p, nil
 	}
 	return Permit{}, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("nobody decided about the verb %q", v))
 }
 
-// admitMember refuses everybody but the servers of our own tailnet.
+// admitMember rejects every caller except the servers of the same tailnet.
 func (pol Policy) admitMember(c Caller) error {
 	switch {
 	case c.Shared:
@@ -86,7 +86,7 @@ func (pol Policy) admitMember(c Caller) error {
 	return nil
 }
 
-// entitle returns the grants that admit c, or the refusal.
+// entitle returns the grants that admit c, or the reason to refuse c.
 func (pol Policy) entitle(c Caller) ([]Grant, error) {
 	grants, bad := pol.parse(c)
 	any := func(f func(Grant) bool) bool { return slices.ContainsFunc(grants, f) }
@@ -110,8 +110,8 @@ func (pol Policy) entitle(c Caller) ([]Grant, error) {
 	return slices.DeleteFunc(grants, func(g Grant) bool { return !g.admits(c) }), nil
 }
 
-// parse decodes c's rules; identical ones collapse to one. The error names the
-// first invalid rule; the valid ones are returned beside it.
+// parse decodes the rules of c and merges identical ones. The error names the first invalid rule.
+// The valid grants are returned together with the error.
 func (pol Policy) parse(c Caller) (grants []Grant, bad error) {
 	invalid := func(i int, err error) {
 		if bad == nil {
@@ -140,7 +140,7 @@ func (pol Policy) parse(c Caller) (grants []Grant, bad error) {
 	return grants, bad
 }
 
-// grant decodes one rule and holds it against what the server reserves.
+// grant decodes one rule and checks it against the reserved namespaces.
 func (pol Policy) grant(raw []byte) (Grant, error) {
 	g, err := ParseGrant(raw)
 	if err != nil {
@@ -154,8 +154,8 @@ func (pol Policy) grant(raw []byte) (Grant, error) {
 	return g, nil
 }
 
-// Choose narrows a permit to sign in down to one role: the wished one, else the
-// one of highest priority. It never joins grants and never takes "the first".
+// Choose narrows a sign-in permit to one role: the requested role, or the role of highest priority.
+// It never merges grants and never picks by order.
 func (p Permit) Choose(w Wish) (Permit, error) {
 	if p.verb != SigninLogin {
 		return Permit{}, problem.New(problem.Internal, "internal error").Because(permitMismatch{p.verb, SigninLogin})
@@ -180,8 +180,8 @@ func (p Permit) Choose(w Wish) (Permit, error) {
 	return p, nil
 }
 
-// pick returns the one grant to use: of the wished role, if there is one, that
-// of highest priority.
+// pick returns the one grant to use: the grant of highest priority, among the grants of the
+// requested role if wish is set.
 func (p Permit) pick(wish Role) (Grant, error) {
 	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return wish != "" && g.Role != wish })
 	if len(among) == 0 {
@@ -221,7 +221,7 @@ func narrow(g Grant, wish, reserved []string) ([]string, error) {
 	return wish, nil
 }
 
-// allow refuses a role that the server does not give out.
+// allow rejects a role that is not on the server's allow-list.
 func (pol Policy) allow(g Grant) error {
 	if slices.Contains(pol.Roles, g.Role) {
 		return nil

@@ -49,7 +49,7 @@ const (
 	shop    = `{"role":"edit","period":"1h","namespaces":["shop","shop-jobs"]}`
 )
 
-// SGN-03: grant sets and wishes, and what comes of them.
+// SGN-03: Sets of grants and requests, and the resulting decisions.
 func TestLoginDecision(t *testing.T) {
 	many := make([]string, 65)
 	for i := range many {
@@ -207,12 +207,12 @@ func TestClampingIsSaid(t *testing.T) {
 	}
 }
 
-// What a verb asks of a caller: one row a verb, one column a persona.
+// The result of each verb for a caller with a grant and for a caller without one.
 func TestVerbs(t *testing.T) {
 	for _, tt := range []struct {
 		verb            access.Verb
 		granted, nobody problem.Code
-		ownerOnly       bool // of the caller without a grant
+		ownerOnly       bool // for the caller without a grant
 	}{
 		{access.SigninLogin, "", problem.NoCapability, false},
 		{access.SigninRead, "", problem.NoCapability, false},
@@ -238,7 +238,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// A typing error in the policy refuses a kubeconfig, but withdraws nothing.
+// A typing error in the policy refuses a kubeconfig, but revokes nothing.
 func TestABrokenRuleIsNoWithdrawal(t *testing.T) {
 	if _, err := access.Decide(alice(view, `{}`), access.SigninKubeconfig, policy, t0); problem.CodeOf(err) != problem.BadCapability {
 		t.Errorf("kubeconfig beside a broken rule: %v", err)
@@ -284,7 +284,7 @@ func TestCovers(t *testing.T) {
 		{shop, "edit", []string{"shop"}, true},
 		{shop, "edit", []string{"shop", "other"}, false},
 		{shop, "edit", nil, false},
-		{`{"role":"cluster-admin","period":"1h"}`, "cluster-admin", nil, false}, // not on the list (any more)
+		{`{"role":"cluster-admin","period":"1h"}`, "cluster-admin", nil, false}, // no longer on the allow-list
 	} {
 		p, err := access.Decide(alice(tt.rule), access.SigninKubeconfig, policy, t0)
 		if err != nil {
@@ -296,8 +296,8 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// Law (SGN-03): the chosen role is always one of the granted, with the
-// namespaces of a rule of that role; no grant means no permit.
+// Law (SGN-03): The chosen role is always a granted role, with the namespaces of a rule for that
+// role. Without a grant there is no permit.
 func TestTheChosenRuleIsOneOfTheGranted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
@@ -329,7 +329,7 @@ func TestTheChosenRuleIsOneOfTheGranted(t *testing.T) {
 	}
 }
 
-// ID-13: logins that nobody should have.
+// ID-13: Logins that ParseLogin must reject.
 func TestParseLogin(t *testing.T) {
 	for s, ok := range map[string]bool{
 		"alice@example.com": true, "alice@github": true, "a.lice+x@a.com": true, "älice@a.com": true, "passkey-user": true,
@@ -342,7 +342,8 @@ func TestParseLogin(t *testing.T) {
 	}
 }
 
-// FuzzParseGrant: never panics, and permits nothing that strict decoding would refuse.
+// FuzzParseGrant checks that ParseGrant never panics and accepts nothing that strict decoding would
+// reject.
 func FuzzParseGrant(f *testing.F) {
 	for _, s := range []string{view, shop, editTop, `{}`, `null`, `{"role":"view","period":"1h","namespaces":null}`} {
 		f.Add([]byte(s))

@@ -9,74 +9,73 @@ import (
 	"strings"
 )
 
-// A Duty is what somebody may do on the operator plane: one of four, each for the
-// organisations that it was given for. Unlike the roles of sign-in, of which one
-// is chosen, what several duties allow adds up.
+// A Duty is a role on the operator plane, for a set of organisations. A caller can have several,
+// and their rights add up. A sign-in, in contrast, uses exactly one role.
 type Duty struct {
 	Name   DutyName
-	Orgs   []string // names of enrollments, sorted; AllOrgs alone: all
-	Source string   // where it comes from, for people: "grant", "owner of acme", "settings"
-	tags   []Tag    // nodes that a grant admits though they are nobody's
+	Orgs   []string // names of enrollments, sorted; AllOrgs alone means all
+	Source string   // where the role comes from, for people: "grant", "owner of acme", "settings"
+	tags   []Tag    // tagged nodes that a grant admits although they belong to no person
 }
 
-// A DutyName is one of the names below.
+// A DutyName is the name of a role on the operator plane.
 type DutyName string
 
-// The duties, by what they allow.
+// The roles, from the fewest rights to the most.
 const (
 	Viewer        DutyName = "viewer"
 	Operator      DutyName = "operator"
 	OrgAdmin      DutyName = "org-admin"
-	PlatformAdmin DutyName = "platform-admin" // everywhere, whatever its orgs
+	PlatformAdmin DutyName = "platform-admin" // all organisations, whatever Orgs is
 )
 
-// AllOrgs stands for every organisation.
+// AllOrgs stands for all organisations.
 const AllOrgs = "*"
 
 // The verbs of the operator plane.
 const (
-	PlaneApp           Verb = "app.read"                    // the dashboard's own files, for people only
-	PlaneSelf          Verb = "self.read"                   // as whom one is seen
-	FleetRead          Verb = "fleet.read"                  // what belongs to an organisation, and what is known of sources
-	LogsRead           Verb = "logs.read"                   // of what runs jobs: they may hold secrets
-	MetricsRead        Verb = "metrics.read"                // numbers over time
+	PlaneApp           Verb = "app.read"                    // the files of the dashboard; for people only
+	PlaneSelf          Verb = "self.read"                   // the caller's own identity
+	FleetRead          Verb = "fleet.read"                  // the objects of an organisation, and the known state of their sources
+	LogsRead           Verb = "logs.read"                   // logs of job runners; they may contain secrets
+	MetricsRead        Verb = "metrics.read"                // time series
 	InfraRead          Verb = "infra.read"                  // clusters, tailnets, gateways, adapters
-	SigninsRead        Verb = "signins.read"                // of people, oneself or all
-	SigninsRevoke      Verb = "signins.revoke"              // as SigninsRead
-	HoldsCreate        Verb = "holds.create"                // pause runners: of an organisation, or all
-	HoldsLift          Verb = "holds.lift"                  // as HoldsCreate
-	HoldsLiftWide      Verb = "holds.lift-wide"             // a hold of a forge or of everything: one's own, or anybody's
-	HoldsStop          Verb = "holds.stop"                  // holds that end running jobs
-	ConfigPropose      Verb = "config.propose"              // changes of the fleet's configuration: of an organisation's own, or of everything
-	ConfigApprove      Verb = "config.approve"              // and of what others proposed
-	EnrollmentApprove  Verb = "enrollment.approve"          // what touches more than one organisation's own
-	EnrollmentDecline  Verb = "enrollment.decline"          // what was asked for, and nobody has approved
-	EnrollmentRequest  Verb = "enrollment.request"          // that an organisation gets runners, and others than it has
-	OffboardRequest    Verb = "enrollment.offboard-request" // that it has none any more
-	EnrollmentOffboard Verb = "enrollment.offboard"         // and to do it
-	RotateRequest      Verb = "credentials.rotate-request"  // that its credential is replaced
-	CredentialsRotate  Verb = "credentials.rotate"          // and to do it
+	SigninsRead        Verb = "signins.read"                // sign-ins: the caller's, or all
+	SigninsRevoke      Verb = "signins.revoke"              // same scope as SigninsRead
+	HoldsCreate        Verb = "holds.create"                // pause runners, of an organisation or all
+	HoldsLift          Verb = "holds.lift"                  // same scope as HoldsCreate
+	HoldsLiftWide      Verb = "holds.lift-wide"             // holds on a forge or on everything: the caller's, or all
+	HoldsStop          Verb = "holds.stop"                  // holds that stop running jobs
+	ConfigPropose      Verb = "config.propose"              // propose changes to the fleet configuration, of an organisation or all
+	ConfigApprove      Verb = "config.approve"              // approve proposals of other people
+	EnrollmentApprove  Verb = "enrollment.approve"          // approve requests that affect more than one organisation
+	EnrollmentDecline  Verb = "enrollment.decline"          // decline a request that is not yet approved
+	EnrollmentRequest  Verb = "enrollment.request"          // request runners for an organisation, or different runners
+	OffboardRequest    Verb = "enrollment.offboard-request" // request that an organisation is offboarded
+	EnrollmentOffboard Verb = "enrollment.offboard"         // offboard an organisation
+	RotateRequest      Verb = "credentials.rotate-request"  // request a new credential for an organisation
+	CredentialsRotate  Verb = "credentials.rotate"          // replace the credential
 	ObserveRead        Verb = "observe.read"                // Prometheus and Grafana
-	ObserveAdmin       Verb = "observe.admin"               // what changes them
-	AuditRead          Verb = "audit.read"                  // entries of the record: one's own, and those about one's organisations
-	AuditReadAll       Verb = "audit.read-all"              // the whole record, sign-ins too
+	ObserveAdmin       Verb = "observe.admin"               // change Prometheus and Grafana
+	AuditRead          Verb = "audit.read"                  // audit entries of the caller, and about the caller's organisations
+	AuditReadAll       Verb = "audit.read-all"              // the whole audit log, including sign-ins
 )
 
-// A reach is how far a duty carries a verb.
+// A reach is the scope of a verb for one role.
 type reach int
 
 const (
 	never      reach = iota
-	own              // to what is the caller's own
-	orgs             // to the organisations that the duty was given for
-	ownAndOrgs       // to what is the caller's own, and to the organisations that the duty was given for
-	all              // no further than to all organisations: a duty for some does not carry it
-	ownOrAll         // to what is the caller's own; a duty for all organisations, to everything
-	always           // to everything
+	own              // objects of the caller
+	orgs             // the organisations of the role
+	ownAndOrgs       // objects of the caller and the organisations of the role
+	all              // everything, but only if the role is for all organisations
+	ownOrAll         // objects of the caller, or everything if the role is for all organisations
+	always           // everything
 )
 
-// reaches is who may do what on the operator plane (section 3.2 of its contract).
-// What is not in it nobody may.
+// reaches is the permission matrix of the operator plane (section 3.2 of its contract). No role has
+// a verb that is not listed here.
 var reaches = map[Verb]map[DutyName]reach{
 	PlaneApp:           {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
 	PlaneSelf:          {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
@@ -88,7 +87,7 @@ var reaches = map[Verb]map[DutyName]reach{
 	SigninsRevoke:      {Viewer: own, Operator: ownOrAll, OrgAdmin: own, PlatformAdmin: always},
 	HoldsCreate:        {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	HoldsLift:          {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
-	HoldsLiftWide:      {Operator: own, OrgAdmin: own, PlatformAdmin: always}, // of those who have HoldsLift everywhere
+	HoldsLiftWide:      {Operator: own, OrgAdmin: own, PlatformAdmin: always}, // only for roles that have HoldsLift for all organisations
 	HoldsStop:          {OrgAdmin: orgs, PlatformAdmin: always},
 	ConfigPropose:      {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	ConfigApprove:      {OrgAdmin: orgs, PlatformAdmin: always},
@@ -105,10 +104,10 @@ var reaches = map[Verb]map[DutyName]reach{
 	AuditReadAll:       {PlatformAdmin: always},
 }
 
-// DutyVerbs are the verbs of the operator plane, sorted.
+// DutyVerbs returns the verbs of the operator plane, sorted.
 func DutyVerbs() []Verb { return slices.Sorted(maps.Keys(reaches)) }
 
-// carries returns how far d carries v: never, own, orgs, ownAndOrgs or always.
+// carries returns the scope of v for d: never, own, orgs, ownAndOrgs or always.
 func (d Duty) carries(v Verb) reach {
 	r := reaches[v][d.Name]
 	switch {
@@ -124,7 +123,7 @@ func (d Duty) carries(v Verb) reach {
 
 func (d Duty) everywhere() bool { return d.Name == PlatformAdmin || slices.Contains(d.Orgs, AllOrgs) }
 
-// String is the duty as people say it: "operator@acme".
+// String returns the role and its organisations, such as "operator@acme".
 func (d Duty) String() string {
 	if d.everywhere() {
 		return string(d.Name) + "@" + AllOrgs
@@ -132,10 +131,10 @@ func (d Duty) String() string {
 	return string(d.Name) + "@" + strings.Join(d.Orgs, ",")
 }
 
-// maxOrgs bounds what one rule may name.
+// maxOrgs is the maximum number of organisations in one rule.
 const maxOrgs = 200
 
-// ParseDuty decodes one rule of the plane's capability, as strictly as ParseGrant.
+// ParseDuty decodes one rule of the plane's capability. It is as strict as ParseGrant.
 func ParseDuty(raw []byte) (Duty, error) {
 	d := Duty{Source: "grant"}
 	seen, err := eachField(raw, d.set)
@@ -187,7 +186,7 @@ func (d *Duty) set(field string, dec *json.Decoder) error {
 	return nil
 }
 
-// ParseDutyName returns s as the name of a duty.
+// ParseDutyName returns s as a DutyName.
 func ParseDutyName(s string) (DutyName, error) {
 	switch n := DutyName(s); n {
 	case Viewer, Operator, OrgAdmin, PlatformAdmin:
@@ -196,7 +195,8 @@ func ParseDutyName(s string) (DutyName, error) {
 	return "", fmt.Errorf("%.60q is none of viewer, operator, org-admin, platform-admin", s)
 }
 
-// ParseOrgs checks names of organisations: at least one; AllOrgs stands alone.
+// ParseOrgs checks the names of organisations. At least one is required, and AllOrgs must be the
+// only one.
 func ParseOrgs(names []string) ([]string, error) {
 	if len(names) == 0 || len(names) > maxOrgs {
 		return nil, fmt.Errorf("%d organisations; 1 to %d may be named", len(names), maxOrgs)
@@ -216,7 +216,7 @@ func ParseOrgs(names []string) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// compareDuties orders duties for people: the widest first.
+// compareDuties orders roles for display, the widest first.
 func compareDuties(a, b Duty) int {
 	rank := []DutyName{PlatformAdmin, OrgAdmin, Operator, Viewer}
 	return cmp.Or(cmp.Compare(slices.Index(rank, a.Name), slices.Index(rank, b.Name)), slices.Compare(a.Orgs, b.Orgs), cmp.Compare(a.Source, b.Source))

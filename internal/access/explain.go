@@ -7,26 +7,25 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// An Explanation is what a server sees of a caller and what it would decide if
-// the caller signed in now and wished for nothing in particular.
+// An Explanation shows how a server sees a caller. It includes the decision that a sign-in without
+// any wish would get now.
 type Explanation struct {
-	Rules []ExplainedRule // in the order of the tailnet's policy, one for each rule that matched
-	// Refused is why a sign-in would be refused, a problem; nil: it would not be.
+	Rules []ExplainedRule // the matching rules, in the order of the tailnet policy
+	// Refused is the problem that a sign-in would be refused with, or nil.
 	Refused error
-	// Permit is the one that a sign-in would be made with, when it is not refused.
+	// Permit is the permit that a sign-in would get, if Refused is nil.
 	Permit Permit
 }
 
-// An ExplainedRule is one rule of the policy and what becomes of it.
+// An ExplainedRule is one rule of the policy and its effect.
 type ExplainedRule struct {
-	Grant          // as far as it could be read
-	Chosen  bool   // it is the one that a sign-in uses
-	Problem string // why it cannot be used, a sentence; "" when it could
+	Grant          // as far as it could be parsed
+	Chosen  bool   // a sign-in would use this rule
+	Problem string // why the rule cannot be used, as a sentence; "" if it can
 }
 
-// Explain says how the decision about a sign-in of the permit's caller comes
-// about. It asks Decide and Choose themselves, so it cannot say otherwise than
-// they do.
+// Explain returns how the server decides about a sign-in of the permit's caller. It calls Decide
+// and Choose, so it cannot differ from them.
 func (p Permit) Explain() Explanation {
 	e := Explanation{Rules: make([]ExplainedRule, 0, len(p.caller.Rules))}
 	for _, raw := range p.caller.Rules[:min(len(p.caller.Rules), maxRules)] {

@@ -21,12 +21,12 @@ func explain(t *testing.T, c access.Caller) access.Explanation {
 	return p.Explain()
 }
 
-// Section 3.5: what becomes of each rule, and what is decided.
+// Section 3.5: The effect of each rule, and the decision.
 func TestExplain(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		caller access.Caller
-		rules  string // of each: "+" chosen, "-" usable and not chosen, or part of the problem
+		rules  string // for each rule: "+" chosen, "-" usable and not chosen, or a part of the problem
 		code   problem.Code
 	}{
 		{"one rule", alice(view), "+", ""},
@@ -79,7 +79,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Whoami is for everybody who may ask at all, and for nobody else.
+// Whoami is allowed for every identified caller, and for no other caller.
 func TestWhoamiIsForTheIdentified(t *testing.T) {
 	expired := alice(view)
 	expired.Expired = true
@@ -101,8 +101,8 @@ func TestWhoamiIsForTheIdentified(t *testing.T) {
 	}
 }
 
-// Law: an explanation says what the decision says, and marks one rule when and
-// only when a sign-in would be made, one that gives what the permit gives.
+// Law: An explanation equals the decision. It marks one rule if and only if a sign-in would
+// succeed, and that rule gives what the permit gives.
 func TestAnExplanationIsTheDecision(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
@@ -136,7 +136,8 @@ func TestAnExplanationIsTheDecision(t *testing.T) {
 	}
 }
 
-// Section 2.5: of several covering rules the highest priority counts, then the longest.
+// Section 2.5: Of several covering rules, the one with the highest priority counts, then the one
+// with the longest period.
 func TestCovering(t *testing.T) {
 	for _, tt := range []struct {
 		name       string

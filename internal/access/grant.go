@@ -21,7 +21,7 @@ var (
 	labelForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) // RFC 1123
 )
 
-// ParseRole returns s as a Role. The name must be one segment of a path.
+// ParseRole returns s as a Role. The name must be a valid path segment.
 func ParseRole(s string) (Role, error) {
 	if len(s) > 253 || !roleForm.MatchString(s) || strings.Contains(s, "..") {
 		return "", fmt.Errorf("%.60q is not the name of a ClusterRole", s)
@@ -29,8 +29,7 @@ func ParseRole(s string) (Role, error) {
 	return Role(s), nil
 }
 
-// ParseNamespaces checks a list of namespaces: 1 to 50 different DNS-1123
-// labels. It returns them sorted.
+// ParseNamespaces checks a list of 1 to 50 different DNS-1123 labels and returns it sorted.
 func ParseNamespaces(names []string) ([]string, error) {
 	if len(names) == 0 || len(names) > 50 {
 		return nil, fmt.Errorf("%d namespaces; 1 to 50 may be named", len(names))
@@ -47,37 +46,36 @@ func ParseNamespaces(names []string) ([]string, error) {
 	return out, nil
 }
 
-// A Grant is one rule of the tailnet's policy that matched a caller: which
-// role, for how long, where.
+// A Grant is one rule of the tailnet policy that matches a caller. It gives a role for a period in
+// a set of namespaces.
 type Grant struct {
 	Role        Role
 	Period      time.Duration
-	Priority    int      // higher wins
-	Namespaces  []string // sorted; none: the whole cluster
-	AllowTagged bool     // also for tagged nodes
-	AllowShared bool     // also for nodes shared in from another tailnet
+	Priority    int      // the highest priority wins
+	Namespaces  []string // sorted; empty: the whole cluster
+	AllowTagged bool     // also admits tagged nodes
+	AllowShared bool     // also admits nodes shared from another tailnet
 }
 
-// same reports whether two grants give the same thing with the same weight.
+// same reports whether g and h give the same role with the same period, priority and namespaces.
 func (g Grant) same(h Grant) bool {
 	return g.Role == h.Role && g.Period == h.Period && g.Priority == h.Priority && slices.Equal(g.Namespaces, h.Namespaces)
 }
 
-// admits reports whether the grant is also for a caller of c's kind.
+// admits reports whether the grant applies to the caller's kind of device.
 func (g Grant) admits(c Caller) bool {
 	return (!c.Shared || g.AllowShared) && (!c.Tagged() || g.AllowTagged)
 }
 
-// Limits of what a policy may send us.
+// Limits of the rules that the server accepts from a policy.
 const (
 	maxRules    = 64
 	maxRuleSize = 4 << 10
 )
 
-// ParseGrant decodes one rule, strictly: a misspelt, repeated or mistyped field,
-// another letter case and anything after the rule make it invalid. A typing
-// error such as "namespace" would otherwise widen a grant to the whole cluster.
-// The error names the field.
+// ParseGrant decodes one rule strictly. It rejects a misspelt, repeated or mistyped field, a
+// different letter case, and any text after the rule. Otherwise a typing error such as "namespace"
+// would widen a grant to the whole cluster. The error names the field.
 func ParseGrant(raw []byte) (Grant, error) {
 	var g Grant
 	seen, err := eachField(raw, g.set)
@@ -93,8 +91,8 @@ func ParseGrant(raw []byte) (Grant, error) {
 	return g, nil
 }
 
-// eachField gives set each field of one JSON object, and returns their names. It
-// is strict: no field is there twice, and nothing follows.
+// eachField calls set for each field of one JSON object and returns the names of the fields. It
+// returns an error for a repeated field and for text after the object.
 func eachField(raw []byte, set func(field string, d *json.Decoder) error) (seen map[string]bool, err error) {
 	if len(raw) > maxRuleSize {
 		return nil, fmt.Errorf("the rule has %d bytes, more than %d", len(raw), maxRuleSize)
@@ -113,7 +111,7 @@ func eachField(raw []byte, set func(field string, d *json.Decoder) error) (seen 
 		if err != nil {
 			return nil, fmt.Errorf("the rule is not JSON: %w", err)
 		}
-		field := t.(string) // More and Token promise a name here
+		field := t.(string) // Token returns a name here, because More returned true
 		if seen[field] {
 			return nil, fmt.Errorf("%.60q is given twice", field)
 		}

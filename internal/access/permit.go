@@ -8,10 +8,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Verb names one thing a caller may ask for.
+// A Verb names one action that a caller may request.
 type Verb string
 
-// The verbs of sign-in. What a verb asks of the caller is in Decide.
+// The verbs of sign-in. Decide defines the conditions of each verb.
 const (
 	SigninLogin      Verb = "signin.login"
 	SigninRead       Verb = "signin.read"
@@ -22,40 +22,40 @@ const (
 	Whoami           Verb = "whoami"
 )
 
-// GossipExchange is the verb of servers among themselves. A tag alone gives it:
-// no grant does, and the tag gives nothing else.
+// GossipExchange is the verb of gossip between servers. Only a tag permits it. No grant does, and
+// the tag permits nothing else.
 const GossipExchange Verb = "gossip.exchange"
 
-// What the servers do of themselves: when the tailnet withdraws what it granted,
-// when a sign-in's time is over, when somebody in the cluster took its account
-// away. Nobody can ask for it; audit records it.
+// Actions that the servers start on their own. They happen when the tailnet revokes a grant, when a
+// sign-in expires, and when a user of the cluster deletes its account. No caller can request them;
+// they appear in the audit log.
 const (
 	SigninEnd     Verb = "signin.end"
 	SigninShorten Verb = "signin.shorten"
-	SigninSweep   Verb = "signin.sweep" // remove what no sign-in accounts for
+	SigninSweep   Verb = "signin.sweep" // remove objects that belong to no sign-in
 )
 
-// Gossip is the verb of something that happened among the members of gossip, such
-// as "join". Nobody can ask for it; audit records it.
+// Gossip returns the verb of an event among gossip members, such as "join". No caller can request
+// it; it appears in the audit log.
 func Gossip(event string) Verb { return Verb("gossip." + event) }
 
-// visitLife is how long a permit that names no role may be acted upon: longer
-// than the longest wait of one request, shorter than anything worth stealing.
+// visitLife is the lifetime of a permit that names no role. It is longer than the longest wait of
+// one request, and too short to be worth stealing.
 const visitLife = 2 * time.Minute
 
-// A Permit is the proof that a decision was made. Only Decide makes a useful
-// one: the zero Permit permits nothing. Every acting function takes one.
+// A Permit is the proof of a positive decision. Only Decide and DecidePlane create a useful one;
+// the zero Permit permits nothing. Every function that acts for a caller requires a Permit.
 type Permit struct {
 	caller Caller
 	verb   Verb
 	policy Policy
-	grants []Grant // that admit this caller; duplicates collapsed
+	grants []Grant // the grants that admit this caller, without duplicates
 	at     time.Time
 	until  time.Time
 
-	owner error // why the caller may only end what is already theirs; nil: no such limit
+	owner error // if not nil, the caller may only end an existing sign-in, for this reason
 
-	duties []Duty // of the operator plane: what the caller may do there, sorted
+	duties []Duty // roles of the caller on the operator plane, sorted
 	faults []string
 	org    string // set by In
 
@@ -65,30 +65,30 @@ type Permit struct {
 	clamped    bool
 }
 
-// Caller is who the permit was made for.
+// Caller returns the caller that the permit is for.
 func (p Permit) Caller() Caller { return p.caller }
 
-// Until is the end of the permit: streams end then.
+// Until returns the end of the permit. Streams must end then.
 func (p Permit) Until() time.Time { return p.until }
 
-// Role is the role that was chosen, "" before Choose.
+// Role returns the chosen role, or "" before Choose.
 func (p Permit) Role() Role { return p.role }
 
-// Namespaces are where the chosen role holds, sorted; none means the whole cluster.
+// Namespaces returns the namespaces of the chosen role, sorted; empty means the whole cluster.
 func (p Permit) Namespaces() []string { return p.namespaces }
 
-// Period is how long the chosen role is given for.
+// Period returns the duration of the chosen role.
 func (p Permit) Period() time.Duration { return p.period }
 
-// Clamped reports whether the grant's period was cut to the server's maximum.
+// Clamped reports whether the server's maximum shortened the granted period.
 func (p Permit) Clamped() bool { return p.clamped }
 
-// OwnerOnly returns why the caller may do nothing but end a sign-in that is
-// theirs already, or nil. Ending is always allowed; knowing more is not.
+// OwnerOnly returns an error if the caller may only end a sign-in that already exists, and nil
+// otherwise. A caller may always end its sign-in, but it must not learn more.
 func (p Permit) OwnerOnly() error { return p.owner }
 
-// Require returns an error unless p permits v at now. Acting functions call it
-// first, so that a permit for one thing never does for another.
+// Require returns an error unless p permits v at now. Functions that act must call it first, so
+// that a permit for one action is never used for another.
 func (p Permit) Require(v Verb, now time.Time) error {
 	if p.verb == "" || p.verb != v {
 		return problem.New(problem.Internal, "internal error").Because(permitMismatch{p.verb, v})
@@ -105,17 +105,17 @@ func (e permitMismatch) Error() string {
 	return "a permit for " + string(e.have) + " was used for " + string(e.want)
 }
 
-// Covers reports whether the caller is granted role now, in all of namespaces
-// (none: the whole cluster), and the server still allows it. It asks "is this
-// still granted", not "what would be chosen now".
+// Covers reports whether the caller is granted role now, in all of namespaces (empty: the whole
+// cluster), and the server still allows the role. It does not consider which role Choose would
+// select now.
 func (p Permit) Covers(role Role, namespaces []string) bool {
 	_, covered := p.Covering(role, namespaces)
 	return covered
 }
 
-// Covering is Covers, and returns how long the grant that covers gives the role
-// for: of several the one of highest priority counts, then the longest. It is
-// never more than the server's longest period.
+// Covering is like Covers and also returns the period of the covering grant. Of several grants it
+// uses the one with the highest priority, then the longest period. The period is at most the
+// server's maximum.
 func (p Permit) Covering(role Role, namespaces []string) (time.Duration, bool) {
 	if p.verb == "" || p.owner != nil || !slices.Contains(p.policy.Roles, role) {
 		return 0, false

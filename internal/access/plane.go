@@ -10,33 +10,33 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A PlanePolicy is from where the operator plane takes people's duties: the union
-// of the tailnet's grants, the owners and members of organisations, and what
-// stands in the settings.
+// A PlanePolicy defines the sources of roles on the operator plane. A caller's roles are the union
+// of the tailnet's grants, the owners and members of organisations, and the settings.
 type PlanePolicy struct {
 	Capability string // name of the capability
-	Contact    string // whom to ask, for the sentence to who has no duty
-	Tag        string // of the plane's node, for the grant that he is shown; "": it is not known
+	Contact    string // contact for callers without a role
+	Tag        string // tag of the plane's node, for the example grant in messages; "": unknown
 	Orgs       []Org
 	Settings   []Holder
-	// EmailDomains are those whose "*@domain" may stand among owners and members.
+	// EmailDomains are the domains that may be used as "*@domain" among owners and members.
 	EmailDomains []string
 }
 
-// An Org is an organisation, and whose it is: exact logins, or "*@domain".
+// An Org is an organisation with its owners and members. Each entry is an exact login or
+// "*@domain".
 type Org struct {
 	Name            string
 	Owners, Members []string
 }
 
-// A Holder is somebody who has a duty by the settings.
+// A Holder is a person with a role from the settings.
 type Holder struct {
 	Login Login
 	Duty  Duty
 }
 
-// ParseEmailDomain checks a domain that may admit everybody in it. It refuses what
-// anybody can have a login of.
+// ParseEmailDomain checks a domain whose users may all be admitted. It rejects domains where any
+// person can get a login.
 func ParseEmailDomain(s string) (string, error) {
 	public := []string{"gmail.com", "googlemail.com", "outlook.com", "hotmail.com", "live.com", "yahoo.com", "icloud.com", "me.com", "proton.me", "protonmail.com",
 		"gmx.net", "gmx.de", "web.de", "aol.com", "mail.ru", "qq.com", "163.com", "github", "passkey", "gitlab", "google", "apple", "microsoft"}
@@ -50,8 +50,8 @@ func ParseEmailDomain(s string) (string, error) {
 	return d, nil
 }
 
-// DecidePlane says whether c may ask for v on the operator plane. Which organisation
-// is asked about, and whose things, the permit is asked then: see In and OwnOnly.
+// DecidePlane reports whether c may use v on the operator plane. The organisation and the owner are
+// checked later: see In and OwnOnly.
 func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, error) {
 	if err := Admit(c); err != nil {
 		return Permit{}, err
@@ -77,7 +77,7 @@ func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, erro
 	return p, nil
 }
 
-// advice is what somebody without a duty can do about it.
+// advice tells a caller without a role what to do.
 func (pol PlanePolicy) advice() []string {
 	rule := fmt.Sprintf("A grant that would let you look: {\"src\": [\"YOU\"], \"dst\": [%q], \"ip\": [\"tcp:443\"], \"app\": {%q: [{\"role\": \"viewer\", \"orgs\": [\"*\"]}]}}",
 		cmp.Or(pol.Tag, "THIS SERVER'S TAG"), pol.Capability)
@@ -87,7 +87,7 @@ func (pol PlanePolicy) advice() []string {
 	return []string{"Ask for a role: " + pol.Contact, rule}
 }
 
-// duties are what c may do, widest first, and what is wrong with rules that match.
+// duties returns the roles of c, the widest first, and the errors of matching rules.
 func (pol PlanePolicy) duties(c Caller) (duties []Duty, faults []string) {
 	if len(c.Rules) > maxRules {
 		faults = append(faults, fmt.Sprintf("%d rules of %s match, more than %d: none counts.", len(c.Rules), pol.Capability, maxRules))
@@ -122,8 +122,8 @@ func (pol PlanePolicy) duties(c Caller) (duties []Duty, faults []string) {
 	return slices.CompactFunc(duties, func(a, b Duty) bool { return compareDuties(a, b) == 0 }), faults
 }
 
-// plainMail reports whether a caller's login can be held against lists of mail
-// addresses: look-alikes and people of other tailnets cannot.
+// plainMail reports whether the caller's login can be compared with lists of mail addresses. Logins
+// with non-ASCII characters and callers from other tailnets cannot.
 func (pol PlanePolicy) plainMail(c Caller) bool {
 	return !c.Tagged() && !c.Shared && strings.Count(string(c.Login), "@") == 1 && isASCII(string(c.Login))
 }
@@ -144,7 +144,7 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > 0x7e || r < 0x21 })
 }
 
-// lowerASCII folds A to Z only: no other letter becomes one of these.
+// lowerASCII lowers A to Z only, so that no other letter becomes one of these.
 func lowerASCII(s string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {
@@ -154,7 +154,7 @@ func lowerASCII(s string) string {
 	}, s)
 }
 
-// widest is how far the permit's verb reaches by any of the duties.
+// widest returns the widest scope that any role gives the permit's verb.
 func (p Permit) widest() (w reach) {
 	for _, d := range p.duties {
 		w = max(w, d.carries(p.verb))
@@ -162,21 +162,20 @@ func (p Permit) widest() (w reach) {
 	return w
 }
 
-// Duties are what the caller may do on the operator plane, widest first.
+// Duties returns the caller's roles on the operator plane, the widest first.
 func (p Permit) Duties() []Duty { return slices.Clone(p.duties) }
 
-// Faults are sentences about rules that match the caller and give nothing.
+// Faults returns sentences about rules that match the caller but are invalid.
 func (p Permit) Faults() []string { return slices.Clone(p.faults) }
 
-// Everywhere reports whether the permit is for everything, of whichever organisation
-// and whosever it is.
+// Everywhere reports whether the permit covers everything, for all organisations and owners.
 func (p Permit) Everywhere() bool { return p.verb != "" && p.widest() == always }
 
-// OwnOnly reports whether the permit is for what is the caller's own, and no more.
+// OwnOnly reports whether the permit covers at most the caller's own objects.
 func (p Permit) OwnOnly() bool { return p.widest() <= own }
 
-// Sees reports whether the permit's verb is for what belongs to org. What belongs
-// to the whole installation is org "": for that it must be for all of them.
+// Sees reports whether the permit's verb covers the objects of org. Objects of the whole
+// installation have org "" and require the scope of all organisations.
 func (p Permit) Sees(org string) bool {
 	return p.verb != "" && slices.ContainsFunc(p.duties, func(d Duty) bool { return d.carriesTo(p.verb, org) })
 }
@@ -186,8 +185,8 @@ func (d Duty) carriesTo(v Verb, org string) bool {
 	return r == always || (r == orgs || r == ownAndOrgs) && org != "" && slices.Contains(d.Orgs, org)
 }
 
-// In narrows the permit to what belongs to org. Of what the caller may not even see
-// there is nothing; of what he sees but may not touch he is told what he lacks.
+// In narrows the permit to the objects of org. If the caller may not even read them, In returns
+// not_found. If the caller may read but not change them, the error names the missing right.
 func (p Permit) In(org string) (Permit, error) {
 	if p.Sees(org) {
 		p.org = org
@@ -199,8 +198,8 @@ func (p Permit) In(org string) (Permit, error) {
 	return Permit{}, p.forbidden(org)
 }
 
-// InAll is the permit if it is for what belongs to any organisation, else a refusal
-// that says what is lacking.
+// InAll returns the permit if it covers all organisations. Otherwise it returns an error that names
+// the missing right.
 func (p Permit) InAll() (Permit, error) {
 	if !p.Everywhere() {
 		return Permit{}, p.forbidden("")
@@ -208,7 +207,7 @@ func (p Permit) InAll() (Permit, error) {
 	return p, nil
 }
 
-// Org is the organisation that In narrowed the permit to, "" before.
+// Org returns the organisation that In narrowed the permit to, or "" before.
 func (p Permit) Org() string { return p.org }
 
 func (p Permit) forbidden(org string) error {
@@ -220,8 +219,8 @@ func (p Permit) forbidden(org string) error {
 	return refused
 }
 
-// Verbs are what the caller may do where, by organisation, each list sorted: under
-// AllOrgs what is his everywhere, under "own" what he may do to what is his own.
+// Verbs returns the caller's verbs by organisation, each list sorted. AllOrgs lists verbs for
+// everything, and "own" lists verbs for the caller's own objects.
 func (p Permit) Verbs() map[string][]Verb {
 	out := map[string][]Verb{}
 	add := func(where string, v Verb) {

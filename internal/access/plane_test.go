@@ -26,7 +26,7 @@ var planePolicy = PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#
 	Settings: []Holder{{"pat@platform.dev", Duty{Name: PlatformAdmin}}},
 }
 
-// PL-01: who has which duties, and who has none.
+// PL-01: The roles of different callers, and callers without a role.
 func TestPL01_Duties(t *testing.T) {
 	for _, tt := range []struct {
 		why    string
@@ -89,7 +89,8 @@ func TestPL01_Duties(t *testing.T) {
 	}
 }
 
-// ID-01 to ID-03, in the plane: in this order, and never the pages for a node that is nobody's.
+// ID-01 to ID-03, on the plane: The checks run in this order, and a tagged node never gets the
+// pages.
 func TestPlaneOrder(t *testing.T) {
 	all := `{"role":"platform-admin","orgs":["*"]}`
 	tagged := Caller{Tags: []Tag{"tag:ci"}, Device: Device{ID: "n2", Name: "ci.example.ts.net"}, Via: ViaTailnet}
@@ -125,7 +126,7 @@ func TestPlaneOrder(t *testing.T) {
 	}
 }
 
-// PLANE-09, PL-05: what a duty is for.
+// PLANE-09, PL-05: The scope of each role.
 func TestReach(t *testing.T) {
 	decide := func(v Verb, rules ...string) (Permit, error) {
 		return DecidePlane(planeCaller("alice@example.com", rules...), v, planePolicy, moment)

@@ -1,20 +1,18 @@
-// Package audit is the one record of what was asked, decided and done. It keeps
-// the law that every visit leaves exactly one entry, refusals too, that no
-// secret is ever in one, and that what was written cannot be changed, taken away
-// or added to unseen.
+// Package audit writes and verifies the audit log of requests, decisions and results. Every request
+// leaves exactly one entry, including refused requests. No entry contains a secret. Changes,
+// removals and additions are detectable.
 //
-// A record is JSON lines. Each line carries its number, the hash of the line
-// before it and its own, so the lines form a chain; signed lines vouch for all
-// that came before them:
+// An audit log is a file of JSON lines. Each line has its number, the hash of the previous line and
+// its own hash, so the lines form a chain. Signed lines vouch for all lines before them:
 //
-//	header     begins a file: whose record it is, and the key that signs it
-//	entry      one visit
-//	gap        how many entries were lost here while the record could not be written
-//	torn       bytes before it that are no line: a write that a crash cut short
-//	checkpoint a signature, every so many lines and seconds, and at the end
-//	key        the old key names the new one
+//	header     begins a file; names the cluster, the process's role and the signing key
+//	entry      one request
+//	gap        the number of entries lost here while the audit log could not be written
+//	torn       bytes before it that are not a line, such as a write that a crash cut short
+//	checkpoint a signature, after a number of lines or seconds, and at the end
+//	key        the old key names the new key
 //
-// A [Log] writes a record and [Verify] checks one, offline.
+// A [Log] writes an audit log and [Verify] checks one, offline.
 package audit
 
 import (
@@ -25,29 +23,29 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// An Entry is one visit, or one thing a process did of itself (then Actor is
-// the process and Reason the cause). Its fields are the whole schema: nothing
-// else of a visit is ever stored.
+// An Entry records one request, or one action that a process started on its own. In the second case
+// Actor is the process and Reason the cause. The fields are the whole schema; nothing else of a
+// request is stored.
 type Entry struct {
 	Time      time.Time         `json:"ts"`        // RFC 3339, UTC
-	RequestID string            `json:"requestId"` // the audit id that the caller was told
+	RequestID string            `json:"requestId"` // the audit ID that the response contains
 	Actor     Actor             `json:"actor"`
 	Surface   string            `json:"surface"`        // "http", "mcp", "ui", "process"
-	Tool      string            `json:"tool,omitempty"` // the MCP tool that was called
+	Tool      string            `json:"tool,omitempty"` // name of the MCP tool, if any
 	Verb      access.Verb       `json:"verb"`
-	Org       string            `json:"org,omitempty"`    // the organisation it was about
-	Object    string            `json:"object,omitempty"` // what it was about, such as a sign-in's name
-	Args      map[string]string `json:"args,omitempty"`   // what was asked for; never a secret
-	Before    map[string]string `json:"before,omitempty"` // what a change replaced
-	After     map[string]string `json:"after,omitempty"`  // and what by
+	Org       string            `json:"org,omitempty"`    // the organisation that the request concerns
+	Object    string            `json:"object,omitempty"` // the object that the request concerns, such as the name of a sign-in
+	Args      map[string]string `json:"args,omitempty"`   // the arguments of the request; never a secret
+	Before    map[string]string `json:"before,omitempty"` // the values before a change
+	After     map[string]string `json:"after,omitempty"`  // the values after a change
 	Reason    string            `json:"reason,omitempty"`
 	Result    Result            `json:"result"`
 	Code      problem.Code      `json:"code,omitempty"`
-	Error     string            `json:"error,omitempty"`   // the sentence that the caller saw
-	Clipped   bool              `json:"clipped,omitempty"` // it was too large, so its longest parts were cut
+	Error     string            `json:"error,omitempty"`   // the message that the caller saw
+	Clipped   bool              `json:"clipped,omitempty"` // the entry was too large, so its longest parts were cut
 }
 
-// An Actor is who asked, as the tailnet vouches.
+// An Actor is the caller of a request, as authenticated by the tailnet.
 type Actor struct {
 	Login  string     `json:"login,omitempty"`
 	Node   string     `json:"node,omitempty"`
@@ -56,10 +54,11 @@ type Actor struct {
 	Via    access.Via `json:"via,omitempty"`
 }
 
-// A Result is how a visit ended.
+// A Result is the outcome of a request.
 type Result string
 
-// The results. NotYet is an honest "come back later", neither done nor refused.
+// The results. NotYet means that the caller must try again later: the request is neither done nor
+// refused.
 const (
 	Done    Result = "done"
 	NotYet  Result = "notYet"
@@ -67,7 +66,7 @@ const (
 	Failed  Result = "failed"
 )
 
-// ActorOf returns the actor that c is.
+// ActorOf returns the Actor for caller c.
 func ActorOf(c access.Caller) Actor {
 	a := Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Via: c.Via}
 	for _, t := range c.Tags {
@@ -76,7 +75,8 @@ func ActorOf(c access.Caller) Actor {
 	return a
 }
 
-// Conclude fills in how the visit ended from the error it ended with.
+// Conclude sets the result, code and error message from the error of the request. A nil error means
+// Done.
 func (e *Entry) Conclude(err error) {
 	p := problem.From(err)
 	switch {
@@ -93,7 +93,7 @@ func (e *Entry) Conclude(err error) {
 	e.Code, e.Error = p.Code, p.Message
 }
 
-// NewID returns a fresh audit id: 26 characters, in the order of time (ULID).
+// NewID returns a new audit ID: a ULID of 26 characters that sorts by time.
 func NewID(now time.Time) string {
 	const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ" // Crockford's base 32
 	var raw [16]byte
@@ -103,7 +103,8 @@ func NewID(now time.Time) string {
 	}
 	rand.Read(raw[6:]) // never fails
 	out := make([]byte, 26)
-	// 130 bits hold the 128: the first character carries only three of them.
+	// 26 characters hold 130 bits for 128 bits of data, so the first character carries only three
+	// bits.
 	bits, have, next := uint(0), uint(2), 0
 	for i := range out {
 		for have < 5 {

@@ -34,7 +34,7 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-// A record is one line whatever a stranger put into it (law 10).
+// An entry is one line, whatever a caller puts into it (law 10).
 func TestAnEntryIsOneLine(t *testing.T) {
 	var b bytes.Buffer
 	log := audit.NewLog(&b)

@@ -10,19 +10,19 @@ import (
 	"github.com/tailplane/tailplane/internal/printable"
 )
 
-// Bounds of one entry. An entry that is larger is cut down, never dropped.
+// Limits of one entry. A larger entry is clipped, never dropped.
 const (
-	maxEntry     = 64 << 10 // bytes of its JSON
-	clippedText  = 256      // bytes of a text, once it is cut
-	clippedParts = 16       // tags, and pairs of a map, once it is cut
+	maxEntry     = 64 << 10 // bytes of the JSON of an entry
+	clippedText  = 256      // maximum bytes of a string after clipping
+	clippedParts = 16       // maximum number of tags, and of pairs in a map, after clipping
 )
 
-// redacted stands for what looks like a credential.
+// redacted replaces a suspected credential.
 const redacted = "[redacted]"
 
-// encode returns the fields of e as they stand in a line: a JSON object without
-// its braces. What a stranger chose cannot end the line or move a terminal's
-// cursor (law 10), and what looks like a credential is not stored (law 8).
+// encode returns the fields of e as an audit line stores them: a JSON object without its braces.
+// Strings that a caller chose cannot end the line or move a terminal's cursor (law 10). Suspected
+// credentials are not stored (law 8).
 func encode(e Entry) ([]byte, error) {
 	e.Time = e.Time.UTC()
 	e = e.mapped(redact, -1)
@@ -38,8 +38,8 @@ func encode(e Entry) ([]byte, error) {
 	return printable.JSON(b[1 : len(b)-1]), nil
 }
 
-// mapped returns e with f applied to every text that a caller can influence,
-// and no more than the given number of tags and pairs; -1 for all.
+// mapped returns e with f applied to every string that a caller can influence. It keeps at most the
+// given number of tags and pairs; -1 keeps all.
 func (e Entry) mapped(f func(string) string, most int) Entry {
 	e.Actor.Login, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.Node), f(e.Actor.NodeID)
 	e.Actor.Tags = texts(e.Actor.Tags, f, most)
@@ -94,8 +94,8 @@ func clip(s string) string {
 	return s[:n] + "…"
 }
 
-// redact takes out what looks like a credential: whoever writes an entry must
-// not put one in, but a stranger may, into a path or a reason.
+// redact removes suspected credentials. The code that writes an entry must not include one, but a
+// caller can put one into a path or a reason.
 func redact(s string) string {
 	const pem = "-----BEGIN "
 	if i := strings.Index(s, pem); i >= 0 {

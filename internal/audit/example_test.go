@@ -8,7 +8,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 )
 
-// Somebody makes bob, in another's entry, of alice.
+// An attacker replaces alice by bob in an entry.
 func ExampleVerify() {
 	text, err := os.ReadFile("testdata/version1.jsonl")
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"strings"
 )
 
-// A Key signs a record. It cannot be printed (law 8).
+// A Key signs an audit log. It cannot be printed (law 8).
 type Key struct {
-	// A pointer, so that printing a struct with a Key in an unexported field,
-	// where fmt calls no methods, shows an address and not the key.
+	// This is a pointer because fmt does not call methods on unexported fields. Printing such a
+	// field then shows an address and not the key.
 	private *ed25519.PrivateKey
 }
 
@@ -32,7 +32,7 @@ func NewKey(private ed25519.PrivateKey) (Key, error) {
 	return Key{&private}, nil
 }
 
-// KeyFromSeed returns the Key that grows from seed, which has 32 bytes.
+// KeyFromSeed derives a Key from a seed of 32 bytes.
 func KeyFromSeed(seed []byte) (Key, error) {
 	if len(seed) != ed25519.SeedSize {
 		return Key{}, fmt.Errorf("the seed of an Ed25519 key has %d bytes, not %d", ed25519.SeedSize, len(seed))
@@ -40,15 +40,15 @@ func KeyFromSeed(seed []byte) (Key, error) {
 	return Key{new(ed25519.NewKeyFromSeed(seed))}, nil
 }
 
-// GenerateKey returns a fresh Key.
+// GenerateKey returns a new random Key.
 func GenerateKey() Key {
 	seed := make([]byte, ed25519.SeedSize)
 	rand.Read(seed) // never fails
 	return Key{new(ed25519.NewKeyFromSeed(seed))}
 }
 
-// LoadKey reads the key in the file at path, a PEM block of PKCS #8. When there
-// is no such file, it makes a key and keeps it there, for the owner only.
+// LoadKey reads a PKCS #8 PEM key from the file at path. If the file does not exist, LoadKey
+// generates a key and stores it there with mode 0600.
 func LoadKey(path string) (Key, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +56,7 @@ func LoadKey(path string) (Key, error) {
 		if err := k.keep(path); !errors.Is(err, fs.ErrExist) {
 			return k, err
 		}
-		b, err = os.ReadFile(path) // another process was first
+		b, err = os.ReadFile(path) // another process created it first
 	}
 	if err != nil {
 		return Key{}, fmt.Errorf("audit key: %w", err)
@@ -65,7 +65,7 @@ func LoadKey(path string) (Key, error) {
 	if block == nil || block.Type != "PRIVATE KEY" {
 		return Key{}, fmt.Errorf("audit key: %s holds no PEM block of the type PRIVATE KEY", path)
 	}
-	// The parser's own error could quote the key.
+	// Do not wrap the parser's error: it could quote the key.
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	private, ok := parsed.(ed25519.PrivateKey)
 	if err != nil || !ok {
@@ -74,7 +74,7 @@ func LoadKey(path string) (Key, error) {
 	return NewKey(private)
 }
 
-// keep writes k to a file that must not be there yet; the file is whole or absent.
+// keep writes k to a new file. The file must not exist. It is never partly written.
 func (k Key) keep(path string) (err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(*k.private)
 	if err != nil {
@@ -87,7 +87,7 @@ func (k Key) keep(path string) (err error) {
 	defer os.Remove(f.Name())
 	_, err = f.Write(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Link(f.Name(), path) // unlike a rename, replaces nothing
+		err = os.Link(f.Name(), path) // unlike a rename, it replaces nothing
 	}
 	if err != nil {
 		return fmt.Errorf("audit key: keep a new one: %w", err)
@@ -95,10 +95,10 @@ func (k Key) keep(path string) (err error) {
 	return nil
 }
 
-// IsZero reports whether there is no key in k.
+// IsZero reports whether k holds no key.
 func (k Key) IsZero() bool { return k.private == nil }
 
-// Public returns the key that verifies what k signs; the zero PublicKey for no key.
+// Public returns the public key of k, or the zero PublicKey if k is zero.
 func (k Key) Public() (p PublicKey) {
 	if !k.IsZero() {
 		copy(p[:], (*k.private)[ed25519.SeedSize:])
@@ -106,8 +106,7 @@ func (k Key) Public() (p PublicKey) {
 	return p
 }
 
-// The context of signatures, so that no signature of another kind that the same
-// key made is one of a record.
+// signingContext separates these signatures from any other signature that the same key makes.
 const signingContext = "tailplane-audit-v1\x00"
 
 func (k Key) sign(text []byte) []byte {
@@ -126,12 +125,12 @@ func (k Key) LogValue() slog.Value { return slog.StringValue(redacted) }
 // MarshalText implements [encoding.TextMarshaler]: "[redacted]".
 func (k Key) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// A PublicKey verifies a record. Its text is "ed25519:" and unpadded base64url.
+// A PublicKey verifies an audit log. Its text is "ed25519:" and unpadded base64url.
 type PublicKey [ed25519.PublicKeySize]byte
 
 const keyPrefix = "ed25519:"
 
-// ParsePublicKey reads the text of a PublicKey.
+// ParsePublicKey parses the text of a PublicKey.
 func ParsePublicKey(s string) (p PublicKey, err error) {
 	text, ok := strings.CutPrefix(s, keyPrefix)
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
@@ -153,7 +152,7 @@ func (p *PublicKey) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// ID is a short name of p: 16 hexadecimal digits of its SHA-256.
+// ID returns a short ID of p: the first 16 hexadecimal digits of its SHA-256.
 func (p PublicKey) ID() string {
 	sum := sha256.Sum256(p[:])
 	return hex.EncodeToString(sum[:8])

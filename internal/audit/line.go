@@ -18,11 +18,11 @@ import (
 	"github.com/tailplane/tailplane/internal/printable"
 )
 
-// SchemaVersion is the version of the lines, as headers carry it. Fields are
-// only ever added to a version.
+// SchemaVersion is the version of the line format, as written in headers. A version only ever gains
+// fields.
 const SchemaVersion = 1
 
-// A Kind says what a line is.
+// A Kind is the kind of a line.
 type Kind string
 
 // The kinds of lines.
@@ -69,15 +69,15 @@ func parseHash(b []byte) (h Hash, ok bool) {
 	return h, err == nil
 }
 
-// A Head names a line of a record and so, by the chain, everything before it.
-// Noted elsewhere, it shows later that the record still has that line. Its text
-// is the number, a colon and the hash.
+// A Head identifies one line of an audit log. Through the hash chain it also fixes every line
+// before it. If a Head is stored elsewhere, it later proves that the log still has that line. Its
+// text is the sequence number, a colon and the hash.
 type Head struct {
-	Seq  uint64 // of the line; the first line of a record is 1
+	Seq  uint64 // of the line; the first line of an audit log is 1
 	Hash Hash
 }
 
-// ParseHead reads the text of a Head.
+// ParseHead parses the text of a Head.
 func ParseHead(s string) (h Head, err error) {
 	number, hash, _ := strings.Cut(s, ":")
 	sum, ok := parseHash([]byte(hash))
@@ -100,8 +100,8 @@ func (h *Head) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// A Header begins each file of a record, and each run of the program that
-// writes it. It is signed.
+// A Header begins each file of an audit log, and each run of the process that writes it. It is
+// signed.
 type Header struct {
 	Time      time.Time `json:"ts"`
 	Version   int       `json:"version"` // SchemaVersion
@@ -109,7 +109,7 @@ type Header struct {
 	ClusterID string    `json:"clusterId,omitempty"`
 	Role      string    `json:"role"` // of the process
 	Software  string    `json:"software,omitempty"`
-	Key       PublicKey `json:"key"` // signs from here on
+	Key       PublicKey `json:"key"` // the key that signs from this line on
 	KeyID     string    `json:"keyId"`
 	Why       Why       `json:"why"`
 }
@@ -119,72 +119,72 @@ type Why string
 
 // The reasons for a header.
 const (
-	Started   Why = "started"   // a new record
-	Restarted Why = "restarted" // a new process goes on with the record
-	Rotated   Why = "rotated"   // the file before was full
-	Moved     Why = "moved"     // somebody moved or deleted the file before
-	Shrunk    Why = "shrunk"    // somebody made the file shorter
+	Started   Why = "started"   // a new audit log
+	Restarted Why = "restarted" // a new process continues the log
+	Rotated   Why = "rotated"   // the previous file was full
+	Moved     Why = "moved"     // another process moved or deleted the previous file
+	Shrunk    Why = "shrunk"    // another process truncated the file
 )
 
-// A Gap is a number of entries that were lost: the record could not be written
-// and no more entries could wait for it.
+// A Gap counts entries that were lost because the audit log could not be written and the queue was
+// full.
 type Gap struct {
 	Time time.Time `json:"ts"`
 	Lost int64     `json:"lost"`
-	From time.Time `json:"from"` // when the first of them was lost
-	To   time.Time `json:"to"`   // and the last
+	From time.Time `json:"from"` // when the first entry was lost
+	To   time.Time `json:"to"`   // when the last entry was lost
 }
 
-// A Torn accounts for bytes before it that are no line of the record: the
-// remains of a write that was cut short, or what somebody else wrote there.
+// A Torn accounts for bytes before it that are not lines of the audit log. Such bytes are the rest
+// of an interrupted write, or another process wrote them.
 type Torn struct {
 	Time   time.Time `json:"ts"`
 	Bytes  int64     `json:"bytes"`
-	SHA256 Hash      `json:"sha256"` // of the lines that are none, joined by line feeds
+	SHA256 Hash      `json:"sha256"` // of the invalid lines, joined by line feeds
 }
 
-// A Checkpoint vouches for every line before it. It is signed.
+// A Checkpoint signs every line before it.
 type Checkpoint struct {
 	Time  time.Time `json:"ts"`
 	KeyID string    `json:"keyId"`
 	End   End       `json:"end,omitempty"`
 }
 
-// An End says that a checkpoint ends something.
+// An End says what a checkpoint ends. It is empty for a checkpoint that ends nothing.
 type End string
 
-// The ends.
+// The values of End.
 const (
-	EndOfFile End = "file"  // the record goes on in another file
-	EndOfRun  End = "close" // the process ended as it should
+	EndOfFile End = "file"  // the audit log continues in another file
+	EndOfRun  End = "close" // the process closed the log normally
 )
 
-// A KeyChange is the last that a key signs: it names the key that follows it.
+// A KeyChange is the last line that a key signs. It names the key that replaces it.
 type KeyChange struct {
 	Time  time.Time `json:"ts"`
-	Key   PublicKey `json:"key"` // the new one
+	Key   PublicKey `json:"key"` // the new key
 	KeyID string    `json:"keyId"`
-	By    string    `json:"by"` // id of the old one, which signs this line
+	By    string    `json:"by"` // ID of the old key, which signs this line
 }
 
-// A Line is one line of a record, as it stands there.
+// A Line is one parsed line of an audit log.
 type Line struct {
 	Seq  uint64
-	Log  string // the record's own random id
-	Prev Hash   // of the line before; zero for the first
+	Log  string // the random ID of the audit log
+	Prev Hash   // hash of the previous line; zero for the first line
 	Kind Kind
-	Hash Hash   // as the line has it
+	Hash Hash   // as written in the line
 	Text []byte // the whole line, without its line feed
 
-	payload []byte // what Hash is the hash of
-	body    []byte // the fields after the kind, and the signature
+	payload []byte // the bytes that Hash covers
+	body    []byte // the fields after the kind, including the signature
 }
 
-// maxSeq is the largest number that every reader of JSON reads exactly.
+// maxSeq is the largest integer that every JSON parser reads exactly.
 const maxSeq = 1<<53 - 1
 
-// The layout of a line. It is fixed to the byte, so that the hash is one of the
-// bytes as they stand, and no two readers can read one line differently:
+// The layout of a line is fixed to the byte. The hash therefore covers the bytes as written, and
+// two parsers cannot read one line differently:
 //
 //	{"seq":1,"log":"…","prev":"…","kind":"…",…[,"sig":"…"],"hash":"…"}
 const (
@@ -198,11 +198,11 @@ const (
 
 	logLen = 16
 	hexLen = 2 * sha256.Size
-	sigLen = 86 // of 64 bytes in unpadded base64
+	sigLen = 86 // 64 bytes in unpadded base64
 )
 
-// ParseLine reads the layout of a line, without its line feed. It does not check
-// the hash: that is Sound. The Line keeps text.
+// ParseLine parses the layout of a line, given without its line feed. It does not check the hash;
+// use Sound for that. The Line keeps a reference to text.
 func ParseLine(text []byte) (Line, error) {
 	l := Line{Text: text}
 	bad := func(what string) (Line, error) {
@@ -261,13 +261,13 @@ func isLogID(id []byte) bool {
 	return len(id) == logLen
 }
 
-// Sound reports whether the line's hash is the hash of what the line says.
+// Sound reports whether the stored hash matches the content of the line.
 func (l Line) Sound() bool { return Hash(sha256.Sum256(l.payload)) == l.Hash }
 
-// Head names the line.
+// Head returns the Head that identifies the line.
 func (l Line) Head() Head { return Head{l.Seq, l.Hash} }
 
-// signature returns what is signed of a signed line, and the signature.
+// signature returns the signed text and the signature of a line of a signed kind.
 func (l Line) signature() (text, sig []byte, ok bool) {
 	at := len(l.payload) - len(openSig) - sigLen - 1
 	if !l.Kind.signed() || at < 0 || !bytes.HasPrefix(l.payload[at:], []byte(openSig)) {
@@ -277,9 +277,9 @@ func (l Line) signature() (text, sig []byte, ok bool) {
 	return l.payload[:at], sig, err == nil
 }
 
-// Content returns what the line says: an Entry, Header, Gap, Torn, Checkpoint or
-// KeyChange. A field outside the schema, or one that is there twice or in another
-// spelling, is an error: two readers could read such a line differently.
+// Content decodes the line into an Entry, Header, Gap, Torn, Checkpoint or KeyChange. It returns an
+// error for a field outside the schema, a repeated field or a different spelling, because two
+// parsers could read such a line differently.
 func (l Line) Content() (any, error) {
 	switch l.Kind {
 	case KindEntry:
@@ -298,7 +298,8 @@ func (l Line) Content() (any, error) {
 	return nil, fmt.Errorf("a line of the unknown kind %.20q", l.Kind)
 }
 
-// How contentOf takes fields that it does not know: a newer program's.
+// The modes of contentOf. In lenient mode it accepts unknown fields, which a newer program may have
+// written.
 const (
 	strict  = true
 	lenient = false
@@ -324,14 +325,13 @@ func contentOf[T any](l Line, strict bool) (c T, err error) {
 	return c, nil
 }
 
-// A chain is where a record has come to.
+// A chain is the current end of an audit log: its ID and its last line.
 type chain struct {
 	log  string
 	head Head
 }
 
-// append appends the next line of the chain to dst, and moves the chain on. The
-// key is for kinds that are signed.
+// append appends the next line to dst and advances the chain. It uses key only for signed kinds.
 func (c *chain) append(dst []byte, kind Kind, body []byte, key Key) []byte {
 	start := len(dst)
 	c.head.Seq++
@@ -349,8 +349,8 @@ func (c *chain) append(dst []byte, kind Kind, body []byte, key Key) []byte {
 	return append(dst, closing+"\n"...)
 }
 
-// bodyOf returns the fields of what a line says. It is for our own types, whose
-// texts come from the settings: encode is for those that strangers choose.
+// bodyOf returns the JSON fields of content without the braces. Use it only for this package's
+// types, whose texts come from settings. Use encode for values that callers choose.
 func bodyOf(content any) []byte {
 	b, err := json.Marshal(content)
 	if err != nil {
@@ -359,15 +359,15 @@ func bodyOf(content any) []byte {
 	return printable.JSON(b[1 : len(b)-1])
 }
 
-// junk is what lies between the lines of a record and is none: lines that a
-// crash cut short, or that somebody else wrote.
+// junk is text between the lines of an audit log that is not a valid line. A crash cut it short, or
+// another process wrote it.
 type junk struct {
 	lines int
 	bytes int64
 	sum   hash.Hash
 }
 
-// add takes in a line, without its line feed.
+// add adds one invalid line, given without its line feed.
 func (j *junk) add(line []byte) {
 	if j.sum == nil {
 		j.sum = sha256.New()
@@ -381,7 +381,7 @@ func (j *junk) add(line []byte) {
 	j.sum.Write(line)
 }
 
-// torn is the account of j.
+// torn returns the Torn line that accounts for j.
 func (j *junk) torn(now time.Time) Torn {
 	return Torn{Time: now, Bytes: j.bytes, SHA256: Hash(j.sum.Sum(nil))}
 }

@@ -14,14 +14,13 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Config says where a record is kept, and how. One of Path and Writer, and
-// Cluster, Role, Key, Log and Now are required.
+// A Config configures a Log. Exactly one of Path and Writer is required, and so are Cluster, Role,
+// Key, Log and Now.
 type Config struct {
-	// Path is the file of the record. A record that is there already is gone on
-	// with.
+	// Path is the file of the audit log. If the file exists, Open continues it.
 	Path string
-	// Writer takes the record in place of a file, such as standard output. Each
-	// run is then a record of its own.
+	// Writer receives the audit log instead of a file, for example standard output. Each run then
+	// writes a separate audit log.
 	Writer io.Writer
 
 	Cluster   string // name of the cluster
@@ -29,30 +28,29 @@ type Config struct {
 	Role      string // of the process
 	Software  string // version of the program
 
-	Key Key // signs
-	// OldKey is the key that signed before, where that was another one. When it
-	// is the one that the record was last signed with, it signs a line that
-	// names Key.
+	Key Key // signs the audit log
+	// OldKey is the previous signing key, if it differs from Key. If OldKey signed the last line of
+	// the existing log, it signs a KeyChange line that names Key.
 	OldKey Key
 
-	// Required makes Write return an error whenever the entry has not reached the
-	// record, rather than only when it is lost.
+	// Required makes Write return an error whenever the entry has not reached the audit log, and
+	// not only when the entry is lost.
 	Required bool
 
-	MaxSize int64 // bytes of a file before another is begun; 0: 100 MiB; negative: no limit
-	Keep    int   // full files that are kept; 0: 10; negative: all
+	MaxSize int64 // bytes of a file before rotation; 0: 100 MiB; negative: no limit
+	Keep    int   // number of full files to keep; 0: 10; negative: all
 
 	CheckpointLines int           // lines between signatures; 0: 256
-	CheckpointEvery time.Duration // time between signatures, when there are lines; 0: 10 s
+	CheckpointEvery time.Duration // time between signatures if there are new lines; 0: 10 s
 
-	Queue      int           // entries that may wait; 0: 4,096
-	QueueBytes int           // and their size in bytes; 0: 8 MiB
-	Delay      time.Duration // the longest that Write waits; 0: 250 ms
-	CloseTime  time.Duration // the longest that Close waits; 0: 5 s
+	Queue      int           // maximum number of queued entries; 0: 4,096
+	QueueBytes int           // maximum size of the queued entries in bytes; 0: 8 MiB
+	Delay      time.Duration // maximum time that Write waits; 0: 250 ms
+	CloseTime  time.Duration // maximum time that Close waits; 0: 5 s
 
-	// Export, when given, is told every line that was written, and every entry
-	// that was lost (a Line with no Seq, whose Text is the entry alone). It must
-	// return at once and may keep the Line. It is called by several goroutines.
+	// Export, if set, receives every written line and every lost entry. The Line of a lost entry
+	// has no Seq, and its Text is the entry alone. Export must return at once and may keep the
+	// Line. Several goroutines call it.
 	Export func(Line)
 
 	Log *slog.Logger
@@ -77,14 +75,13 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// A Log writes a record. It may be used by several goroutines.
+// A Log writes an audit log. It is safe for concurrent use.
 //
-// Entries wait in a queue that one goroutine writes from, so that a slow or
-// absent disk costs a visit no more than a bounded delay, and a bounded amount
-// of memory. What does not fit is lost, and a line that says how many takes its
-// place once the record can be written again.
+// Entries wait in a queue, and one goroutine writes them. A slow or missing disk therefore delays a
+// request only for a bounded time and uses bounded memory. Entries that do not fit are lost. When
+// the audit log is writable again, a Gap line records their number.
 type Log struct {
-	plain io.Writer // of NewLog
+	plain io.Writer // set by NewLog only
 
 	required bool
 	delay    time.Duration
@@ -95,16 +92,16 @@ type Log struct {
 
 	mu      sync.Mutex
 	queue   []item
-	waiting int   // entries in the queue and in the writer's hands
-	size    int   // their bytes
-	down    error // why entries do not reach the record; nil: they do
+	waiting int   // entries in the queue and in the current batch of the writer
+	size    int   // size of the waiting entries in bytes
+	down    error // why entries do not reach the audit log; nil if they do
 	closed  bool
 
 	wake chan struct{}
 	stop chan struct{}
-	done chan struct{} // the writer has ended
-	last error         // of the writer; read it after done
-	wait time.Duration // of Close
+	done chan struct{} // closed when the writer has ended
+	last error         // error of the writer; read it only after done is closed
+	wait time.Duration // maximum wait of Close
 
 	trail   Trail
 	head    atomic.Pointer[Head]
@@ -115,23 +112,22 @@ type Log struct {
 	retries atomic.Int64
 }
 
-// An item waits to be written.
+// An item is a queued line.
 type item struct {
 	kind Kind
 	body []byte
-	gap  Gap        // of a gap
-	key  Key        // of a change of keys
-	told chan error // is told once what became of it; nil: nobody waits
+	gap  Gap        // for KindGap
+	key  Key        // for KindKey
+	told chan error // receives the result once; nil if no caller waits
 }
 
-// NewLog returns a Log that writes each entry to w at once, one Write a line,
-// without header, chain or signature. It is for tests; Open makes the record of
-// a server.
+// NewLog returns a Log that writes each entry to w at once, with one Write per line. It writes no
+// header, hash chain or signature. It is for tests; servers use Open.
 func NewLog(w io.Writer) *Log { return &Log{plain: w, now: time.Now} }
 
-// Open opens the record that c describes and writes its header. It fails when
-// the file cannot be written, is another process's, or holds something else.
-// The caller must Close the Log, or its last entries are lost.
+// Open opens the audit log that c describes and writes its header. It fails if the file cannot be
+// written, if another process holds it, or if it contains something else. The caller must call
+// Close, or the last entries are lost.
 func Open(c Config) (*Log, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -149,22 +145,21 @@ func Open(c Config) (*Log, error) {
 	return l, nil
 }
 
-// errSlow is the state in which the record takes longer than Delay.
+// errSlow means that writing takes longer than Delay.
 var errSlow = errors.New("the record is slow")
 
-// errFull is the state in which no more entries may wait.
+// errFull means that the queue is full.
 var errFull = errors.New("too many entries wait for the record")
 
-// errClosed is the state after Close.
+// errClosed means that the Log is closed.
 var errClosed = errors.New("the record is closed")
 
-// Write writes e, and waits no longer than Config.Delay. It returns nil when e
-// is in the file, or may still wait for it. It returns an error when e is lost,
-// which is counted; the visit itself is not undone.
+// Write writes e and waits at most Config.Delay. It returns nil if e is in the file or is still
+// queued. It returns an error if e is lost, and counts the loss; the request itself is not undone.
 //
-// Where the record is required, any doubt is an error, a [problem.Error] with
-// the code audit_unavailable, and while the record is known not to be written,
-// Write does not wait at all. The entry may reach the file after the error.
+// If Config.Required is set, any doubt is an error: a [problem.Error] with the code
+// audit_unavailable. While the audit log is known to be down, Write then does not wait. The entry
+// may still reach the file after the error.
 func (l *Log) Write(e Entry) error {
 	body, err := encode(e)
 	if l.plain != nil {
@@ -204,7 +199,7 @@ func (l *Log) Write(e Entry) error {
 	return nil
 }
 
-// Trail has the latest entries that were written, for whoever follows the record.
+// Trail returns the most recent written entries, for readers that follow the log.
 func (l *Log) Trail() *Trail { return &l.trail }
 
 func (l *Log) writePlain(e Entry, body []byte, err error) error {
@@ -221,7 +216,7 @@ func (l *Log) writePlain(e Entry, body []byte, err error) error {
 	return nil
 }
 
-// push queues it; the caller holds the lock.
+// push queues it. The caller must hold mu.
 func (l *Log) push(it item) {
 	l.queue = append(l.queue, it)
 	if it.kind == KindEntry {
@@ -230,12 +225,12 @@ func (l *Log) push(it item) {
 	}
 	select {
 	case l.wake <- struct{}{}:
-	default: // awake
+	default: // the writer is already notified
 	}
 }
 
-// miss notes that an entry is lost here; the caller holds the lock. Entries that
-// are lost in a row are one gap, so gaps cannot fill the memory either.
+// miss records that an entry is lost. The caller must hold mu. Consecutive losses share one gap
+// item, so gaps cannot fill the memory either.
 func (l *Log) miss() {
 	now := l.now().UTC()
 	if n := len(l.queue); n > 0 && l.queue[n-1].kind == KindGap {
@@ -246,7 +241,7 @@ func (l *Log) miss() {
 	l.push(item{kind: KindGap, gap: Gap{Lost: 1, From: now, To: now}})
 }
 
-// await waits for the writer's word, for no longer than the delay.
+// await waits for the result from the writer, at most for Config.Delay.
 func (l *Log) await(told <-chan error) error {
 	t := time.NewTimer(l.delay)
 	defer t.Stop()
@@ -263,12 +258,12 @@ func (l *Log) await(told <-chan error) error {
 	default:
 	}
 	if l.down == nil {
-		l.down = errSlow // nobody waits again before the writer gets on
+		l.down = errSlow // later calls do not wait until the writer makes progress
 	}
 	return l.down
 }
 
-// lose counts an entry that is lost. Exporters still get it.
+// lose counts a lost entry. Export still receives it.
 func (l *Log) lose(e Entry, body []byte, why error) error {
 	l.dropped.Add(1)
 	if l.export != nil && body != nil {
@@ -286,9 +281,8 @@ func unavailable(cause error) error {
 		"Try again in a moment; if it stays, tell whoever runs this server.").After(time.Second).Because(cause)
 }
 
-// Ready returns nil while entries reach the record, and otherwise a
-// [problem.Error] with the code audit_unavailable: what may not go unrecorded is
-// refused with it before it is done.
+// Ready returns nil while entries reach the audit log. Otherwise it returns a [problem.Error] with
+// the code audit_unavailable. Callers must use it to refuse actions that must not happen unaudited.
 func (l *Log) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,7 +295,7 @@ func (l *Log) Ready() error {
 	return nil
 }
 
-// Rekey makes k the key that signs, by a line that the key so far signs.
+// Rekey makes k the signing key. The current key signs a KeyChange line that names k.
 func (l *Log) Rekey(k Key) error {
 	if k.IsZero() {
 		return errors.New("audit: no key")
@@ -318,7 +312,7 @@ func (l *Log) Rekey(k Key) error {
 	return nil
 }
 
-// Head names the last line that was written; its Seq is 0 before the first.
+// Head returns the Head of the last written line. Its Seq is 0 before the first line.
 func (l *Log) Head() Head {
 	if h := l.head.Load(); h != nil {
 		return *h
@@ -326,18 +320,18 @@ func (l *Log) Head() Head {
 	return Head{}
 }
 
-// Stats are counts since the Log was opened, for metrics.
+// Stats are counters since Open, for metrics.
 type Stats struct {
-	Entries map[Result]int64 // taken in, by result
-	Dropped int64            // lost
-	Gaps    int64            // lines that say so
-	Torn    int64            // accounts of bytes that are no line
-	Retries int64            // writes that failed and were tried again
-	Waiting int              // entries that wait to be written now
-	Up      bool             // entries reach the record now
+	Entries map[Result]int64 // accepted, by result
+	Dropped int64            // lost entries
+	Gaps    int64            // written Gap lines
+	Torn    int64            // written Torn lines
+	Retries int64            // failed writes that were tried again
+	Waiting int              // entries in the queue now
+	Up      bool             // entries reach the audit log now
 }
 
-// Stats returns the counts.
+// Stats returns the current counters.
 func (l *Log) Stats() Stats {
 	s := Stats{Entries: map[Result]int64{}, Dropped: l.dropped.Load(), Gaps: l.gaps.Load(), Torn: l.torn.Load(), Retries: l.retries.Load()}
 	for i, r := range results {
@@ -359,11 +353,11 @@ func (l *Log) count(r Result) {
 	}
 }
 
-// Dropped is how many entries are lost.
+// Dropped returns the number of lost entries.
 func (l *Log) Dropped() int64 { return l.dropped.Load() }
 
-// Close writes what waits and a last signature, and closes the file. It waits
-// no longer than Config.CloseTime; its error says how many entries are lost.
+// Close writes the queued entries and a final signature, and closes the file. It waits at most
+// Config.CloseTime. Its error includes the number of lost entries.
 func (l *Log) Close() error {
 	if l.plain != nil {
 		return nil
@@ -399,5 +393,5 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// newLogID is the id of a new record: 80 random bits in base 32.
+// newLogID returns the ID of a new audit log: 80 random bits in base 32.
 func newLogID() string { return rand.Text()[:logLen] }

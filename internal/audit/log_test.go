@@ -19,7 +19,7 @@ import (
 
 var day = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// config is a record in a new folder.
+// config returns a Config for an audit log in a new directory.
 func config(t testing.TB) audit.Config {
 	return audit.Config{
 		Path: filepath.Join(t.TempDir(), "audit.jsonl"), Cluster: "prod-eu", ClusterID: "c1", Role: "access", Software: "test",
@@ -54,7 +54,7 @@ func write(t testing.TB, l *audit.Log, n int) {
 	}
 }
 
-// files returns all files of the record, in no order that matters.
+// files returns all files of the audit log, in any order.
 func files(t testing.TB, c audit.Config) (all []audit.Source) {
 	t.Helper()
 	paths, err := filepath.Glob(c.Path + "*")
@@ -84,7 +84,7 @@ func pinned(c audit.Config) audit.Check {
 	return audit.Check{Keys: []audit.PublicKey{c.Key.Public()}}
 }
 
-// sound fails the test when the record is not what was written.
+// sound fails the test if the audit log is not valid.
 func sound(t testing.TB, c audit.Config) audit.Report {
 	t.Helper()
 	r := verify(t, pinned(c), files(t, c)...)
@@ -116,7 +116,7 @@ func TestARecordIsWhatWasWritten(t *testing.T) {
 		!r.Pinned || r.First.Seq != 1 || r.Last.Seq != 5 || r.Signed != r.Last || head.Seq != 4 {
 		t.Errorf("%+v", r)
 	}
-	// Each line can be read as an entry, as a reader of our own does.
+	// Each line can be decoded as an entry, as an external reader does it.
 	for _, line := range lines(read(t, c.Path)) {
 		var e audit.Entry
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -197,8 +197,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// AU-02: a record is one line whatever a stranger put into it, and it parses
-// back to the original.
+// AU-02: An entry is one line, whatever a caller puts into it, and it decodes to the original.
 func TestAU02_AnEntryIsOneLine(t *testing.T) {
 	hostile := []string{
 		"a\r\nb", "\x1b[31mred\x1b[0m", "\x1b]0;owned\x07", "\u009b31m", "\x7f\b\b\b", "\x00", `","kind":"header","x":"`, `{"ts":1}`, `\n\u000a\`,
@@ -256,7 +255,7 @@ func mustJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-// AU-01: what a stranger puts where it does not belong is not kept.
+// AU-01: A credential in the wrong field is not stored.
 func TestAU01_ACredentialIsNotStored(t *testing.T) {
 	for _, secret := range []string{
 		"eyJhbGciOiJSUzI1NiIsImtpZCI6IkNBTkFSWSJ9.eyJzdWIiOiJjYW5hcnkifQ.c2lnbmF0dXJlLWNhbmFyeQ",
@@ -329,7 +328,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%s does not begin with its number", p)
 		}
 	}
-	// A process that ends between two files goes on from the last one.
+	// A process that ends between two files continues from the last one.
 	if err := os.Remove(c.Path); err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +337,7 @@ func TestRotation(t *testing.T) {
 	if r = sound(t, c); r.Log != before.Log || r.Last.Seq != before.Last.Seq+2 {
 		t.Errorf("went on with %+v after %+v", r, before)
 	}
-	// All are kept when asked to.
+	// With a negative Keep, all files are kept.
 	c = config(t)
 	c.MaxSize, c.Keep = 4000, -1
 	l = open(t, c)
@@ -368,11 +367,11 @@ func TestKeys(t *testing.T) {
 	closeLog(t, l)
 
 	c.Key = first
-	r := sound(t, c) // the first key alone is known
+	r := sound(t, c) // only the first key is given
 	if want := []audit.PublicKey{first.Public(), second.Public(), third.Public()}; !slices.Equal(r.Keys, want) || r.Unclean != 0 || r.Runs != 2 {
 		t.Errorf("%+v", r)
 	}
-	// A key that nobody named: a restart with another key than the record's.
+	// A restart with a key that no KeyChange names.
 	c.Key, c.OldKey = audit.GenerateKey(), audit.Key{}
 	closeLog(t, open(t, c))
 	r = verify(t, audit.Check{Keys: []audit.PublicKey{first.Public()}}, files(t, c)...)
@@ -382,7 +381,7 @@ func TestKeys(t *testing.T) {
 	if r = verify(t, audit.Check{Keys: []audit.PublicKey{first.Public(), c.Key.Public()}}, files(t, c)...); !r.OK() {
 		t.Errorf("%v", r.Findings)
 	}
-	// A key that was replaced signs nothing any more.
+	// A replaced key is no longer valid.
 	c.Key = first
 	closeLog(t, open(t, c))
 	r = verify(t, audit.Check{Keys: []audit.PublicKey{first.Public(), second.Public()}}, files(t, c)...)
@@ -445,7 +444,7 @@ func TestAStreamIsARecordToo(t *testing.T) {
 	if !r.OK() || r.Entries != 3 || !r.Closed {
 		t.Errorf("%+v", r)
 	}
-	// What a collector gathers: several processes and other text.
+	// The output of a collector: several processes and other text.
 	var mixed bytes.Buffer
 	for i, line := range lines(b.Bytes()) {
 		fmt.Fprintf(&mixed, "level=INFO msg=%d\n%s%s", i, line, lines(read(t, otherRecord(t)))[min(i, 2)])
@@ -455,7 +454,7 @@ func TestAStreamIsARecordToo(t *testing.T) {
 	}
 }
 
-// otherRecord is the file of another cluster's record, with three entries.
+// otherRecord returns the file of another cluster's audit log, with three entries.
 func otherRecord(t testing.TB) string {
 	c := config(t)
 	c.Cluster = "other"
@@ -465,7 +464,7 @@ func otherRecord(t testing.TB) string {
 	return c.Path
 }
 
-// An entry that cannot be written as JSON is lost, and the record says so.
+// An entry that cannot be encoded as JSON is lost, and the audit log records the loss.
 func TestAnEntryThatIsNone(t *testing.T) {
 	c := config(t)
 	l := open(t, c)

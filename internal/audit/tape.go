@@ -17,12 +17,12 @@ import (
 	"sync/atomic"
 )
 
-// maxLine is the longest line that is read as one; what is longer is junk. The
-// largest entry, once it is cut, takes less.
+// maxLine is the maximum length of a line in bytes. Longer text is junk. The largest clipped entry
+// is shorter.
 const maxLine = 256 << 10
 
-// A tape is what lines are written to: a stream, or a file that may be rotated
-// by us, or by somebody else under us.
+// A tape is the destination of the lines: a stream or a file. This process, or another process, may
+// rotate the file.
 type tape struct {
 	stream  io.Writer
 	path    string
@@ -31,31 +31,32 @@ type tape struct {
 	log     *slog.Logger
 
 	reel
-	limit   int64 // size at which another file is due
+	limit   int64 // size in bytes at which rotation is due
 	syncing atomic.Bool
 	syncs   sync.WaitGroup
 }
 
-// A reel is the file that is on the tape, or what is known of the stream.
+// A reel is the current file of the tape, or the known state of the stream.
 type reel struct {
 	file  *os.File
-	size  int64  // of the file, as we left it
-	first uint64 // number of the file's first line
-	torn  bool   // what was written last does not end its line
+	size  int64  // of the file after the last write of this process
+	first uint64 // sequence number of the file's first line
+	torn  bool   // the last write did not end its line
 }
 
-// A trail is what a file tells about the record that is in it.
+// A trail is the state of an audit log that follow read from a file.
 type trail struct {
-	lines  int // of the record
+	lines  int // number of valid lines
 	log    string
 	head   Head      // of the last line
-	first  uint64    // number of the first one
-	header Header    // the latest; zero when there is none
-	key    PublicKey // that signs after the last line
+	first  uint64    // sequence number of the first line
+	header Header    // the most recent header; zero if there is none
+	key    PublicKey // the key that signs after the last line
 }
 
-// follow reads lines until r ends: what they tell, and the junk after the last
-// line that accounts for junk. torn: the last line is not ended.
+// follow reads lines until r ends. It returns the state of the audit log, and adds the invalid text
+// after the last line that accounts for such text to rest. torn means that the last line has no
+// line feed.
 func follow(r io.Reader, rest *junk) (t trail, torn bool, err error) {
 	lines := newLineReader(r)
 	for {
@@ -76,7 +77,7 @@ func follow(r io.Reader, rest *junk) (t trail, torn bool, err error) {
 			t.log, t.first = l.Log, l.Seq
 		}
 		if l.Log != t.log {
-			continue // spliced in; the verifier says so
+			continue // a line of another audit log; Verify reports it
 		}
 		t.lines++
 		t.head = l.Head()
@@ -90,19 +91,19 @@ func follow(r io.Reader, rest *junk) (t trail, torn bool, err error) {
 				t.key = c.Key
 			}
 		default:
-			*rest = junk{} // accounted for, or too late
+			*rest = junk{} // accounted for, or too late to account for
 		}
 	}
 }
 
-// A lineReader splits what it reads into lines.
+// A lineReader splits its input into lines.
 type lineReader struct{ r *bufio.Reader }
 
 func newLineReader(r io.Reader) lineReader { return lineReader{bufio.NewReaderSize(r, maxLine)} }
 
-// next returns the next line without its line feed, until the call after it;
-// ended is false for a last one that lacks it. A longer line than maxLine comes
-// in parts. At the end the error is io.EOF.
+// next returns the next line without its line feed. The text is valid until the following call.
+// ended is false for a last line without a line feed. A line longer than maxLine is returned in
+// parts. At the end the error is io.EOF.
 func (r lineReader) next() (text []byte, ended bool, err error) {
 	text, err = r.r.ReadSlice('\n')
 	switch {
@@ -116,8 +117,7 @@ func (r lineReader) next() (text []byte, ended bool, err error) {
 	return nil, false, err
 }
 
-// open opens the file at the path, makes it ours alone and reads what is in it.
-// It does not put it on the tape.
+// open opens the file at the path, locks it and reads it. It does not switch the tape to it.
 func (t *tape) open() (r reel, found trail, rest junk, err error) {
 	f, err := os.OpenFile(t.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *tape) open() (r reel, found trail, rest junk, err error) {
 	if there, err := os.Stat(t.path); err != nil || !os.SameFile(ours, there) {
 		return r, found, rest, fmt.Errorf("%s was moved just now", t.path)
 	}
-	if ours, err = f.Stat(); err != nil { // whoever had the lock may have written
+	if ours, err = f.Stat(); err != nil { // the previous lock holder may have written
 		return r, found, rest, err
 	}
 	r = reel{file: f, size: ours.Size()}
@@ -157,11 +157,11 @@ func (t *tape) open() (r reel, found trail, rest junk, err error) {
 	return r, found, rest, nil
 }
 
-// put puts r on the tape, in place of what was closed before.
+// put makes r the current file of the tape. The previous file must be closed.
 func (t *tape) put(r reel) { t.reel, t.limit = r, t.maxSize }
 
-// onlyBegun returns an error unless every line could be the beginning of a
-// record's first line: the remains of a start that was cut short.
+// onlyBegun returns an error unless every line can be the beginning of the first line of an audit
+// log. Such lines are left by a start that was interrupted.
 func onlyBegun(r io.Reader) error {
 	const begin = openSeq + "1" + openLog
 	for lines := newLineReader(r); ; {
@@ -178,17 +178,17 @@ func onlyBegun(r io.Reader) error {
 	}
 }
 
-// The states of a file that we write.
+// The states of the open file.
 type state int
 
 const (
-	absent state = iota // we have none open
-	intact              // as we left it; perhaps somebody wrote to it, which is junk now
-	moved               // another file is at the path, or none
-	shrunk              // somebody cut it
+	absent state = iota // no file is open
+	intact              // no bytes that this process wrote are missing; bytes that another process added are junk
+	moved               // the path has another file or none
+	shrunk              // another process truncated the file
 )
 
-// look compares the file with how we left it.
+// look compares the file with the state after the last write of this process.
 func (t *tape) look(rest *junk) (state, error) {
 	if t.file == nil {
 		return absent, nil
@@ -223,7 +223,7 @@ func (t *tape) look(rest *junk) (state, error) {
 	return shrunk, nil
 }
 
-// begun notes the number of a header: the first line of a file that had none.
+// begun records the sequence number of a header if it is the first line of the file.
 func (t *tape) begun(seq uint64) {
 	if t.first == 0 {
 		t.first = seq
@@ -247,11 +247,11 @@ func (t *tape) write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// full reports whether another file is due.
+// full reports whether rotation is due.
 func (t *tape) full() bool { return t.limit > 0 && t.size >= t.limit }
 
-// shelve puts the file away under the number of its first line, removes the
-// oldest ones that are too many, and closes it.
+// shelve renames the file to the number of its first line, closes it, and deletes the oldest
+// rotated files above the limit.
 func (t *tape) shelve() error {
 	to := fmt.Sprintf("%s.%016d", t.path, t.first)
 	_, err := os.Lstat(to)
@@ -261,7 +261,7 @@ func (t *tape) shelve() error {
 		err = os.Rename(t.path, to)
 	}
 	if err != nil {
-		t.limit = t.size + t.maxSize // not again at once
+		t.limit = t.size + t.maxSize // do not try again at once
 		return err
 	}
 	err = t.close()
@@ -278,7 +278,7 @@ func (t *tape) shelve() error {
 	return nil
 }
 
-// Shelf lists the files of the record at path that were put away, the oldest first.
+// Shelf lists the rotated files of the audit log at path, the oldest first.
 func Shelf(path string) (paths []string, err error) {
 	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(filepath.Clean(dir + "."))
@@ -295,8 +295,8 @@ func Shelf(path string) (paths []string, err error) {
 	return paths, nil
 }
 
-// shelved reads the newest file that was put away: a process that ended between
-// two files goes on from there.
+// shelved reads the newest rotated file. A process that ended between two files continues from
+// there.
 func (t *tape) shelved(rest *junk) (found trail, err error) {
 	paths, err := Shelf(t.path)
 	if err != nil || len(paths) == 0 {
@@ -311,8 +311,8 @@ func (t *tape) shelved(rest *junk) (found trail, err error) {
 	return found, err
 }
 
-// sync asks for what was written to be put on the disk, and does not wait: a
-// slow disk must not hold up visits.
+// sync starts an fsync of the file and does not wait for it, because a slow disk must not delay
+// requests.
 func (t *tape) sync() {
 	if t.file == nil || !t.syncing.CompareAndSwap(false, true) {
 		return
@@ -326,7 +326,7 @@ func (t *tape) sync() {
 	})
 }
 
-// close puts what was written on the disk and closes the file.
+// close flushes the file to disk and closes it.
 func (t *tape) close() error {
 	if t.file == nil {
 		return nil

@@ -4,5 +4,5 @@ package audit
 
 import "os"
 
-// lock does nothing: servers run on Unix, and here only Verify is of use.
+// lock does nothing. Servers run on Unix; other systems use only Verify.
 func lock(*os.File) error { return nil }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// lock makes f this process's own until f is closed: two writers of one file
-// would fork its chain.
+// lock takes an exclusive lock on f until f is closed. Two writers of one file would fork its hash
+// chain.
 func lock(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }

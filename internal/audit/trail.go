@@ -8,17 +8,17 @@ import (
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
-// trailSize is how many entries a Trail remembers at least: who is further behind reads
-// the record.
+// trailSize is the minimum number of entries that a Trail keeps. Readers that are further behind
+// must read the audit log.
 const trailSize = 500
 
-// A Trail has the latest entries of a Log, for whoever follows it. Readers share it,
-// each with a place of its own: a slow one delays nobody. Its zero value is ready for
-// use, and methods may be called at the same time.
+// A Trail holds the most recent entries of a Log for readers that follow it. Each reader has its
+// own position, so a slow reader delays no other. The zero value is ready for use. A Trail is safe
+// for concurrent use.
 type Trail struct {
 	mu      sync.Mutex
-	latest  []Entry // the last trailSize, and up to as many before them
-	first   uint64  // how many came before latest[0]
+	latest  []Entry // the last trailSize entries, and at most as many before them
+	first   uint64  // number of entries before latest[0]
 	changed broadcast.Change
 }
 
@@ -34,15 +34,15 @@ func (t *Trail) Put(e Entry) {
 	t.changed.Notify()
 }
 
-// End is the place behind the last entry.
+// End returns the position after the last entry.
 func (t *Trail) End() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.first + uint64(len(t.latest))
 }
 
-// Since returns the entries behind a place, as they were put, and the place behind them.
-// It is false when the Trail does not go back to there.
+// Since returns the entries after a position, in order, and the position after them. ok is false if
+// the Trail no longer has the entries from there.
 func (t *Trail) Since(at uint64) (entries []Entry, end uint64, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *Trail) Since(at uint64) (entries []Entry, end uint64, ok bool) {
 	return t.latest[at-t.first : len(t.latest) : len(t.latest)], end, true
 }
 
-// Changed returns a channel that is closed when something is behind a place.
+// Changed returns a channel that is closed when there are entries after the position.
 func (t *Trail) Changed(at uint64) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,8 +63,8 @@ func (t *Trail) Changed(at uint64) <-chan struct{} {
 	return t.changed.Next()
 }
 
-// Written is an entry as it stands in a record, without what looks like a credential
-// (law 8). It is false for one that cannot be written.
+// Written returns the entry as the audit log stores it, with suspected credentials removed (law 8).
+// It returns false if the entry cannot be encoded.
 func (e Entry) Written() (Entry, bool) {
 	body, err := encode(e)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Who follows is told of each entry once, in order, and as it stands in the record; who
-// is too far behind is told that.
+// A follower receives each entry once, in order, and as stored in the audit log. A follower that is
+// too far behind gets false.
 func TestTrail(t *testing.T) {
 	var file bytes.Buffer
 	l := NewLog(&file)
@@ -26,7 +26,7 @@ func TestTrail(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-waiting
-	<-trail.Changed(at) // whoever asks late does not wait
+	<-trail.Changed(at) // a follower that is behind does not wait
 	entries, end, ok := trail.Since(at)
 	if !ok || len(entries) != 1 || end != at+1 {
 		t.Fatalf("%+v, %d, %v", entries, end, ok)

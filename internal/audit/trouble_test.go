@@ -19,12 +19,12 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A sink is a stream that somebody can break.
+// A sink is a stream with failures that the test controls.
 type sink struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
-	fail func(n int) (int, error) // how many of n bytes are taken; nil: all
-	hold chan struct{}            // writes wait for it; nil: they do not
+	fail func(n int) (int, error) // returns how many of n bytes are accepted; nil: all
+	hold chan struct{}            // writes wait for it; nil: they do not wait
 }
 
 func (s *sink) Write(p []byte) (int, error) {
@@ -64,8 +64,8 @@ func entry(i int) audit.Entry {
 	return audit.Entry{Time: day, RequestID: fmt.Sprintf("R%06d", i), Verb: "signin.read", Result: audit.Done}
 }
 
-// AU-04: a sink that hangs costs one delay, then none; what does not fit is
-// counted, and the record says so once it goes on.
+// AU-04: A hanging sink delays one write, and no later one. Entries that do not fit are counted,
+// and a gap line records them when writing works again.
 func TestAU04_ASinkThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{hold: make(chan struct{})}
@@ -105,7 +105,7 @@ func TestAU04_ASinkThatHangs(t *testing.T) {
 	})
 }
 
-// AU-04: the queue is bounded in bytes too, and gaps take no room.
+// AU-04: The queue has a limit in bytes too, and gaps need no space.
 func TestAU04_MemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{hold: make(chan struct{})}
@@ -128,8 +128,8 @@ func TestAU04_MemoryIsBounded(t *testing.T) {
 	})
 }
 
-// AU-04: while the disk is full, visits go on without any delay; when it is not
-// any more, everything that waited is written.
+// AU-04: While the disk is full, requests continue without delay. When it has space again, all
+// queued entries are written.
 func TestAU04_AFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{}
@@ -152,7 +152,7 @@ func TestAU04_AFullDisk(t *testing.T) {
 			t.Errorf("after a minute: %+v", st)
 		}
 		s.set(nil)
-		time.Sleep(5 * time.Second) // no visit is needed to find out
+		time.Sleep(5 * time.Second) // the writer retries without a new request
 		if st := l.Stats(); !st.Up || st.Waiting != 0 {
 			t.Errorf("after: %+v", st)
 		}
@@ -163,8 +163,8 @@ func TestAU04_AFullDisk(t *testing.T) {
 	})
 }
 
-// AU-04: where the record is required, Write says at once that there is none,
-// in words that may leave the house.
+// AU-04: If the audit log is required, Write returns an error at once, with a message that is safe
+// for callers.
 func TestAU04_Required(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{}
@@ -191,7 +191,7 @@ func TestAU04_Required(t *testing.T) {
 		if err := errors.Join(l.Ready(), l.Write(entry(20))); err != nil {
 			t.Error(err)
 		}
-		// Slow is no record either, after the delay.
+		// A slow sink is also an error, after the delay.
 		s.mu.Lock()
 		s.hold = make(chan struct{})
 		s.mu.Unlock()
@@ -207,14 +207,14 @@ func TestAU04_Required(t *testing.T) {
 		if err := l.Write(entry(23)); problem.CodeOf(err) != problem.AuditUnavailable {
 			t.Errorf("after the end: %v", err)
 		}
-		// 1 + 10 of 20 + 3: what was said not to be recorded may be.
+		// 1 + 10 of 20 + 3: an entry whose Write failed may still be written.
 		if r := verify(t, pinned(c), s.source()); !r.OK() || r.Entries != 14 || r.Lost != 10 {
 			t.Errorf("%+v", r)
 		}
 	})
 }
 
-// Close waits no longer than it says, and says what is lost.
+// Close waits at most its limit, and reports the lost entries.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{hold: make(chan struct{})}
@@ -241,7 +241,7 @@ func TestCloseIsBounded(t *testing.T) {
 	}
 }
 
-// A signature follows in time, also when nothing more happens.
+// A signature is written in time, even if no further entry arrives.
 func TestCheckpointsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{}
@@ -261,8 +261,8 @@ func TestCheckpointsInTime(t *testing.T) {
 	})
 }
 
-// A write that is cut short at any byte costs no entry, and the record accounts
-// for what is left of it.
+// A write that is interrupted at any byte loses no entry, and the audit log accounts for the
+// partial line.
 func TestAU04_AWriteCutShortAtAnyByte(t *testing.T) {
 	for k := 0; ; k++ {
 		s := &sink{}
@@ -290,7 +290,7 @@ func TestAU04_AWriteCutShortAtAnyByte(t *testing.T) {
 	}
 }
 
-// Whatever a sink does, the record is sound, and every entry is in it or counted.
+// For any behaviour of the sink, the audit log is valid, and every entry is in it or counted.
 func TestAU04_AnyTrouble(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
@@ -339,7 +339,7 @@ func TestAU04_AnyTrouble(t *testing.T) {
 	}
 }
 
-// AU-04: the file is rotated, deleted, cut or written to by somebody else.
+// AU-04: Another process rotates, deletes, truncates or writes to the file.
 func TestAU04_RotatedUnderUs(t *testing.T) {
 	rename := func(t *testing.T, path string) {
 		if err := os.Rename(path, path+".1"); err != nil {
@@ -349,8 +349,8 @@ func TestAU04_RotatedUnderUs(t *testing.T) {
 	for _, tt := range []struct {
 		why    string
 		do     func(t *testing.T, path string)
-		lost   bool  // lines are lost, so the record cannot be sound
-		faults int64 // findings
+		lost   bool  // lines are lost, so the audit log cannot be valid
+		faults int64 // number of findings
 		torn   int64
 	}{
 		{why: "renamed", do: rename},
@@ -417,7 +417,7 @@ func TestAU04_RotatedUnderUs(t *testing.T) {
 			if l.Dropped() != 0 {
 				t.Errorf("%d lost", l.Dropped())
 			}
-			// Whatever happened, what came after it is there.
+			// In each case, the later entries are in the file.
 			if after := verify(t, pinned(c), audit.Source{Name: "x", Reader: bytes.NewReader(read(t, c.Path))}); after.Entries < 3 || !after.Closed {
 				t.Errorf("after: %+v", after)
 			}
@@ -425,7 +425,7 @@ func TestAU04_RotatedUnderUs(t *testing.T) {
 	}
 }
 
-// AU-04: another record in the place of ours is not written to.
+// AU-04: The Log does not write to another audit log that takes the place of its file.
 func TestAU04_AnotherRecordInItsPlace(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
@@ -456,7 +456,7 @@ func TestAU04_AnotherRecordInItsPlace(t *testing.T) {
 	}
 }
 
-// eventually waits for ok, with a deadline.
+// eventually waits until ok returns true, with a deadline.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -466,8 +466,8 @@ func eventually(t *testing.T, ok func() bool) {
 	}
 }
 
-// A crash at any byte, and a restart: what was whole is kept, what was torn is
-// accounted for, nothing is found.
+// A crash at any byte, followed by a restart: complete lines are kept, the partial line is
+// accounted for, and Verify finds nothing.
 func TestACrashAtAnyByte(t *testing.T) {
 	c := config(t)
 	c.CheckpointLines = 2
@@ -509,7 +509,7 @@ func TestACrashAtAnyByte(t *testing.T) {
 		if kept > 0 && kept < len(ends)-1 && r.Unclean != 1 {
 			t.Fatalf("at byte %d: the crash is not counted: %+v", k, r)
 		}
-		// And once more in what the restart wrote: the account of the first crash.
+		// A second crash, in the lines that the restart wrote.
 		if k%97 != 50 {
 			continue
 		}
@@ -525,7 +525,7 @@ func TestACrashAtAnyByte(t *testing.T) {
 	}
 }
 
-// AU-03: 1,000 writers at once, one entry each: each is there once, and whole.
+// AU-03: 1,000 concurrent writers with one entry each: each entry is written once and completely.
 func TestAU03_AThousandWriters(t *testing.T) {
 	c := config(t)
 	c.MaxSize, c.Keep = 50_000, -1
@@ -582,7 +582,7 @@ func TestAU03_AThousandWriters(t *testing.T) {
 	}
 }
 
-// Exporters are told every line that is written, and every entry that is lost.
+// Export receives every written line and every lost entry.
 func TestExport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{}
@@ -623,7 +623,7 @@ func TestExport(t *testing.T) {
 	})
 }
 
-// What an entry costs, beside a plain line of JSON to the same disk.
+// The cost of an entry, compared with a plain JSON line on the same disk.
 func BenchmarkWrite(b *testing.B) {
 	e := audit.Entry{Time: day, RequestID: audit.NewID(day), Actor: audit.Actor{Login: "alice@example.com", Node: "alice-laptop.example.ts.net", NodeID: "n123CNTRL", Via: "tailnet"},
 		Surface: "http", Verb: "signin.login", Object: "tka-alice-1a2b3c", Args: map[string]string{"role": "view", "period": "8h0m0s"}, Result: audit.Done}

@@ -14,8 +14,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// AU-04: a file that the system lets grow no more, so that a line is cut in the
-// middle, and then does again. The limit is a whole process's, so it has its own.
+// AU-04: The operating system stops the growth of the file in the middle of a line, and later
+// allows it again. The limit applies to a whole process, so the test starts a separate one.
 func TestAU04_AFileThatCannotGrow(t *testing.T) {
 	const own = "TAILPLANE_TEST_OWN_PROCESS"
 	if os.Getenv(own) == "" {

@@ -13,110 +13,110 @@ import (
 	"time"
 )
 
-// A Check says what a record is held against.
+// A Check is the input of Verify.
 type Check struct {
-	// Keys are the keys that may sign. With none, the key of the first header is
-	// taken on trust, which shows what was changed by whoever lacks that key, and
-	// not who made the record.
+	// Keys are the keys that may sign. If Keys is empty, Verify trusts the key of the first header.
+	// It then detects changes by an attacker who does not have that key, but it does not prove who
+	// made the audit log.
 	Keys []PublicKey
-	// Heads were noted elsewhere: each must still be in the record. They show what
-	// no signature can: that the end is missing.
+	// Heads were stored elsewhere, and each must still be in the audit log. They show what no
+	// signature can: that the end is missing.
 	Heads []Head
-	// Log, when given, is the id of the one record to check among lines of others
-	// and text that is no record, such as what a collector gathers.
+	// Log, if set, is the ID of the audit log to check. Lines of other logs and other text are
+	// skipped. Use it for the output of a log collector.
 	Log string
 }
 
-// A Source is a file of the record.
+// A Source is one file of an audit log.
 type Source struct {
 	Name string
 	io.Reader
 }
 
-// A Report is what Verify found. Its times and counts are of the lines that are
-// sound, whatever Findings says of the others.
+// A Report is the result of Verify. Its times and counts cover the valid lines, whatever Findings
+// contains.
 type Report struct {
 	Log       string `json:"log"`
 	Cluster   string `json:"cluster"`
 	ClusterID string `json:"clusterId,omitempty"`
 	Role      string `json:"role"`
 
-	First       Head      `json:"first"` // with a number above 1, older files are not here
+	First       Head      `json:"first"` // a Seq above 1 means that older files were not given
 	Last        Head      `json:"last"`
 	From        time.Time `json:"from"` // of the first header
 	Lines       int64     `json:"lines"`
 	Entries     int64     `json:"entries"`
 	Checkpoints int64     `json:"checkpoints"`
-	Runs        int64     `json:"runs"`       // processes that wrote it
-	Unclean     int64     `json:"unclean"`    // of which did not end as they should
-	Gaps        int64     `json:"gaps"`       // lines that say entries were lost
-	Lost        int64     `json:"lost"`       // how many, in all
-	Torn        int64     `json:"torn"`       // lines that account for bytes that are none
-	OtherLines  int64     `json:"otherLines"` // passed over, with Check.Log
+	Runs        int64     `json:"runs"`       // number of processes that wrote the log
+	Unclean     int64     `json:"unclean"`    // runs that did not end normally
+	Gaps        int64     `json:"gaps"`       // Gap lines
+	Lost        int64     `json:"lost"`       // total number of lost entries
+	Torn        int64     `json:"torn"`       // Torn lines
+	OtherLines  int64     `json:"otherLines"` // lines skipped because of Check.Log
 
-	Keys      []PublicKey `json:"keys"`      // that signed it, in order
-	Pinned    bool        `json:"pinned"`    // the keys were given, not taken on trust
-	Signed    Head        `json:"signed"`    // the last line that a signature vouches for
-	Unsigned  int64       `json:"unsigned"`  // lines after it: whoever has the disk can change them unseen
-	Closed    bool        `json:"closed"`    // the last process ended as it should
-	Unchecked []Head      `json:"unchecked"` // Check.Heads from before the first line
+	Keys      []PublicKey `json:"keys"`      // keys that signed the log, in order
+	Pinned    bool        `json:"pinned"`    // the keys were given in Check, not trusted on first use
+	Signed    Head        `json:"signed"`    // the last line that a signature covers
+	Unsigned  int64       `json:"unsigned"`  // lines after Signed: a user with access to the disk can change them undetected
+	Closed    bool        `json:"closed"`    // the last process ended normally
+	Unchecked []Head      `json:"unchecked"` // heads of Check.Heads from before the first line
 
 	Findings []Finding `json:"findings"`
-	More     int64     `json:"more,omitempty"` // findings beyond those listed
+	More     int64     `json:"more,omitempty"` // number of findings that are not listed
 }
 
-// OK reports whether the record is what was written, as far as it goes. Gaps,
-// restarts and unsigned lines are no finding: they are for the reader to judge.
+// OK reports whether the checked lines are unchanged. Gaps, restarts and unsigned lines are not
+// findings; the reader must judge them.
 func (r Report) OK() bool { return len(r.Findings) == 0 && r.Lines > 0 }
 
-// A Fault is what is wrong with a record.
+// A Fault is a kind of error in an audit log.
 type Fault string
 
-// The faults.
+// The kinds of errors.
 const (
-	NoHeader     Fault = "noHeader"     // it does not begin with a header
-	Edited       Fault = "edited"       // a line is not what its hash is the hash of
-	Unreadable   Fault = "unreadable"   // text that is no line, and that no line accounts for
+	NoHeader     Fault = "noHeader"     // the log does not begin with a header
+	Edited       Fault = "edited"       // the hash of a line does not match its content
+	Unreadable   Fault = "unreadable"   // invalid text that no Torn line accounts for
 	Cut          Fault = "cut"          // lines are missing
 	Truncated    Fault = "truncated"    // the end is missing
-	Reordered    Fault = "reordered"    // lines are not in their order
-	Repeated     Fault = "repeated"     // a line is there again
-	Forked       Fault = "forked"       // two lines have one number
-	Spliced      Fault = "spliced"      // a line does not follow the one before it, or is another record's
-	UnknownKey   Fault = "unknownKey"   // signed by a key that is not known, or was replaced
-	BadSignature Fault = "badSignature" // lines are not those that were signed
+	Reordered    Fault = "reordered"    // lines are out of order
+	Repeated     Fault = "repeated"     // a line occurs again
+	Forked       Fault = "forked"       // two lines have the same number
+	Spliced      Fault = "spliced"      // a line does not follow the previous line, or belongs to another audit log
+	UnknownKey   Fault = "unknownKey"   // signed by an unknown or replaced key
+	BadSignature Fault = "badSignature" // a signature does not match the lines before it
 )
 
-// A Place is a line of a file.
+// A Place is the position of a line in a file.
 type Place struct {
 	File      string `json:"file"`
-	Line      int    `json:"line"`                // from 1
-	Seq       uint64 `json:"seq,omitempty"`       // of the line; 0: it has none
+	Line      int    `json:"line"`                // line number, starting at 1
+	Seq       uint64 `json:"seq,omitempty"`       // of the line; 0 if unknown
 	RequestID string `json:"requestId,omitempty"` // of an entry
 }
 
-// String is "FILE:LINE".
+// String returns "FILE:LINE".
 func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
 
-// A Finding is one fault: where it starts, and where it ends or was noticed.
+// A Finding is one error: where it starts, and where it ends or was detected.
 type Finding struct {
 	Fault  Fault  `json:"fault"`
 	At     Place  `json:"at"`
 	To     Place  `json:"to"`
-	Lines  int64  `json:"lines"` // how many are concerned, missing ones too
+	Lines  int64  `json:"lines"` // number of affected lines, including missing ones
 	Detail string `json:"detail"`
 }
 
-// String is a sentence about f. It has no character that moves a terminal's cursor.
+// String returns a sentence about f. It contains no character that moves a terminal's cursor.
 func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s: %s", f.At, f.Fault, f.Detail)
 }
 
-// maxFindings bounds a report about a file that is something else altogether.
+// maxFindings limits the report if a file is not an audit log at all.
 const maxFindings = 1000
 
-// Verify checks a record, offline. The sources are its files, in any order. The
-// error is about reading them; what is wrong with the record is in the report.
+// Verify checks an audit log, offline. The sources are its files, in any order. The error is a
+// failure to read them; errors in the audit log are in the Report.
 func Verify(c Check, sources ...Source) (Report, error) {
 	v := &verifier{check: c, trusted: map[string]PublicKey{}, doubted: map[string]PublicKey{}, retired: map[string]bool{},
 		noted: map[uint64]note{}, brokenAt: -1, strangersAt: -1, badAt: -1}
@@ -148,7 +148,7 @@ func Verify(c Check, sources ...Source) (Report, error) {
 	return v.report, nil
 }
 
-// inOrder sorts files by the number of their first line, when all have one.
+// inOrder sorts the files by the number of their first line if every file has one.
 func inOrder(sources []Source) []Source {
 	type numbered struct {
 		Source
@@ -157,7 +157,7 @@ func inOrder(sources []Source) []Source {
 	var all []numbered
 	for _, s := range sources {
 		r := bufio.NewReader(s)
-		begin, _ := r.Peek(len(openSeq) + 20) // an error comes again at the read
+		begin, _ := r.Peek(len(openSeq) + 20) // the later read returns the error again
 		n := numbered{Source: Source{s.Name, r}}
 		rest, ok := bytes.CutPrefix(begin, []byte(openSeq))
 		for ok && len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' && n.seq < maxSeq {
@@ -175,73 +175,73 @@ func inOrder(sources []Source) []Source {
 	return out
 }
 
-// A verifier reads a record once. It keeps 24 bytes a line.
+// A verifier reads an audit log in one pass. It keeps 24 bytes per line.
 type verifier struct {
 	check  Check
 	report Report
-	at     Place // the line in hand
-	ended  bool  // it has its line feed
+	at     Place // the current line
+	ended  bool  // the current line ends with a line feed
 
 	begun bool
-	clean bool // the tip, or the line before changes of keys, ends a file or a run
-	tip   tip  // the line that the next one must follow
-	fork  tip  // the last of a branch beside it
+	clean bool // the tip, ignoring KeyChange lines after it, ends a file or a run
+	tip   tip  // the line that the next line must follow
+	fork  tip  // the last line of a fork of the chain
 	seen  []sighting
-	index map[uint64]int // of seen; made when it is first needed
+	index map[uint64]int // position in seen by sequence number; built on first use
 	holes []hole
 
-	odd pending // text after the tip that is no sound line
+	odd pending // text after the tip that is not a valid line
 
-	trusted, doubted map[string]PublicKey // by id
+	trusted, doubted map[string]PublicKey // by key ID
 	retired          map[string]bool
-	since            Place // the first line that no signature vouches for yet
+	since            Place // the first line that no signature covers yet
 
-	brokenAt    int // the finding of a break that no signature has judged yet; -1: none
+	brokenAt    int // index of the finding of a chain break that no signature has resolved yet; -1: none
 	broken      brk
-	strangersAt int // the finding that the line before is a stranger of; -1: none
-	badAt       int // the finding of bad signatures since the last good one; -1: none
+	strangersAt int // index of the finding that covers the previous line as part of another log; -1: none
+	badAt       int // index of the finding of bad signatures since the last good one; -1: none
 
-	noted map[uint64]note // of Check.Heads
+	noted map[uint64]note // by the sequence number of Check.Heads
 }
 
-// A tip is a line, and what the next one may name as the one before it.
+// A tip is a line, with the hashes that the next line may name as its predecessor.
 type tip struct {
 	Place
-	hash, real Hash // as the line says, and as it is
-	wild       bool // it is not readable, so any
+	hash, real Hash // the stored hash and the computed hash
+	wild       bool // the line is unreadable, so any predecessor hash is accepted
 }
 
 func (t tip) leadsTo(prev Hash) bool { return t.wild || prev == t.hash || prev == t.real }
 
-// A sighting is a line that was accepted.
+// A sighting is an accepted line.
 type sighting struct{ seq, hash, prev uint64 }
 
 func short(h Hash) uint64 { return binary.BigEndian.Uint64(h[:]) }
 
-// A hole is a run of numbers that were passed over.
+// A hole is a range of missing sequence numbers.
 type hole struct {
 	from, to uint64
 	filled   int64
 	finding  int
 }
 
-// pending is text that is no sound line, until it is known what to make of it.
+// pending is text that is not a valid line and that no later line has accounted for yet.
 type pending struct {
 	junk
-	at    Place // the first of it
-	whole int   // how many have the layout of a line
-	last  tip   // the last of it, when that has
+	at    Place // its first line
+	whole int   // number of its lines that have the layout of a line
+	last  tip   // its last line; wild if that line does not have the layout
 	cut   bool  // it ends without a line feed
 }
 
-// A brk is a place where the chain breaks though the numbers go on.
+// A brk is a place where the hash chain breaks although the numbers are consecutive.
 type brk struct{ before, since Place }
 
-// A note is what became of a head that was noted elsewhere.
+// A note is the result for one head of Check.Heads.
 type note struct {
-	met   bool // there is a line with the number
+	met   bool // a line with this number exists
 	at    Place
-	found []Hash // the heads that are there
+	found []Hash // hashes of Check.Heads that were found at this number
 }
 
 func (v *verifier) find(f Fault, at, to Place, lines int64, format string, args ...any) int {
@@ -253,7 +253,7 @@ func (v *verifier) find(f Fault, at, to Place, lines int64, format string, args 
 	return len(v.report.Findings) - 1
 }
 
-// read takes in one line of text.
+// read processes one line.
 func (v *verifier) read(text []byte) {
 	l, err := ParseLine(text)
 	if v.check.Log != "" && (err != nil || l.Log != v.check.Log) {
@@ -305,7 +305,7 @@ func (v *verifier) read(text []byte) {
 	v.content(l)
 }
 
-// oddity takes in text that is no sound line.
+// oddity processes text that is not a valid line.
 func (v *verifier) oddity(text []byte, l Line, layout bool) {
 	if v.odd.lines == 0 {
 		v.odd.at = v.at
@@ -319,7 +319,7 @@ func (v *verifier) oddity(text []byte, l Line, layout bool) {
 	}
 }
 
-// stranger takes in a line of another record.
+// stranger processes a line of another audit log.
 func (v *verifier) stranger(l Line) {
 	v.judge(0)
 	if v.strangersAt >= 0 {
@@ -335,12 +335,12 @@ func (v *verifier) stranger(l Line) {
 
 func short64(s string) string { return s[:min(len(s), 64)] }
 
-// begin takes the first line.
+// begin processes the first line.
 func (v *verifier) begin(l Line) {
 	v.begun = true
 	v.report.First = l.Head()
 	if l.Kind == KindHeader {
-		return // text before it waits for a line that accounts for it
+		return // earlier text waits for the line that accounts for it
 	}
 	if v.odd.lines == 0 {
 		v.find(NoHeader, v.at, v.at, 1, "the record does not begin with a header, so it does not say whose it is")
@@ -348,14 +348,14 @@ func (v *verifier) begin(l Line) {
 	v.judge(uint64(v.odd.lines))
 }
 
-// follow takes a line with a higher number than the tip's.
+// follow processes a line with a higher number than the tip.
 func (v *verifier) follow(l Line) {
 	missing := l.Seq - v.tip.Seq - 1
 	odd := uint64(v.odd.lines)
 	from := v.tip
 	switch {
 	case odd > 0 && missing == 0 && from.leadsTo(l.Prev):
-		// Nothing is missing: perhaps l or the next line accounts for the text.
+		// No line is missing. This line or the next one may account for the text.
 		if l.Kind != KindHeader && l.Kind != KindKey && l.Kind != KindTorn {
 			v.judge(0)
 		}
@@ -389,8 +389,8 @@ func numbers(from, to uint64) string {
 	return fmt.Sprintf("numbers %d to %d", from, to)
 }
 
-// judge gives up waiting for a line that accounts for the text that is none.
-// missing is how many numbers are missing where it stands.
+// judge stops waiting for a line that accounts for the pending text and reports the text. missing
+// is the number of sequence numbers that are missing at that place.
 func (v *verifier) judge(missing uint64) { v.judgeAt(missing, false) }
 
 func (v *verifier) judgeAt(missing uint64, end bool) {
@@ -415,7 +415,7 @@ func (v *verifier) judgeAt(missing uint64, end bool) {
 	v.find(f, at, o.last.Place, int64(o.lines), "%s", what)
 }
 
-// late takes a line whose number has been passed.
+// late processes a line whose number is not above the tip.
 func (v *verifier) late(l Line) {
 	v.judge(0)
 	if i := slices.IndexFunc(v.holes, func(h hole) bool { return h.from <= l.Seq && l.Seq <= h.to }); i >= 0 {
@@ -446,7 +446,7 @@ func (v *verifier) late(l Line) {
 	}
 }
 
-// again adds the line in hand to the finding of the line before it, or makes one.
+// again adds the current line to the finding of the previous line, or adds a new finding.
 func (v *verifier) again(f Fault, detail string) {
 	if n := len(v.report.Findings); n > 0 {
 		last := &v.report.Findings[n-1]
@@ -479,7 +479,7 @@ func (v *verifier) sighted(seq uint64) (sighting, bool) {
 	return v.seen[i], true
 }
 
-// content takes in what a line in its order says.
+// content processes the content of a line that is in order.
 func (v *verifier) content(l Line) {
 	var err error
 	clean := v.clean
@@ -530,12 +530,12 @@ func (v *verifier) torn(t Torn) {
 		v.odd = pending{}
 	case v.odd.lines > 0:
 		v.judge(0)
-	case v.check.Log == "": // text that is no line is passed over there
+	case v.check.Log == "": // in that mode, invalid text is skipped
 		v.find(Cut, v.at, v.at, 1, "the %d bytes that this line accounts for are not here", t.Bytes)
 	}
 }
 
-// header takes in a header; clean: what was before it ended as it should.
+// header processes a header. clean means that the lines before it ended normally.
 func (v *verifier) header(l Line, h Header, clean bool) {
 	r := &v.report
 	if r.Cluster == "" {
@@ -573,14 +573,14 @@ func (v *verifier) trust(k PublicKey) {
 	}
 }
 
-// signature checks the signature of a line. It returns true for a good one by a
-// key that is trusted, which vouches for every line before it.
+// signature verifies the signature of a line. It returns true for a valid signature by a trusted
+// key; such a signature covers every line before it.
 func (v *verifier) signature(l Line, id string) bool {
 	key, known := v.trusted[id]
 	doubted, named := v.doubted[id]
 	switch {
 	case known:
-	case named: // said already
+	case named: // already reported
 		key = doubted
 	case v.retired[id]:
 		v.find(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was replaced before", id)
@@ -604,7 +604,7 @@ func (v *verifier) signature(l Line, id string) bool {
 	}
 	v.badAt = -1
 	if v.brokenAt >= 0 && v.broken.since.Line > 0 {
-		// What follows the break is vouched for, so the line before it is wrong.
+		// The signature covers the lines after the break, so the line before the break is wrong.
 		f := &v.report.Findings[v.brokenAt]
 		f.At, f.To = v.broken.before, f.At
 		f.Detail = fmt.Sprintf("not the line that the next one follows: it, and perhaps lines before it back to %s, were replaced", v.broken.since)
@@ -615,7 +615,7 @@ func (v *verifier) signature(l Line, id string) bool {
 	return true
 }
 
-// finish judges what only the end can tell.
+// finish reports the findings that are known only at the end.
 func (v *verifier) finish() {
 	r := &v.report
 	cut := v.odd.cut && v.odd.lines > 0
@@ -656,8 +656,8 @@ func (v *verifier) finish() {
 	}
 }
 
-// requestID finds the audit id of an entry without decoding all of it: it is
-// the second field.
+// requestID returns the audit ID of an entry without decoding the whole line. The ID is the second
+// field.
 func requestID(l Line) string {
 	if l.Kind != KindEntry {
 		return ""

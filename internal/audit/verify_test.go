@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 )
 
-// sample is a record of 20 entries with a signature after every 8 lines:
+// A sample is an audit log of 20 entries with a signature after every 8 lines:
 //
 //	1 header  2-9 R0000..R0007  10 checkpoint  11-18 R0008..R0015  19 checkpoint  20-23 R0016..R0019  24 checkpoint (close)
 type sample struct {
@@ -48,8 +48,8 @@ func sampleOf(t testing.TB, cluster string, entries, every int) sample {
 	return sample{conf: c, lines: lines(read(t, c.Path)), head: l.Head()}
 }
 
-// rehash gives a line another text, the line before it and the hash that goes
-// with them: what somebody without the key can do. prev may be nil.
+// rehash changes the text of a line, its previous hash and its hash, as an attacker without the key
+// can do. prev may be nil.
 func rehash(line []byte, prev *audit.Hash, replace ...string) ([]byte, audit.Hash) {
 	text, _, _ := bytes.Cut(line, []byte(`,"hash":"`))
 	s := strings.NewReplacer(replace...).Replace(string(text))
@@ -61,7 +61,7 @@ func rehash(line []byte, prev *audit.Hash, replace ...string) ([]byte, audit.Has
 	return []byte(s + `,"hash":"` + sum.String() + "\"}\n"), sum
 }
 
-// rewrite changes line i and gives that line and n more after it new hashes.
+// rewrite changes line i and recomputes the hashes of that line and n more.
 func rewrite(ls [][]byte, i, n int, replace ...string) [][]byte {
 	ls = slices.Clone(ls)
 	var sum audit.Hash
@@ -84,7 +84,7 @@ func joined(ls [][]byte) audit.Source {
 	return audit.Source{Name: "audit.jsonl", Reader: bytes.NewReader(bytes.Join(ls, nil))}
 }
 
-// AU-05: each manipulation is named, with the entry where it starts.
+// AU-05: Verify names each manipulation and the entry where it starts.
 func TestAU05_EveryManipulationIsNamed(t *testing.T) {
 	s, other := newSample(t, "prod-eu"), newSample(t, "prod-us")
 	ls := s.lines
@@ -93,12 +93,12 @@ func TestAU05_EveryManipulationIsNamed(t *testing.T) {
 		why       string
 		lines     [][]byte
 		fault     audit.Fault
-		line      int    // where it starts
-		seq       uint64 // of that line
+		line      int    // first affected line
+		seq       uint64 // sequence number of that line
 		requestID string
-		n         int64 // lines concerned
+		n         int64 // number of affected lines
 		also      []audit.Fault
-		noHead    bool // the head that was noted is not known to the verifier
+		noHead    bool // the verifier does not have the stored head
 	}{
 		{why: "an entry edited", lines: with(without(ls, 4, 5), 4, bytes.Replace(ls[4], []byte(alice), []byte(mallory), 1)),
 			fault: audit.Edited, line: 5, seq: 5, requestID: "R0003", n: 1},
@@ -210,8 +210,8 @@ func TestAU05_EveryManipulationIsNamed(t *testing.T) {
 	}
 }
 
-// AU-05: whoever makes the record anew with a key of their own is found by the
-// keys, or by a head that was noted.
+// AU-05: An audit log that an attacker rewrites with a different key is detected by the keys or by
+// a stored head.
 func TestAU05_ARecordMadeAnew(t *testing.T) {
 	s := newSample(t, "prod-eu")
 	forged := newSample(t, "prod-eu")
@@ -228,14 +228,15 @@ func TestAU05_ARecordMadeAnew(t *testing.T) {
 	}
 }
 
-// AU-05: what no signature vouches for yet is said to be so.
+// AU-05: The report counts the lines that no signature covers yet.
 func TestAU05_TheUnsignedEndIsCounted(t *testing.T) {
 	s := newSample(t, "prod-eu")
 	r := verify(t, pinned(s.conf), joined(s.lines[:20]))
 	if !r.OK() || r.Closed || r.Unsigned != 1 || r.Signed.Seq != 19 || r.Last.Seq != 20 {
 		t.Errorf("%+v", r)
 	}
-	// Early heads are checked where they are, late and lost ones are named.
+	// A head from within the log is checked. Heads before the first line are listed as unchecked,
+	// and missing ones are reported.
 	l, err := audit.ParseLine(bytes.TrimSuffix(s.lines[10], []byte("\n")))
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +252,7 @@ func TestAU05_TheUnsignedEndIsCounted(t *testing.T) {
 	}
 }
 
-// AU-05: files are put in order, and one that is missing is a cut.
+// AU-05: Files are sorted, and a missing file is a cut.
 func TestAU05_Files(t *testing.T) {
 	c := config(t)
 	c.MaxSize, c.Keep = 4000, -1
@@ -278,8 +279,8 @@ func TestAU05_Files(t *testing.T) {
 	if r := verify(t, pinned(c), given(without2(names, 2)...)...); len(r.Findings) != 1 || r.Findings[0].Fault != audit.Cut || r.Findings[0].At.Line != 1 {
 		t.Errorf("without %s: %v", names[2], r.Findings)
 	}
-	// The oldest may have been removed: that is how files are kept.
-	oldest := names[len(names)-2] // the last one is the file that is being written
+	// The oldest file may be missing, because rotation deletes it.
+	oldest := names[len(names)-2] // the last one is the current file
 	check := pinned(c)
 	check.Heads = []audit.Head{{Seq: 1}}
 	if r := verify(t, check, given(without2(names, slices.Index(names, oldest))...)...); !r.OK() || r.First.Seq == 1 || len(r.Unchecked) != 1 {
@@ -296,8 +297,8 @@ func TestAU05_Files(t *testing.T) {
 
 func without2(names []string, i int) []string { return slices.Delete(slices.Clone(names), i, i+1) }
 
-// AU-05, as a law: any one byte changed, taken out or put in, any line deleted,
-// repeated or swapped with another is found.
+// AU-05, as a law: Verify detects each change, removal or insertion of one byte, and each deletion,
+// repetition or swap of lines.
 func TestAU05_AnyChangeIsFound(t *testing.T) {
 	s := sampleOf(t, "prod-eu", 3, 2)
 	check := pinned(s.conf)
@@ -353,8 +354,8 @@ func TestAU05_AnyChangeIsFound(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the record in testdata anew: only for a new version of the schema")
 
-// golden is a record in testdata with every kind of line, the key that signs its
-// beginning, and its head.
+// golden returns the audit log in testdata, which has every kind of line. It also returns the first
+// signing key and the head.
 func golden(t testing.TB) (text []byte, key audit.PublicKey, head audit.Head) {
 	t.Helper()
 	path := filepath.Join("testdata", fmt.Sprintf("version%d.jsonl", audit.SchemaVersion))
@@ -398,14 +399,14 @@ func golden(t testing.TB) (text []byte, key audit.PublicKey, head audit.Head) {
 	return text, keys[0].Public(), last.Head()
 }
 
-// A record of an older program is verified for as long as there are such records.
+// An audit log of an older program can be verified as long as such logs exist.
 func TestTheFormatStays(t *testing.T) {
 	text, key, head := golden(t)
 	r := verify(t, audit.Check{Keys: []audit.PublicKey{key}, Heads: []audit.Head{head}}, audit.Source{Name: "golden", Reader: bytes.NewReader(text)})
 	if !r.OK() || r.Entries != 7 || r.Runs != 2 || r.Torn != 1 || len(r.Keys) != 2 || !r.Closed || r.Unsigned != 0 {
 		t.Errorf("%+v", r)
 	}
-	// The hash is one that anybody can make with common tools.
+	// The hash can be computed with common tools.
 	first := lines(text)[0]
 	body, hash, _ := bytes.Cut(first, []byte(`,"hash":"`))
 	if got := fmt.Sprintf("%x\"}\n", sha256.Sum256(body)); got != string(hash) {
@@ -413,10 +414,10 @@ func TestTheFormatStays(t *testing.T) {
 	}
 }
 
-// Verify reads whatever it is given, in bounded memory, and never panics.
+// FuzzVerify checks that Verify reads any input with bounded memory and never panics.
 func FuzzVerify(f *testing.F) {
 	whole, key, head := golden(f)
-	// The input is what is done to a good record, and small: the fuzzer shrinks it.
+	// The input is a small change of a valid log, so that the fuzzer can minimise it.
 	f.Add(0, 0, []byte{}, byte(0))
 	f.Add(700, 30, []byte("\n\n{}"), byte(1))
 	f.Add(3000, 5, []byte(`{"seq":9007199254740991,"log":"`), byte(6))
@@ -428,7 +429,7 @@ func FuzzVerify(f *testing.F) {
 		if how&8 != 0 {
 			b = append(b, b[:at]...)
 		}
-		if how&4 != 0 { // with hashes that are right
+		if how&4 != 0 { // with recomputed hashes
 			var ls [][]byte
 			for l := range bytes.Lines(b) {
 				if bytes.Contains(l, []byte(`,"hash":"`)) && bytes.Contains(l, []byte(`"prev":"`)) && len(l) > 200 {
@@ -448,7 +449,7 @@ func FuzzVerify(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Only the whole record has the head that was noted.
+		// Only the unchanged log has the stored head.
 		if r.OK() && !bytes.Equal(bytes.Join([][]byte{b, put}, nil), whole) && !bytes.Equal(bytes.Join([][]byte{put, b}, nil), whole) {
 			t.Errorf("a change is not found: %+v", r)
 		}
@@ -460,7 +461,7 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// What a record costs to check.
+// The cost of verifying an audit log.
 func BenchmarkVerify(b *testing.B) {
 	c := config(b)
 	l := open(b, c)

@@ -7,48 +7,48 @@ import (
 	"time"
 )
 
-// Bounds of one write, and of the pause after one that failed.
+// Limits of one write, and of the pause after a failed write.
 const (
 	maxBatch = 128 << 10
 	minPause = 100 * time.Millisecond
 	maxPause = 5 * time.Second
 )
 
-// A writer moves items from a Log's queue to its tape. Only its own goroutine
-// uses it, and Open before that.
+// A writer moves items from the queue of a Log to its tape. Only the writer's goroutine uses it,
+// and Open before that goroutine starts.
 //
 //	        the write fails
-//	up ------------------------> down: entries wait, then are lost and counted
+//	up ------------------------> down: entries wait; when the queue is full they are lost and counted
 //	^                             |
-//	+-----------------------------+  after a pause, what waits is tried again
+//	+-----------------------------+  after a pause, the writer tries again
 //	        the write succeeds
 type writer struct {
 	*Log
 	conf  Config
 	tape  tape
 	chain chain
-	key   Key // signs
+	key   Key // signs the next lines
 
-	taken    []item        // in hand; the first ones of what waits
-	why      Why           // the next line must be a header, for this reason
-	prevKey  Key           // signs a line that names key, before the header; usually none
-	junk     junk          // to be accounted for by the next line but a header
+	taken    []item        // the current batch; its items come before those in the queue
+	why      Why           // if set, the next line must be a header with this reason
+	prevKey  Key           // if set, signs a KeyChange line that names key, before the header
+	junk     junk          // invalid text that the next line after a header must account for
 	unsigned int           // lines since the last signature
-	due      bool          // for a signature by time
-	pause    time.Duration // after a failed write
+	due      bool          // a signature is due by time
+	pause    time.Duration // current pause after a failed write; 0 while writes succeed
 	saidSlow time.Time
 
 	buf   []byte
 	marks []mark
 }
 
-// A mark is a line in the buffer.
+// A mark describes one line in the buffer.
 type mark struct {
-	end   int // of the line, after its line feed
+	end   int // offset in the buffer after the line feed
 	chain chain
 	kind  Kind
-	item  bool // it is the first of taken
-	key   Key  // of a change of keys
+	item  bool // the line is the first item of taken
+	key   Key  // the new key of a KeyChange
 }
 
 func newWriter(l *Log, c Config) *writer {
@@ -57,8 +57,8 @@ func newWriter(l *Log, c Config) *writer {
 	return w
 }
 
-// begin opens the file and writes the header. A stream gets its header from
-// run: it may be slow from the start.
+// begin opens the file and writes the header. For a stream, run writes the header, because a stream
+// may be slow from the start.
 func (w *writer) begin() error {
 	if w.tape.stream != nil {
 		w.chain.log = newLogID()
@@ -84,7 +84,7 @@ func (w *writer) begin() error {
 	return err
 }
 
-// goOn takes up the record that was found, or begins a new one.
+// goOn continues the audit log that was found, or starts a new one.
 func (w *writer) goOn(found trail) error {
 	if found.lines == 0 {
 		w.chain.log = newLogID()
@@ -106,7 +106,7 @@ func (w *writer) goOn(found trail) error {
 	return nil
 }
 
-// run writes until the Log is closed.
+// run writes queued items until the Log is closed.
 func (w *writer) run() {
 	defer close(w.done)
 	tick := time.NewTicker(w.conf.CheckpointEvery)
@@ -137,8 +137,8 @@ func (w *writer) run() {
 	}
 }
 
-// failed makes it known that entries do not reach the record: to visits, and
-// once to the log.
+// failed records that entries do not reach the audit log. Waiting callers get the error, and the
+// first failure is logged.
 func (w *writer) failed(err error) {
 	w.mu.Lock()
 	w.down = err
@@ -153,7 +153,7 @@ func (w *writer) failed(err error) {
 	}
 }
 
-// worked makes it known that entries reach the record.
+// worked records that entries reach the audit log.
 func (w *writer) worked() {
 	w.mu.Lock()
 	was := w.down
@@ -165,14 +165,14 @@ func (w *writer) worked() {
 	}
 	if now := w.now(); was != errSlow {
 		w.conf.Log.Warn("the audit record is written again", "was", was, "dropped", w.dropped.Load())
-	} else if now.Sub(w.saidSlow) >= time.Minute { // a slow disk is slow all day
+	} else if now.Sub(w.saidSlow) >= time.Minute { // a slow disk is often slow for hours, so log it at most once a minute
 		w.saidSlow = now
 		w.conf.Log.Warn("the audit record is slow; visits went on without it", "delay", w.delay.String(), "dropped", w.dropped.Load())
 	}
 }
 
-// tell tells whoever waits what became of the entry. It never blocks: each told
-// has room for the one word.
+// tell sends the result to the caller that waits for the item. It never blocks, because the channel
+// has room for one value.
 func (it *item) tell(err error) {
 	if it.told != nil {
 		it.told <- err
@@ -180,7 +180,7 @@ func (it *item) tell(err error) {
 	}
 }
 
-// end writes what waits and the last signature.
+// end writes the queued items and the final signature, and closes the tape.
 func (w *writer) end() error {
 	err := w.flush()
 	if err == nil {
@@ -193,7 +193,7 @@ func (w *writer) end() error {
 	return errors.Join(err, w.tape.close())
 }
 
-// flush writes all that waits.
+// flush writes all queued items.
 func (w *writer) flush() error {
 	for {
 		w.take()
@@ -211,7 +211,7 @@ func (w *writer) flush() error {
 	}
 }
 
-// take takes a batch from the queue, unless one is in hand.
+// take moves a batch from the queue to taken, unless a batch is already there.
 func (w *writer) take() {
 	if len(w.taken) > 0 {
 		return
@@ -229,8 +229,8 @@ func (w *writer) take() {
 	}
 }
 
-// turn makes the tape ready for the next lines: it follows a file that was
-// moved, and begins another one when this one is full.
+// turn prepares the tape for the next lines. It opens the path again if the file was moved, and
+// rotates a full file.
 func (w *writer) turn() error {
 	if w.tape.stream != nil {
 		return nil
@@ -253,8 +253,8 @@ func (w *writer) turn() error {
 	return nil
 }
 
-// change puts another file on the tape: a new one, or a copy of the one that is
-// there, which somebody put in its place.
+// change switches the tape to another file: a new one, or a copy of the old file that another
+// process put in its place.
 func (w *writer) change(why Why) error {
 	if why == Rotated {
 		if err := w.seal(); err != nil {
@@ -274,7 +274,7 @@ func (w *writer) change(why Why) error {
 	case rest.lines > 0, found.lines > 0 && found.head != w.chain.head:
 		return errors.Join(fmt.Errorf("%s is another file than it was; move it away", w.tape.path), r.file.Close())
 	case found.lines == 0 && why == Moved:
-		err = w.seal() // what fails here is junk, which the new file accounts for
+		err = w.seal() // if this fails, the new file accounts for the partial write
 	}
 	if err = errors.Join(err, w.tape.close()); err != nil {
 		w.conf.Log.Error("the audit record's file was moved, and its end is not written", "err", err)
@@ -291,7 +291,8 @@ func (w *writer) seal() error {
 	return w.put()
 }
 
-// compose fills the buffer with the next lines: what is in hand, or the end.
+// compose fills the buffer with the next lines. They are the current batch, or the final checkpoint
+// if end is set.
 func (w *writer) compose(end End) {
 	w.buf, w.marks = w.buf[:0], w.marks[:0]
 	c, key, now := w.chain, w.key, w.now().UTC()
@@ -337,21 +338,21 @@ func (w *writer) compose(end End) {
 	}
 }
 
-// put writes the buffer. Lines that are whole in the file count as written,
-// whatever the error; what is left of a line is junk.
+// put writes the buffer. Lines that are complete in the file count as written even if the write
+// returns an error. The rest of a partial line is junk.
 func (w *writer) put() error {
 	n, err := w.tape.write(w.buf)
 	good := 0
 	for _, m := range w.marks {
 		if n < m.end-1 {
-			break // without its line feed it is still a whole line
+			break // a line without its line feed is still complete
 		}
 		w.settle(m, w.buf[good:m.end-1])
 		good = m.end
 	}
 	rest := w.buf[min(good, n):n]
 	if good == 0 && w.tape.torn && len(rest) > 0 {
-		rest = rest[1:] // the line feed that ends what was there
+		rest = rest[1:] // skip the line feed that ended the text before
 	}
 	if n > 0 {
 		w.tape.torn = n < good || len(rest) > 0
@@ -362,7 +363,7 @@ func (w *writer) put() error {
 	return err
 }
 
-// settle takes note of a line that is in the file.
+// settle updates the state after one line is in the file.
 func (w *writer) settle(m mark, text []byte) {
 	w.chain = m.chain
 	w.head.Store(new(m.chain.head))

@@ -1,6 +1,6 @@
-// Package authority makes certificate authorities that sign a few certificates at
-// once and no more. It keeps law 1: an authority's own key is in no file, object or
-// field, and what is not there cannot be stolen.
+// Package authority creates short-lived certificate authorities that sign a few certificates. It
+// enforces law 1: the private key of an authority exists only in memory, so it cannot be stolen
+// from a file, an object or a field.
 package authority
 
 import (
@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// early is how far clocks may be apart.
+// early is the maximum clock difference.
 const early = 5 * time.Minute
 
-// An Authority signs until it is forgotten.
+// An Authority can sign certificates as long as it is in memory.
 type Authority struct {
 	name string
 	root *x509.Certificate
@@ -26,8 +26,8 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority that, with all that it signs, is good for life from now
-// on, and for five minutes before it. Its subject is the name and the day.
+// New creates an authority. Its certificate, and every certificate that it signs, is valid from
+// five minutes before now until life after now. Its subject is the name and the date.
 func New(name string, now time.Time, life time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -45,11 +45,10 @@ func New(name string, now time.Time, life time.Duration) (*Authority, error) {
 	return &Authority{name, root, der, key}, nil
 }
 
-// PEM is its certificate, which others trust.
+// PEM returns the certificate of the authority, for clients that must trust it.
 func (a *Authority) PEM() []byte { return text("CERTIFICATE", a.der) }
 
-// Sign makes a certificate for a use and these names, of which some may be
-// addresses, and its key. Both are PEM.
+// Sign creates a certificate and its key, both in PEM. The names are DNS names or IP addresses.
 func (a *Authority) Sign(use x509.ExtKeyUsage, names ...string) (certificate, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -7,17 +7,17 @@ import (
 	"sync"
 )
 
-// bounded is a listener that closes at once what an address opens beyond its
-// bound, or all beyond theirs. A node of a tailnet has one address of each family; asking who it is
-// for every connection would cost more than the connection.
+// bounded is a listener that limits the open connections of one address and of all addresses. It
+// closes further connections at once. A tailnet node has one address of each IP family. A WhoIs
+// query for each connection would cost more than the connection.
 type bounded struct {
 	net.Listener
 	max, all int
 
 	mu   sync.Mutex
 	open map[netip.Addr]int
-	// from is what each connection counts against: one of a tailnet that its peer
-	// has reset no longer knows where it came from.
+	// from stores the address that each connection counts against. A tailnet connection that its
+	// peer has reset no longer has a remote address.
 	from map[net.Conn]netip.Addr
 }
 
@@ -25,8 +25,8 @@ func newBounded(ln net.Listener, l Limits) *bounded {
 	return &bounded{Listener: ln, max: l.Connections, all: l.AllConnections, open: map[netip.Addr]int{}, from: map[net.Conn]netip.Addr{}}
 }
 
-// Accept implements [net.Listener]. It does not wrap the connection: hear is told
-// of the same one.
+// Accept implements [net.Listener]. It does not wrap the connection, because hear must receive the
+// same one.
 func (b *bounded) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()
@@ -37,7 +37,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 }
 
-// hear is net/http's ConnState hook: it tells when a connection has ended.
+// hear is the ConnState hook of net/http. It releases a connection that has ended.
 func (b *bounded) hear(c net.Conn, s http.ConnState) {
 	if s == http.StateClosed || s == http.StateHijacked {
 		b.give(c)
@@ -50,11 +50,11 @@ func (b *bounded) take(c net.Conn) bool {
 	}
 	at := c.RemoteAddr()
 	if at == nil {
-		return false // it was reset before it was taken
+		return false // reset by the peer before Accept
 	}
 	from, err := netip.ParseAddrPort(at.String())
 	if err != nil {
-		return true // not of a network
+		return true // not a network address
 	}
 	addr := from.Addr().Unmap()
 	b.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A forgetful connection is one of a tailnet: once its peer has reset it, it has
-// no remote address.
+// A forgetful connection behaves like a tailnet connection: after its peer has reset it, it has no
+// remote address.
 type forgetful struct {
 	net.Conn
 	reset *atomic.Bool
@@ -23,7 +23,7 @@ func (c forgetful) RemoteAddr() net.Addr {
 
 type forgetfulListener struct {
 	net.Listener
-	reset []*atomic.Bool // of the connections to come
+	reset []*atomic.Bool // reset flags of the coming connections
 }
 
 func (l *forgetfulListener) Accept() (net.Conn, error) {
@@ -36,8 +36,8 @@ func (l *forgetfulListener) Accept() (net.Conn, error) {
 	return forgetful{c, reset}, nil
 }
 
-// ID-11, DS-02: a connection that its peer has reset ends nothing but itself, and
-// what it counted for is given back.
+// ID-11, DS-02: A connection that its peer has reset affects no other connection, and its slot is
+// released.
 func TestAResetConnectionIsCounted(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,8 +62,8 @@ func TestAResetConnectionIsCounted(t *testing.T) {
 	}
 	later.Store(true)
 	ln.hear(first, http.StateClosed)
-	ln.hear(first, http.StateClosed) // twice is once
-	dial()                           // reset before it was taken: passed over
+	ln.hear(first, http.StateClosed) // a second call has no effect
+	dial()                           // reset before Accept: skipped
 	want := dial().LocalAddr().String()
 	got, err := ln.Accept()
 	if err != nil {

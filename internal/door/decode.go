@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// decode reads the body and the query of r into req, strictly: what the request
-// type does not declare is refused, so that a misspelt "role" cannot mean "any".
+// decode parses the body and the URL of r into req. It is strict: it rejects fields that the
+// request type does not declare, so that a misspelt "role" cannot mean "any role".
 func decode(w http.ResponseWriter, r *http.Request, req any) error {
 	if err := decodeURL(r, req); err != nil {
 		return err
@@ -54,8 +54,8 @@ func decode(w http.ResponseWriter, r *http.Request, req any) error {
 	return nil
 }
 
-// strict decodes one JSON object. Unlike encoding/json it does not fold the
-// case of names and takes no name twice.
+// strict decodes one JSON object. Unlike encoding/json, it is case-sensitive and rejects repeated
+// names.
 func strict(body []byte, req any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -103,8 +103,7 @@ func jsonNames(req any) map[string]bool {
 	return names
 }
 
-// Fields are the fields of a request's type, those of embedded structs in the place
-// of these.
+// Fields returns the fields of a request type. Fields of embedded structs are included in place.
 func Fields(t reflect.Type) iter.Seq[reflect.StructField] {
 	return func(yield func(reflect.StructField) bool) {
 		for _, f := range reflect.VisibleFields(t) {
@@ -115,20 +114,19 @@ func Fields(t reflect.Type) iter.Seq[reflect.StructField] {
 	}
 }
 
-// textField is a field of a request that stands outside its body.
+// A textField is a request field outside the body.
 type textField interface {
 	encoding.TextMarshaler
 	encoding.TextUnmarshaler
 }
 
-// text is a textField of a string.
+// A text is a textField backed by a string.
 type text struct{ s *string }
 
 func (t text) MarshalText() ([]byte, error)     { return []byte(*t.s), nil }
 func (t text) UnmarshalText(given []byte) error { *t.s = string(given); return nil }
 
-// each calls f for each field of req, a struct or a pointer to one, that has a name
-// under tag.
+// each calls f for each field of req with a name under tag. req is a struct or a pointer to one.
 func each(req any, tag string, f func(name string, field textField) error) error {
 	v := reflect.ValueOf(req)
 	if v.Kind() != reflect.Pointer {
@@ -144,7 +142,7 @@ func each(req any, tag string, f func(name string, field textField) error) error
 		at := v.Elem().FieldByIndex(sf.Index).Addr().Interface()
 		field, ok := at.(textField)
 		if !ok {
-			field = text{at.(*string)} // which is all there may be
+			field = text{at.(*string)} // no other types are allowed
 		}
 		if err := f(name, field); err != nil {
 			return err
@@ -153,11 +151,10 @@ func each(req any, tag string, f func(name string, field textField) error) error
 	return nil
 }
 
-// maxText is the most bytes that a part of a path or a header may have.
+// maxText is the maximum size in bytes of a path segment or header.
 const maxText = 512
 
-// decodeURL reads what stands outside the body: parameters, parts of the path,
-// headers.
+// decodeURL parses the fields outside the body: query parameters, path segments and headers.
 func decodeURL(r *http.Request, req any) error {
 	bad := func(format string, args ...any) error {
 		return problem.New(problem.BadRequest, fmt.Sprintf(format, args...), "The parameters are listed in the API reference.")
@@ -211,8 +208,8 @@ func decodeURL(r *http.Request, req any) error {
 	})
 }
 
-// A Duration is a time span on the wire: a Go duration such as "25s", never
-// negative. The zero Duration is not sent.
+// A Duration is a time span in an API message, written as a Go duration such as "25s". It is never
+// negative. The zero Duration is omitted.
 type Duration time.Duration
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -223,7 +220,7 @@ func (d Duration) MarshalText() ([]byte, error) {
 	return []byte(d.String()), nil
 }
 
-// String writes d as people do: "8h", not "8h0m0s".
+// String returns d in short form, such as "8h" instead of "8h0m0s".
 func (d Duration) String() string {
 	s := time.Duration(d).String()
 	if strings.HasSuffix(s, "m0s") {
@@ -248,8 +245,8 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// UnmarshalJSON implements [json.Unmarshaler]. In a body, no time at all is not
-// the same as nothing said: who asks for "0s" must not get the longest there is.
+// UnmarshalJSON implements [json.Unmarshaler]. It rejects an explicit zero, because the zero value
+// means that the field is absent. A caller that requests "0s" must not get the maximum.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var text *string
 	switch err := json.Unmarshal(b, &text); {

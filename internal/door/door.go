@@ -1,11 +1,10 @@
-// Package door is the only way in. It keeps law 3 and law 4: a request passes
-// in one order, and no operation can be reached any other way.
+// Package door is the HTTP server of the API. It enforces law 3 and law 4: every request passes the
+// same steps in the same order, and no operation can be reached without them.
 //
 //	host -> same site -> identify -> rate -> route -> decide -> act -> record
 //
-// Every visit leaves one audit entry, whichever step ended it. Of routine ones,
-// which servers make among themselves, only refusals do, and many of one kind are
-// one entry.
+// Every request writes one audit entry, whichever step ended it. Routine requests between servers
+// write an entry only if they are refused. Many refusals of one kind share one entry.
 package door
 
 import (
@@ -33,66 +32,65 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Door lets callers in to routes. Fields without a remark are required.
+// A Door is an HTTP server for a set of routes. Fields are required unless their comment says
+// otherwise.
 type Door struct {
-	// Names are the host names and addresses under which the listener is
-	// reached, as the tailnet assigned them. None: the tailnet is not up.
+	// Names returns the host names and addresses that the tailnet assigned to the listener. It
+	// returns none while the tailnet is down.
 	Names func() []string
-	// Identify says who is at the other end of the request's connection. It may
-	// return a caller beside an error, for the record.
+	// Identify returns the caller behind the request's connection. It may return a caller together
+	// with an error, for the audit log.
 	Identify func(*http.Request) (access.Caller, error)
 	// Decide is access.Decide with the server's policy.
 	Decide func(access.Caller, access.Verb, time.Time) (access.Permit, error)
 	Record func(audit.Entry) error
-	Limits Limits // the zero value limits nothing
+	Limits Limits // the zero value sets no limits
 	Log    *slog.Logger
 	Now    func() time.Time
 
-	// Key, optional, is the cluster's key, by which the server proves what it
-	// serves; false while it is not at hand. Whoever asks for a proof then is
-	// asked to come back, and never answered without one.
+	// Key, optional, returns the cluster's key for proofs, or false while the key is not available.
+	// Requests for a proof are then refused with Retry-After, and never answered without a proof.
 	Key func() (Key, bool)
-	// MustRecord, optional, are the verbs that nobody is served without an audit
-	// entry: while the record takes none, they are refused.
+	// MustRecord, optional, lists the verbs that require an audit entry. They are refused while the
+	// audit log cannot be written.
 	MustRecord []access.Verb
-	// HTTP2, optional, also takes HTTP/2 without TLS, by prior knowledge: for a
-	// listener inside the tailnet, where WireGuard encrypts.
+	// HTTP2, optional, also accepts HTTP/2 without TLS (prior knowledge). It is for a listener
+	// inside the tailnet, where WireGuard encrypts.
 	HTTP2 bool
-	// Form, optional, is how answers and refusals look on the wire. Without it they
-	// are JSON as they are.
+	// Form, optional, defines the encoding of responses and refusals. The default is plain JSON.
 	Form *Form
-	// Measure, optional, hears of each visit when it begins; the function that it
-	// returns, of its end.
+	// Measure, optional, is called at the start of each request. The function that it returns is
+	// called at the end.
 	Measure func() func(Outcome)
 }
 
-// A Form is how answers look on the wire. Both functions are required. What a
-// response Shapes itself goes out as it is.
+// A Form defines the encoding of responses. Both functions are required. A response that implements
+// Shaped bypasses the form.
 type Form struct {
 	Answer func(About, any) Shape
 	Refuse func(About, *problem.Error) Shape
 }
 
-// About is what a form may say of a visit.
+// About is the request data that a Form may use.
 type About struct {
 	RequestID string
 	Caller    access.Caller
-	Accept    string // the request's
+	Accept    string // the Accept header of the request
 	Path      string
 	Now       time.Time
 }
 
-// An Outcome is how one visit ended, in words of closed sets: it says nothing
-// that a stranger chose.
+// An Outcome is the result of one request, for metrics. All values come from closed sets; none
+// comes from the caller.
 type Outcome struct {
-	Verb   access.Verb // of the operation; "" when none was found
+	Verb   access.Verb // of the operation; "" if no route matched
 	Status int
-	Code   problem.Code // "" when it was served
+	Code   problem.Code // "" if the request succeeded
 	Took   time.Duration
-	Waited time.Duration // of Took, for what the caller waits for by choice; 0: it did not wait
+	Waited time.Duration // the part of Took that the caller chose to wait, as in a long poll; 0: none
 }
 
-// Bounds of one request. The write time must exceed the longest wait of an operation.
+// Limits of one request. writeTime must exceed the longest wait of an operation.
 const (
 	maxBody      = 16 << 10
 	maxHeader    = 16 << 10
@@ -101,16 +99,16 @@ const (
 	writeTime    = 90 * time.Second
 	idleTime     = 120 * time.Second
 	shutdownTime = 10 * time.Second
-	maxStreams   = 16 // of one HTTP/2 connection, at a time
+	maxStreams   = 16 // concurrent streams of one HTTP/2 connection
 )
 
-// Handler returns the routes behind the door. It panics when a field is missing
-// or two routes have one pattern: both are mistakes of the program.
+// Handler returns an HTTP handler for the routes. It panics if a field is missing or if two routes
+// have the same pattern, because both are programming errors.
 func (d *Door) Handler(routes ...Route) http.Handler {
 	return d.hall(context.Background(), routes)
 }
 
-// hall returns the handler of routes. Who waits is answered when stopping ends.
+// hall returns the handler of routes. Waiting requests are answered when stopping ends.
 func (d *Door) hall(stopping context.Context, routes []Route) *hall {
 	switch {
 	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil, d.Form != nil && (d.Form.Answer == nil || d.Form.Refuse == nil):
@@ -126,9 +124,9 @@ func (d *Door) hall(stopping context.Context, routes []Route) *hall {
 	return h
 }
 
-// Run serves routes on ln until ctx ends: then it takes no more connections,
-// answers who waits, and lets the others finish. connContext, when given, is
-// net/http's hook of that name.
+// Run serves routes on ln until ctx ends. Then it stops accepting connections, answers waiting
+// requests, and lets the other requests finish. connContext, if not nil, is the hook of the same
+// name of net/http.
 func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(context.Context, net.Conn) context.Context, routes ...Route) error {
 	visits, endVisits := context.WithCancel(context.WithoutCancel(ctx))
 	defer endVisits()
@@ -152,7 +150,7 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 		WriteTimeout:      writeTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug), // strangers' TLS errors and the like
+		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug), // TLS errors of clients and similar messages
 	}
 	if d.HTTP2 {
 		srv.Protocols = new(http.Protocols)
@@ -160,7 +158,7 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 		srv.Protocols.SetUnencryptedHTTP2(true)
 		srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxStreams}
 	}
-	srv.RegisterOnShutdown(endWaits) // after the listener has been closed
+	srv.RegisterOnShutdown(endWaits) // called after the listener is closed
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(bound) }()
 	defer hall.recordSums(true)
@@ -185,35 +183,35 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 	return nil
 }
 
-// bornKey is under what a request's context has the time of its connection's
-// beginning: net/http has no other place for it.
+// bornKey is the context key of the start time of a connection. net/http offers no other place for
+// it.
 type bornKey struct{}
 
-// hall is the handler behind a Door.
+// A hall is the HTTP handler of a Door.
 type hall struct {
 	door     *Door
-	stopping context.Context // ends when the server is about to
+	stopping context.Context // ends when the server begins to stop
 	mux      *http.ServeMux
 	routes   map[string]Route
 	limits   *limiter
-	servers  bool        // only servers have business here
-	deaf     atomic.Bool // the record did not take its last entry
+	servers  bool        // all routes are for servers only
+	deaf     atomic.Bool // the audit log rejected the last entry
 	tally    tally
 	sums     sums
 }
 
-// A visit is one request on its way through.
+// A visit is one request in progress.
 type visit struct {
 	*hall
 	w      http.ResponseWriter
 	r      *http.Request
-	came   http.Header // of the request as it came: only copies of it are given away
+	came   http.Header // the original request headers; only copies are passed on
 	route  Route
 	caller access.Caller
 	entry  audit.Entry
-	nonce  string        // to be answered with a proof; "": none is wanted, or not by somebody like this
-	waited time.Duration // by choice
-	stream *Stream       // what the visit became; nil: nothing that lasts
+	nonce  string        // nonce for the proof; "" if no proof was requested or can be given
+	waited time.Duration // time that the caller chose to wait
+	stream *Stream       // the stream that the request became; nil if it is not a stream
 }
 
 func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -227,7 +225,7 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.entry.Actor = audit.ActorOf(v.caller)
 	v.entry.Conclude(err)
 	var rerr error
-	routine := v.route.Routine || v.route.run == nil && h.servers // or it was refused before anything was asked for
+	routine := v.route.Routine || v.route.run == nil && h.servers // or the request was refused before a route was found
 	if routine && err != nil {
 		h.recordSums(false)
 	}
@@ -235,7 +233,7 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rerr = h.record(v.entry)
 	}
 	if rerr != nil {
-		if err == nil && v.mustRecord() { // what was made is not handed out
+		if err == nil && v.mustRecord() { // the operation succeeded, but its result must not be returned
 			err = auditUnavailable()
 		}
 	}
@@ -255,7 +253,7 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ended(Outcome{Verb: verb, Status: status, Code: code, Took: h.door.Now().Sub(now), Waited: v.waited})
 }
 
-// record writes e, and takes note whether that was possible.
+// record writes e to the audit log and remembers whether that succeeded.
 func (h *hall) record(e audit.Entry) error {
 	err := h.door.Record(e)
 	if h.deaf.Store(err != nil); err != nil {
@@ -264,7 +262,7 @@ func (h *hall) record(e audit.Entry) error {
 	return err
 }
 
-// openEntry records that a visit has become a stream.
+// openEntry writes the audit entry for the start of a stream.
 func (v *visit) openEntry(e audit.Entry) error {
 	e.Actor = audit.ActorOf(v.caller)
 	if err := v.record(e); err != nil && v.mustRecord() {
@@ -273,15 +271,15 @@ func (v *visit) openEntry(e audit.Entry) error {
 	return nil
 }
 
-// recordSums writes the sums whose time is over, or all.
+// recordSums writes the aggregated refusals whose interval is over, or all of them.
 func (h *hall) recordSums(all bool) {
 	for _, e := range h.sums.due(h.door.Now(), all) {
-		_ = h.record(e) // which has told
+		_ = h.record(e) // record has already logged the error
 	}
 }
 
-// survive is pass, and turns a panic into a visit that failed: it leaves its
-// entry in the record like any other.
+// survive calls pass and converts a panic to an error, so that the request is audited like any
+// other.
 func (v *visit) survive() (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -298,7 +296,7 @@ func auditUnavailable() error {
 		"Try again; if it stays, tell whoever runs this server.").After(time.Second)
 }
 
-// pass is the whole way through, in order. What it returns is answered.
+// pass runs all steps in order and returns the response.
 func (v *visit) pass() (any, error) {
 	if err := v.checkHost(); err != nil {
 		return nil, err
@@ -325,14 +323,14 @@ func (v *visit) pass() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.deaf.Load() && v.mustRecord() { // this visit's own entry tries the record again
+	if v.deaf.Load() && v.mustRecord() { // the entry of this request tests the audit log again
 		return nil, auditUnavailable()
 	}
 	return rt.run(v, permit)
 }
 
-// prepareProof takes note that a proof is wanted, and refuses when none can be
-// given: an answer without it could be anybody's.
+// prepareProof stores the requested nonce. It refuses the request if no proof can be given, because
+// a response without a proof could come from any server.
 func (v *visit) prepareProof() error {
 	nonces := v.r.Header.Values(NonceHeader)
 	if len(nonces) == 0 || v.door.Key == nil {
@@ -349,14 +347,14 @@ func (v *visit) prepareProof() error {
 	return nil
 }
 
-// identify asks who is calling, and refuses who may not even ask. Who answers may
-// read headers and take them away: nobody after it sees them.
+// identify determines the caller and rejects callers that may make no request. Identify may read
+// identity headers and remove them, so that later steps do not see them.
 func (v *visit) identify() error {
 	asked := v.r.WithContext(v.r.Context())
 	asked.Header = v.came.Clone()
 	c, err := v.door.Identify(asked)
 	v.caller = c
-	if v.route.run == nil { // the first time; later somebody may be reading it
+	if v.route.run == nil { // only the first time; later another goroutine may read the request
 		v.r = asked
 	}
 	if err != nil {
@@ -365,14 +363,14 @@ func (v *visit) identify() error {
 	return access.Admit(c)
 }
 
-// decide asks the grants. Once more after a wait: the connection may by then
-// belong to somebody whose grant is gone.
+// decide evaluates the grants. It runs again after a wait, because the connection may then belong
+// to a caller whose grant is gone.
 func (v *visit) decide() (access.Permit, error) {
 	return v.door.Decide(v.caller, v.route.Verb, v.door.Now())
 }
 
-// renewed identifies and decides once more. Nobody goes on with what another one
-// began.
+// renewed identifies the caller and decides again. It returns an error if the caller is not the one
+// that began the request.
 func (v *visit) renewed() (access.Permit, error) {
 	began := v.caller
 	if err := v.identify(); err != nil {
@@ -384,8 +382,8 @@ func (v *visit) renewed() (access.Permit, error) {
 	return v.decide()
 }
 
-// checkHost refuses names that are not the listener's own, on every method: a
-// web page whose name was rebound to our address is same-site to the browser.
+// checkHost rejects host names other than the listener's, for every method. To a browser, a web
+// page whose name was rebound to this server's address is same-site.
 func (v *visit) checkHost() error {
 	names := v.door.Names()
 	if len(names) == 0 {
@@ -411,8 +409,8 @@ func (v *visit) checkHost() error {
 	return nil
 }
 
-// checkSite refuses what a browser sends on behalf of another site. Go's own
-// protection lets GET through by design; here a GET makes a token.
+// checkSite rejects requests that a browser sends for another site. Go's CrossOriginProtection lets
+// GET through by design, but here a GET can create a token.
 func checkSite(r *http.Request) error {
 	refused := problem.New(problem.CrossOrigin, "Requests from another site's page are refused.",
 		"Use tka, or open the server's own page.")
@@ -432,8 +430,8 @@ func checkSite(r *http.Request) error {
 	return nil
 }
 
-// linked reports whether a browser opens a page of ours by a link on another
-// site's: that shows it to who clicked, and nothing to the other site.
+// linked reports whether a browser opens a page of this server through a link on another site. This
+// shows the page to the user and reveals nothing to the other site.
 func (v *visit) linked() bool {
 	h := v.r.Header
 	if v.r.Method != http.MethodGet || h.Get("Sec-Fetch-Mode") != "navigate" || h.Get("Sec-Fetch-Dest") != "document" || h.Get("Origin") != "" {
@@ -443,19 +441,20 @@ func (v *visit) linked() bool {
 	return v.routes[pattern].Page
 }
 
-// nowhere is the route of what is not there, for the record.
+// nowhere returns the route of requests without a match, for the audit log.
 func nowhere() Route { return Route{Declaration: Declaration{Verb: "http.unknown"}} }
 
-// find returns the route of the request, or the refusal of a path or method
-// that is not there. A path that would first have to be cleaned is not there.
+// find returns the route of the request, or an error for an unknown path or method. It does not
+// clean paths: a path that is not clean does not match.
 func (v *visit) find() (Route, error) {
 	notFound := problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
-	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path || v.r.URL.RawPath != "" { // or is spelt in a way of its own
+	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path || v.r.URL.RawPath != "" { // or it is escaped in an unusual way
 		return nowhere(), notFound
 	}
 	_, pattern := v.mux.Handler(v.r)
-	if rt, ok := v.routes[pattern]; ok && (rt.Page || v.r.Method != http.MethodHead) { // GET of what is no page may make something, or go on
-		v.mux.ServeHTTP(v.w, v.r) // fills in the parts of the path, and nothing else: see hall
+	// HEAD is for pages only, because a GET may create something or become a stream.
+	if rt, ok := v.routes[pattern]; ok && (rt.Page || v.r.Method != http.MethodHead) {
+		v.mux.ServeHTTP(v.w, v.r) // sets the path values; the registered handlers do nothing, see hall
 		return rt, nil
 	}
 	var allowed []string
@@ -474,7 +473,7 @@ func (v *visit) find() (Route, error) {
 	return nowhere(), problem.New(problem.MethodNotAllowed, "This path does not take that method.", "Use "+allow+".")
 }
 
-// clip bounds what a stranger can put into one field of the record.
+// clip limits the length of a caller's text in an audit entry.
 func clip(s string) string {
 	if len(s) > 200 {
 		return s[:200]
@@ -482,18 +481,18 @@ func clip(s string) string {
 	return s
 }
 
-// An Identifiable is a response that tells the caller the audit id of the visit.
+// An Identifiable response includes the audit ID of the request.
 type Identifiable interface{ WithAuditID(id string) any }
 
-// reply answers: a problem, a response that shapes itself, or JSON. It returns
-// the status, and the code of a problem.
+// reply writes the response: a problem, a Shaped response, or JSON. It returns the status, and the
+// code of a problem.
 func (v *visit) reply(resp any, err error) (int, problem.Code) {
 	h := v.w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Request-Id", v.entry.RequestID)
 	if born, ok := v.r.Context().Value(bornKey{}).(time.Time); ok && v.door.Limits.Age > 0 && v.door.Now().Sub(born) > v.door.Limits.Age {
-		h.Set("Connection", "close") // HTTP/2 says it in its own way
+		h.Set("Connection", "close") // HTTP/2 closes in a different way
 	}
 	if r, ok := resp.(Identifiable); ok && err == nil {
 		resp = r.WithAuditID(v.entry.RequestID)
@@ -511,7 +510,7 @@ func (v *visit) reply(resp any, err error) (int, problem.Code) {
 	}
 	if err != nil {
 		shape = v.refusal(err)
-		body, _ = shape.encode() // strings only
+		body, _ = shape.encode() // it contains strings only
 	}
 	for name, values := range shape.Header {
 		h[name] = values
@@ -537,7 +536,7 @@ func (v *visit) about() About {
 	return About{RequestID: v.entry.RequestID, Caller: v.caller, Accept: strings.Join(v.r.Header.Values("Accept"), ","), Path: clip(v.r.URL.Path), Now: v.door.Now()}
 }
 
-// refusal is the form of an error on the wire.
+// refusal returns the response for an error.
 func (v *visit) refusal(err error) Shape {
 	p := *problem.From(err)
 	p.AuditID = v.entry.RequestID
@@ -545,7 +544,7 @@ func (v *visit) refusal(err error) Shape {
 		p.Advice = []string{}
 	}
 	switch p.Code.Status() {
-	case http.StatusAccepted, http.StatusTooManyRequests, http.StatusServiceUnavailable: // always say when
+	case http.StatusAccepted, http.StatusTooManyRequests, http.StatusServiceUnavailable: // these statuses always carry Retry-After
 		p.RetryAfter = max(p.RetryAfter, time.Second)
 	}
 	shape := Shape{Status: p.Code.Status(), Body: &p}

@@ -55,7 +55,8 @@ func alice(rules ...string) access.Caller {
 
 const view = `{"role":"view","period":"1h"}`
 
-// house is a door with scripted callers and a record that the test reads.
+// A house is a test environment: a server with scripted callers and audit entries that the test can
+// read.
 type house struct {
 	*httptest.Server
 	door.Client
@@ -64,7 +65,7 @@ type house struct {
 	identify error
 	entries  []audit.Entry
 	acted    int
-	permit   access.Permit // of the last act
+	permit   access.Permit // of the last operation
 	log      bytes.Buffer
 	wait     func(context.Context) error
 	door     *door.Door
@@ -76,7 +77,7 @@ func (h *house) set(c access.Caller, err error) {
 	h.caller, h.identify, h.entries, h.acted = c, err, nil, 0
 }
 
-// end returns the one entry of the visit just made, and how often an operation acted.
+// end returns the one entry of the last request, and how often an operation ran.
 func (h *house) end(t *testing.T) (audit.Entry, int) {
 	t.Helper()
 	h.mu.Lock()
@@ -185,7 +186,7 @@ func TestAnInternalErrorStaysInside(t *testing.T) {
 	}
 }
 
-// raw sends a request as a stranger would write it.
+// raw sends a request byte by byte, as an attacker could.
 func raw(t *testing.T, h *house, method, target, host, body string, headers ...string) (int, http.Header, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", h.Listener.Addr().String())
@@ -218,7 +219,7 @@ func raw(t *testing.T, h *house, method, target, host, body string, headers ...s
 	return status, hdr, rest
 }
 
-// Law 4 and the rows ID-09 to ID-11 on a bare door.
+// Law 4 and the rows ID-09 to ID-11 on a server without a tailnet.
 func TestWayIn(t *testing.T) {
 	h := newHouse(t, door.Limits{})
 	const path = "/api/v1alpha1/login"
@@ -295,7 +296,7 @@ func TestWayIn(t *testing.T) {
 	}
 }
 
-// What is not there is told only to those who may be told anything (ID-12).
+// Only admitted callers learn that a path does not exist (ID-12).
 func TestPathsAreNotTheStrangersBusiness(t *testing.T) {
 	h := newHouse(t, door.Limits{})
 	h.set(access.Caller{Via: access.ViaFunnel}, nil)
@@ -306,8 +307,8 @@ func TestPathsAreNotTheStrangersBusiness(t *testing.T) {
 	}
 }
 
-// The authority of after the wait counts (SGN-06): who may no longer ask is
-// refused, and the operation learns whose grant is gone.
+// The permissions after the wait count (SGN-06): a caller that is no longer admitted is refused,
+// and the operation learns that the grant is gone.
 func TestDecidedAgainAfterTheWait(t *testing.T) {
 	h := newHouse(t, door.Limits{})
 	become := func(c access.Caller) {
@@ -411,7 +412,8 @@ func TestStoppingAnswersThoseWhoWait(t *testing.T) {
 	}
 }
 
-// What answers may not be ours: the client says so instead of believing it.
+// A response may come from a server that is not Tailplane. The client reports that instead of
+// accepting it.
 func TestCallDoubtsTheServer(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"HTML":       func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },

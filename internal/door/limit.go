@@ -13,30 +13,30 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Limits bound what callers may ask of one server. A zero Rate limits nothing.
+// Limits limits the requests of callers to one server. A zero Rate means no limit.
 type Limits struct {
 	Verbs map[access.Verb]Rate // for each device and each login
-	Other Rate                 // for verbs that are not listed, each
+	Other Rate                 // for each verb that is not in Verbs
 	All   Rate                 // for all callers together
-	// WaitersPerCaller and Waiters bound how many requests may wait at once; 0: no bound.
+	// WaitersPerCaller and Waiters limit the number of waiting requests; 0: no limit.
 	WaitersPerCaller, Waiters int
-	// Connections bounds how many connections one address may hold open, and
-	// AllConnections how many all together; 0: no bound.
+	// Connections limits the open connections of one address. AllConnections limits them for all
+	// addresses together. 0: no limit.
 	Connections, AllConnections int
-	// Age is how old a connection may be that is asked something: then it is
-	// closed after the answer. A tailnet that takes away who may connect asks that
-	// of new connections only. 0: any age.
+	// Age is the maximum age of a connection. The server closes an older connection after the next
+	// response. This matters because a tailnet applies revoked rules to new connections only. 0: no
+	// limit.
 	Age time.Duration
 }
 
-// A Rate is a token bucket.
+// A Rate is the rate of a token bucket.
 type Rate struct {
 	PerMinute float64
 	Burst     int
 }
 
-// maxBuckets bounds the memory that callers can take up. Callers are devices of
-// the tailnet, so a full table is not a normal day.
+// maxBuckets limits the memory that callers can use. Callers are devices of the tailnet, so a full
+// table is exceptional.
 const maxBuckets = 20_000
 
 type bucketKey struct {
@@ -65,9 +65,9 @@ func (r Rate) bucket() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(r.PerMinute/60), max(r.Burst, 1))
 }
 
-// admit takes a token of the caller's device, of the caller's login, and of all
-// callers together. Whoever is beyond a limit of his own takes nothing of what is
-// everybody's, or one device could shut out all others (DS-01).
+// admit takes a token from the caller's device, the caller's login, and the bucket of all callers.
+// A caller above its limit takes no token of the shared bucket. Otherwise one device could lock out
+// all others (DS-01).
 func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 	each, ok := l.limits.Verbs[v]
 	if !ok {
@@ -75,7 +75,7 @@ func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 	}
 	var wait time.Duration
 	for _, who := range []string{"node:" + c.Device.ID, "login:" + string(c.Login)} {
-		if strings.HasSuffix(who, ":") { // nobody's login, or not known by a device
+		if strings.HasSuffix(who, ":") { // no login, or no known device
 			continue
 		}
 		wait = max(wait, take(l.bucket(bucketKey{who, v}, each), now))
@@ -89,7 +89,7 @@ func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 	return nil
 }
 
-// take returns how long to wait for a token; 0: it was there.
+// take takes a token and returns 0, or returns how long to wait for one.
 func take(b *rate.Limiter, now time.Time) time.Duration {
 	if b == nil {
 		return 0
@@ -116,7 +116,7 @@ func (l *limiter) bucket(k bucketKey, r Rate) *rate.Limiter {
 	return b
 }
 
-// hold takes a place among those who wait.
+// hold reserves a slot for a waiting request. The caller must call release.
 func (l *limiter) hold(c access.Caller) (release func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

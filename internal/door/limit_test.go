@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// SGN-06: of 2,000 who want to wait, 1,000 wait and the others are told at once
-// to come back; four of one caller; and who leaves makes room.
+// SGN-06: Of 2,000 waiting requests, 1,000 wait and the others get Retry-After at once. One caller
+// can have four. A client that leaves frees its slot.
 func TestManyWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDoor(forget)
@@ -69,7 +69,7 @@ func TestManyWaiters(t *testing.T) {
 		if refused.Load() != 6 {
 			t.Errorf("of one caller's 10, %d were refused", refused.Load())
 		}
-		leave() // the client is gone
+		leave() // the client has left
 		wg.Wait()
 		if code := visit(t.Context(), "one"); code != http.StatusOK {
 			t.Errorf("who came after those who left: %d", code)
@@ -77,7 +77,7 @@ func TestManyWaiters(t *testing.T) {
 	})
 }
 
-// Whoever is to come back is told when.
+// Every such refusal has Retry-After.
 func TestRetryAfterIsAlwaysThere(t *testing.T) {
 	h := newHouse(t, door.Limits{All: door.Rate{PerMinute: 1, Burst: 1}})
 	for range 3 {
@@ -86,7 +86,7 @@ func TestRetryAfterIsAlwaysThere(t *testing.T) {
 			t.Errorf("%d without Retry-After", status)
 		}
 	}
-	h = newHouse(t, door.Limits{All: door.Rate{PerMinute: 600, Burst: 1}}) // a tenth of a second
+	h = newHouse(t, door.Limits{All: door.Rate{PerMinute: 600, Burst: 1}}) // one request per tenth of a second
 	for range 3 {
 		status, hdr, body := raw(t, h, "GET", "/api/v1alpha1/login", "", "")
 		if status == http.StatusTooManyRequests && (hdr.Get("Retry-After") != "1" || !strings.Contains(body, "Wait 1s.")) {

@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// gossip is a request with a form of its own.
+// A gossip is a request with its own encoding.
 type gossip struct{ text string }
 
 func (g *gossip) ReadBody(b []byte) error {
@@ -34,8 +34,8 @@ func (g gossip) MarshalJSON() ([]byte, error) { return json.Marshal(g.text) }
 
 var exchange = door.Op[gossip, told]{Pattern: "POST /gossip/v1/exchange", Verb: access.GossipExchange, Doc: "exchange", Routine: true}
 
-// Servers among themselves: HTTP/2 by prior knowledge beside HTTP/1.1, a body of
-// their own form, and no entry for what is routine. DSC-09.
+// Requests between servers: HTTP/2 with prior knowledge in addition to HTTP/1.1, a body with its
+// own encoding, and no audit entry for routine requests. DSC-09.
 func TestServersAmongThemselves(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -112,7 +112,7 @@ func TestServersAmongThemselves(t *testing.T) {
 			mu.Unlock()
 		}
 	}
-	// What is neither is not let through.
+	// Any other protocol is rejected.
 	conn, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)

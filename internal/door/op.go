@@ -20,41 +20,40 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// An Op is one thing a caller may ask for: a declaration that types both ends.
-// The server's route, the client's call and the API reference are read from it.
+// An Op is the declaration of one operation, with types for both ends. The server's route, the
+// client's call and the API reference use it.
 //
-// Req is a struct. Fields with a json name are the body of whatever is no GET,
-// fields with a query name (`query:"wait"`) are parameters of the URL, those with a
-// path name stand for the pattern's {name}, those with a header name are headers:
-// strings, or what reads itself from text, and
-// no part of the body (`json:"-"`). A field's doc says in the API reference
-// what it is for. Fields of an embedded struct are the request's own.
+// Req is a struct. Fields with a json name form the body of every method except GET. Fields with a
+// query name (`query:"wait"`) are query parameters. Fields with a path name replace {name} in the
+// pattern, and fields with a header name are headers. Query, path and header fields are strings or
+// implement encoding.TextMarshaler and encoding.TextUnmarshaler. They are not part of the body
+// (`json:"-"`). The doc tag describes a field in the API reference. Fields of an embedded struct
+// count as fields of the request.
 type Op[Req, Resp any] struct {
-	Pattern string      // as in net/http: "POST /api/v1alpha1/login"
-	Verb    access.Verb // what access decides about, and audit records
+	Pattern string      // pattern of net/http, such as "POST /api/v1alpha1/login"
+	Verb    access.Verb // the verb for access decisions and the audit log
 	Doc     string      // one line
 
-	// Routine is an operation of servers among themselves: a visit that was
-	// served leaves no entry in the record, only one that was refused does.
+	// Routine marks an operation between servers. A served request writes no audit entry; a refused
+	// one does.
 	Routine bool
 
-	// Page is something that people come to by links from elsewhere: a browser may
-	// then open it, as a document of its own, from another site. What asks for its
-	// head only, as link checkers do, gets that; of nothing else there is a head.
+	// Page marks a page that people open through links from other sites. A browser may then open it
+	// as a top-level document from another site. Pages also answer HEAD requests, which link
+	// checkers send.
 	Page bool
 
-	// MaxAnswer bounds what a client reads of an answer, in bytes; 0: a MiB.
+	// MaxAnswer limits the size of a response that a client reads, in bytes; 0: 1 MiB.
 	MaxAnswer int64
 
-	// For the API reference: a request that works, what may be answered to it
-	// (one for each status), and the codes of the refusals that are this
-	// operation's own, beside those that the door gives before it.
+	// For the API reference: an example request, an example response for each status, and the codes
+	// of the operation's refusals. The codes of Before are not repeated here.
 	Example  Req
 	Answers  []Resp
 	Refusals []problem.Code
 }
 
-// A Declaration is an Op without its types, for whoever describes operations.
+// A Declaration is an Op without its types.
 type Declaration struct {
 	Pattern           string
 	Verb              access.Verb
@@ -66,7 +65,7 @@ type Declaration struct {
 	Refusals          []problem.Code
 }
 
-// Declare describes o.
+// Declare returns the declaration of o.
 func (o Op[Req, Resp]) Declare() Declaration {
 	d := Declaration{Pattern: o.Pattern, Verb: o.Verb, Doc: o.Doc, Routine: o.Routine, Page: o.Page, Request: reflect.TypeFor[Req](), Response: reflect.TypeFor[Resp](),
 		Example: o.Example, Refusals: o.Refusals}
@@ -76,20 +75,20 @@ func (o Op[Req, Resp]) Declare() Declaration {
 	return d
 }
 
-// A Route is an Op with somebody behind it.
+// A Route is an Op with a handler.
 type Route struct {
 	Declaration
 	run func(*visit, access.Permit) (any, error)
 }
 
-// Before returns the codes by which the door may refuse any operation before it
-// is decided about, and those by which it refuses what cannot be read.
+// Before returns the codes that can refuse any operation before the decision, and the codes for
+// requests that cannot be parsed.
 func Before() []problem.Code {
 	return []problem.Code{problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
 		problem.NodeExpired, problem.RateLimited, problem.BadRequest, problem.Unavailable, problem.Internal}
 }
 
-// Verbs returns what routes may be asked for, sorted, each once.
+// Verbs returns the verbs of routes, sorted and without duplicates.
 func Verbs(routes ...Route) []access.Verb {
 	var verbs []access.Verb
 	for _, rt := range routes {
@@ -99,48 +98,47 @@ func Verbs(routes ...Route) []access.Verb {
 	return slices.Compact(verbs)
 }
 
-// Argued is a request that tells the record what was asked for. Never a secret. Of
-// these, "reason" is the entry's reason, and "org" the organisation that it is about:
-// where the path has an {org}, that needs no word.
+// An Argued request returns its arguments for the audit log. They must not contain secrets.
+// "reason" becomes the entry's reason and "org" its organisation. A request with {org} in its path
+// need not return "org".
 type Argued interface{ AuditArgs() map[string]string }
 
-// Named is a response that tells the record what it was about.
+// A Named response returns the name of its object for the audit log.
 type Named interface{ AuditObject() string }
 
-// Belonging is a response that tells the record which organisation it was about, where
-// the request does not say so.
+// A Belonging response returns its organisation for the audit log, if the request does not name it.
 type Belonging interface{ AuditOrg() string }
 
-// Wire is a pointer to a request that reads its own body, in a form that newer
-// versions may have added to. Any other request is decoded strictly.
+// A Wire is a pointer to a request that decodes its body itself, in a format to which newer
+// versions may add fields. All other requests are decoded strictly.
 type Wire interface {
-	ReadBody(body []byte) error // in the caller's words: the error is shown to them
+	ReadBody(body []byte) error // the error is shown to the caller
 	MaxBody() int               // bytes
 }
 
-// Shaped is a response that chooses its own status or form.
+// A Shaped response chooses its status or form.
 type Shaped interface {
-	// Shape returns the answer for a client that sent the given Accept header.
+	// Shape returns the response for a client that sent the given Accept header.
 	Shape(accept string) (Shape, error)
 }
 
-// A Shape is an answer on the wire.
+// A Shape is an encoded response.
 type Shape struct {
 	Status      int
 	RetryAfter  time.Duration // 0: none; sent in whole seconds, rounded up
 	Header      http.Header
-	ContentType string // for a Body of bytes
-	Body        any    // []byte as it is, anything else as JSON
+	ContentType string // for a Body of type []byte
+	Body        any    // []byte is sent as it is; any other value as JSON
 }
 
-// Serve puts fn behind o.
+// Serve returns a route that handles o with fn.
 func (o Op[Req, Resp]) Serve(fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
 	return o.ServeAfter(nil, fn)
 }
 
-// ServeAfter puts fn behind o for an operation that may wait first. The door
-// identifies and decides before the wait and again after it, so fn acts on the
-// authority of now. A wait that ends in an error ends the visit.
+// ServeAfter is like Serve for an operation that may wait first. The server identifies the caller
+// and decides before the wait and again after it, so fn runs with current permissions. An error of
+// wait ends the request.
 func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req) error, fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
 	return Route{o.Declare(), func(v *visit, p access.Permit) (any, error) {
 		req, err := asked[Req](v)
@@ -169,7 +167,7 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 	}}
 }
 
-// asked reads what the visit asks for, and takes it down for the record.
+// asked decodes the request and copies its arguments to the audit entry.
 func asked[Req any](v *visit) (req Req, err error) {
 	v.entry.Org = v.r.PathValue("org")
 	if err := decode(v.w, v.r, &req); err != nil {
@@ -185,15 +183,15 @@ func asked[Req any](v *visit) (req Req, err error) {
 	return req, nil
 }
 
-// await lets the visit wait, as long as the client stays and the server runs.
+// await runs wait until it returns, the client leaves, or the server stops.
 func (v *visit) await(ctx context.Context, wait func(context.Context) error) error {
 	release, err := v.limits.hold(v.caller)
 	if err != nil {
 		return err
 	}
 	defer release()
-	// The request has been read. Its deadline would end the visit: net/http takes
-	// a deadline that passes while somebody waits for the client's leaving.
+	// Remove the read deadline, because the request is already read. Otherwise net/http treats the
+	// deadline as if the client had left, and ends the request.
 	if err := http.NewResponseController(v.w).SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("wait: %w", err)
 	}
@@ -206,8 +204,8 @@ func (v *visit) await(ctx context.Context, wait func(context.Context) error) err
 	return stopped(ctx, err)
 }
 
-// stopped turns the end of a visit's context into an honest answer: the client
-// is gone, or the server is stopping and another one may serve.
+// stopped returns a problem if err is caused by the end of the request's context: the client left,
+// or the server is stopping.
 func stopped(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return problem.New(problem.Unavailable, "The request ended before the answer was ready.", "Ask again.").After(time.Second)
@@ -215,29 +213,29 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// A Client is where an Op's other end is.
+// A Client is the client side of an Op.
 type Client struct {
 	HTTP *http.Client
 	Base string // scheme and host, such as "https://tka.example.ts.net"
 
-	// Open, optional, returns what is in an answer's envelope: the response's JSON,
-	// or the refusal. Without it there is none.
+	// Open, optional, unwraps a response envelope. It returns the JSON of the response, or the
+	// refusal. If Open is nil, there is no envelope.
 	Open func(status int, answer []byte) (data []byte, refused *problem.Error, err error)
 }
 
-// maxAnswer bounds what a client reads of an answer.
+// maxAnswer is the default limit of a response in bytes.
 const maxAnswer = 1 << 20
 
-// Call asks the server for o. A refusal is a *problem.Error; an answer that no
-// server of ours would give is an error that says so.
+// Call sends the request o to the server. A refusal is a *problem.Error. A response that is not
+// from a Tailplane server is an error that says so.
 func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, err error) {
 	err = c.Ask(ctx, o.Pattern, o.MaxAnswer, req, &resp)
 	return resp, err
 }
 
-// Ask is [Op.Call] by what an operation says of itself, for any types: resp is a
-// pointer to its response. It is compiled once, and who names no Op in generic code
-// does not link what serves it, which programs that are to stay small would feel.
+// Ask is like [Op.Call], but takes the pattern and untyped values. resp is a pointer to the
+// response type. Ask is compiled only once, and a program that uses it instead of a generic Op does
+// not link the server code. That keeps small programs small.
 func (c Client) Ask(ctx context.Context, pattern string, maxBytes int64, req, resp any) error {
 	hr, err := c.request(ctx, pattern, req)
 	if err != nil {
@@ -246,7 +244,7 @@ func (c Client) Ask(ctx context.Context, pattern string, maxBytes int64, req, re
 	hr.Header.Set("Accept", "application/json")
 	res, err := c.HTTP.Do(hr)
 	if err != nil {
-		return err // *url.Error says what was asked of whom
+		return err // *url.Error already names the operation and the URL
 	}
 	defer res.Body.Close()
 	limit := cmp.Or(maxBytes, maxAnswer)
@@ -273,7 +271,7 @@ func (c Client) Ask(ctx context.Context, pattern string, maxBytes int64, req, re
 	}
 	var refused problem.Error
 	if res.StatusCode/100 != 2 || res.StatusCode == http.StatusAccepted {
-		_ = json.Unmarshal(answer, &refused) // not a problem: its code stays empty
+		_ = json.Unmarshal(answer, &refused) // if this is not a problem, the code stays empty
 		refused.RetryAfter = retryAfter(res)
 	}
 	switch {
@@ -288,8 +286,8 @@ func (c Client) Ask(ctx context.Context, pattern string, maxBytes int64, req, re
 	return nil
 }
 
-// Follow asks for an answer that goes on, by what its operation says of itself, and
-// returns what is told until the server ends it or ctx does. Who has asked closes it.
+// Follow requests a streamed response and returns its body. The stream ends when the server ends it
+// or ctx ends. The caller must close the body.
 func (c Client) Follow(ctx context.Context, pattern string, req any) (io.ReadCloser, error) {
 	hr, err := c.request(ctx, pattern, req)
 	if err != nil {
@@ -297,7 +295,7 @@ func (c Client) Follow(ctx context.Context, pattern string, req any) (io.ReadClo
 	}
 	res, err := c.HTTP.Do(hr)
 	if err != nil {
-		return nil, err // *url.Error says what was asked of whom
+		return nil, err // *url.Error already names the operation and the URL
 	}
 	if res.StatusCode == http.StatusOK {
 		return res.Body, nil
@@ -314,7 +312,7 @@ func (c Client) Follow(ctx context.Context, pattern string, req any) (io.ReadClo
 	return nil, fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, cmp.Or(err, errors.New("it gave no reason")))
 }
 
-// request is the request that asks for an operation.
+// request returns the HTTP request for an operation.
 func (c Client) request(ctx context.Context, pattern string, req any) (*http.Request, error) {
 	method, path, _ := strings.Cut(pattern, " ")
 	query, header := url.Values{}, http.Header{}
@@ -356,7 +354,7 @@ func (c Client) request(ctx context.Context, pattern string, req any) (*http.Req
 	return hr, nil
 }
 
-// retryAfter is how long an answer asks to wait, at most an hour.
+// retryAfter returns the Retry-After of a response, at most one hour.
 func retryAfter(res *http.Response) time.Duration {
 	s, err := strconv.Atoi(res.Header.Get("Retry-After"))
 	if err != nil || s < 0 {

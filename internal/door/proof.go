@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// A server proves which cluster it serves: a name of the tailnet can move to
-// another machine, and a certificate proves only the name. Whoever asks sends a
-// nonce, and the answer, a refusal too, carries the cluster's signature over the
-// nonce, the Host of the request and the body of the answer. Host is signed so
-// that an impostor cannot pass on what the real server answers: the real one
-// refuses a name that is not its own.
+// A server proves which cluster it serves. This is needed because a tailnet name can move to
+// another machine, and a certificate proves only the name. A client sends a nonce. The response,
+// including a refusal, carries the cluster's signature over the nonce, the Host of the request and
+// the response body. The Host is signed so that an impostor cannot forward responses of the real
+// server: the real server rejects names that are not its own.
 const (
 	NonceHeader = "Tailplane-Nonce" // 16 to 64 bytes, base64url without padding
 	ProofHeader = "Tailplane-Proof" // Ed25519 signature, base64url without padding
@@ -24,7 +23,7 @@ const (
 
 const proofForm = "tailplane-proof-v1"
 
-// NewNonce returns a fresh nonce as NonceHeader carries it.
+// NewNonce returns a new nonce for NonceHeader.
 func NewNonce() string {
 	var b [32]byte
 	rand.Read(b[:]) // never fails
@@ -39,23 +38,22 @@ func checkNonce(nonce string) error {
 	return nil
 }
 
-// proven is what is signed. None of its parts but the last can hold a zero byte,
-// so no two answers have one form.
+// proven returns the signed message. Only its last part can contain a zero byte, so two different
+// responses never have the same message.
 func proven(nonce, host string, body []byte) []byte {
 	sum := sha256.Sum256(body)
 	return append([]byte(proofForm+"\x00"+nonce+"\x00"+host+"\x00"), sum[:]...)
 }
 
-// A Key is the cluster's private key. It cannot be printed. The zero Key signs
-// nothing.
+// A Key is the cluster's private key. It cannot be printed. The zero Key must not be used to sign.
 type Key struct {
 	public PublicKey
-	// A function, as fmt asks no methods of an unexported field of another
-	// struct, and follows a pointer to bytes.
+	// This is a function, because fmt does not call methods on unexported fields and would print
+	// the bytes behind a pointer.
 	sign func(message []byte) []byte
 }
 
-// NewKey returns the key of a seed of 32 bytes.
+// NewKey returns the key for a seed of 32 bytes.
 func NewKey(seed []byte) (Key, error) {
 	if len(seed) != ed25519.SeedSize {
 		return Key{}, fmt.Errorf("the seed of a cluster key has %d bytes, not %d", ed25519.SeedSize, len(seed))
@@ -67,16 +65,16 @@ func NewKey(seed []byte) (Key, error) {
 	}, nil
 }
 
-// Public returns the half that everybody may know; the zero PublicKey for the zero Key.
+// Public returns the public key, or the zero PublicKey for the zero Key.
 func (k Key) Public() PublicKey { return k.public }
 
-// Prove returns what ProofHeader carries in the answer to nonce.
+// Prove returns the value of ProofHeader for the response to nonce.
 func (k Key) Prove(nonce, host string, body []byte) string {
 	return base64.RawURLEncoding.EncodeToString(k.sign(proven(nonce, host, body)))
 }
 
-// Sign signs a message that begins with the name of its form and a zero byte, so
-// that no signature is one of another form.
+// Sign signs a message. The message must begin with the name of its format and a zero byte, so that
+// a signature for one format is never valid for another.
 func (k Key) Sign(message []byte) []byte { return k.sign(message) }
 
 const hiddenKey = "[key]"
@@ -90,13 +88,13 @@ func (k Key) LogValue() slog.Value { return slog.StringValue(hiddenKey) }
 // MarshalText hides the key from every encoder.
 func (k Key) MarshalText() ([]byte, error) { return []byte(hiddenKey), nil }
 
-// A PublicKey is what a cluster is known by. Its text form is "ed25519:" and the
-// key in base64url without padding. The zero PublicKey is none.
+// A PublicKey identifies a cluster. Its text is "ed25519:" and the key in base64url without
+// padding. The zero PublicKey means no key.
 type PublicKey [ed25519.PublicKeySize]byte
 
 const publicPrefix = "ed25519:"
 
-// ParsePublicKey reads the text form.
+// ParsePublicKey parses the text of a PublicKey.
 func ParsePublicKey(s string) (PublicKey, error) {
 	var p PublicKey
 	text, ok := strings.CutPrefix(s, publicPrefix)
@@ -111,10 +109,10 @@ func ParsePublicKey(s string) (PublicKey, error) {
 	return p, nil
 }
 
-// IsZero reports whether there is no key.
+// IsZero reports whether p is the zero PublicKey.
 func (p PublicKey) IsZero() bool { return p == PublicKey{} }
 
-// String returns the text form, "" for no key.
+// String returns the text of p, or "" for the zero PublicKey.
 func (p PublicKey) String() string {
 	if p.IsZero() {
 		return ""
@@ -125,7 +123,7 @@ func (p PublicKey) String() string {
 // MarshalText implements [encoding.TextMarshaler].
 func (p PublicKey) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler]. No text is no key.
+// UnmarshalText implements [encoding.TextUnmarshaler]. Empty text gives the zero PublicKey.
 func (p *PublicKey) UnmarshalText(text []byte) (err error) {
 	*p = PublicKey{}
 	if len(text) > 0 {
@@ -140,10 +138,9 @@ var (
 	ErrBadProof = errors.New("the server's proof is not of this cluster's key")
 )
 
-// Check returns an error unless proof, the ProofHeader of an answer, is by this
-// key: ErrNoProof when there is none, ErrBadProof when it does not fit. The host
-// is the Host that the request was sent with, byte for byte; the body is the
-// answer's as it came.
+// Check verifies proof, the ProofHeader of a response, with this key. It returns ErrNoProof if
+// proof is empty and ErrBadProof if it does not match. host must be the Host of the request, byte
+// for byte, and body the response body as received.
 func (p PublicKey) Check(nonce, host string, body []byte, proof string) error {
 	if proof == "" {
 		return ErrNoProof

@@ -27,8 +27,8 @@ func key(t testing.TB, seed string) door.Key {
 	return k
 }
 
-// SGN-24: every operation proves which cluster answers, refusals from row 7 on
-// too; whoever may not even ask gets no signature.
+// SGN-24: Every operation proves which cluster answers, and so do refusals from row 7 on. A caller
+// that is not admitted gets no signature.
 func TestProof(t *testing.T) {
 	h := newHouse(t, door.Limits{})
 	k := key(t, "east")
@@ -114,7 +114,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// The form on the wire, written down once by hand: another implementation must agree.
+// The wire format with a fixed example, for other implementations.
 func TestProofForm(t *testing.T) {
 	k, err := door.NewKey(bytes.Repeat([]byte{7}, 32))
 	if err != nil {
@@ -131,7 +131,7 @@ func TestProofForm(t *testing.T) {
 	if err != nil || parsed != k.Public() {
 		t.Errorf("parsed %v, %v", parsed, err)
 	}
-	// As OpenSSL signs it.
+	// The signature as computed by OpenSSL.
 	const proof = "qkWXFB-gdS9IMmfARSHSdzk47qFZqwF7AmzXsLVjTnB7YcbUeUboqy0rEs8uRaaHeLX4XsUxe5jo5D2lrnXTDQ"
 	if got := k.Prove(nonce, "tka.tiny.ts.net", []byte("{}\n")); got != proof {
 		t.Errorf("proof %s", got)
@@ -150,7 +150,7 @@ func TestProofForm(t *testing.T) {
 	}
 }
 
-// Law 8, SGN-25: the key cannot be printed.
+// Law 8, SGN-25: The key cannot be printed.
 func TestAKeyCannotBePrinted(t *testing.T) {
 	k, err := door.NewKey([]byte("0123456789abcdef0123456789abcdef"))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// pipes is a listener in memory, for tests in which only the clock is not real.
+// pipes is a listener in memory, for tests with a fake clock.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -62,8 +62,8 @@ func newDoor(record func(audit.Entry) error) *door.Door {
 
 func forget(audit.Entry) error { return nil }
 
-// SGN-06: a wait outlives the time limit for sending a request, which net/http
-// also holds against whoever has long sent it.
+// SGN-06: A wait may be longer than the read timeout, which net/http also applies after the request
+// was read.
 func TestALongWaitIsNotCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipes()
@@ -84,7 +84,7 @@ func TestALongWaitIsNotCutOff(t *testing.T) {
 		}()
 		transport := &http.Transport{DialContext: ln.dial}
 		c := door.Client{HTTP: &http.Client{Transport: transport}, Base: "http://tka"}
-		for range 2 { // the connection's next request has its own time
+		for range 2 { // the next request on the connection has a separate limit
 			began := time.Now()
 			got, err := slow.Call(t.Context(), c, ask{Wait: door.Duration(time.Minute)})
 			if err != nil || got.Role != "waited" || time.Since(began) != time.Minute {
@@ -102,8 +102,7 @@ func TestALongWaitIsNotCutOff(t *testing.T) {
 	})
 }
 
-// A request that is being served when the server is told to stop is served; the
-// connection after it is not taken.
+// A request in progress is finished when the server stops, and no further connection is accepted.
 func TestStoppingLetsOthersFinish(t *testing.T) {
 	acting, act := make(chan struct{}), make(chan struct{})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -146,8 +145,8 @@ func TestStoppingLetsOthersFinish(t *testing.T) {
 	}
 }
 
-// DS-02: one address holds no more connections than its share, and gets each
-// back that it closes.
+// DS-02: One address cannot hold more connections than its limit, and each closed connection frees
+// a slot.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -205,8 +204,8 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	}
 }
 
-// With audit.required nobody is served without an entry, and what was made is
-// not handed out; when the record works again, so does the server.
+// With audit.required, no request is served without an audit entry, and results are not returned.
+// When the audit log works again, so does the server.
 func TestNothingWithoutARecord(t *testing.T) {
 	h := newHouse(t, door.Limits{})
 	broken := true
@@ -246,7 +245,8 @@ func TestNothingWithoutARecord(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A panic is a visit that failed: told nothing, recorded once, complete in the log.
+// A panic is a failed request: the caller learns nothing, one audit entry is written, and the log
+// has all details.
 func TestAPanicIsAVisit(t *testing.T) {
 	var mu sync.Mutex
 	var entries []audit.Entry
@@ -277,7 +277,7 @@ func TestAPanicIsAVisit(t *testing.T) {
 	}
 }
 
-// AU-06: what is measured of a visit is of a closed set, whatever is sent.
+// AU-06: The metrics of a request use closed sets of values, whatever the client sends.
 func TestOutcomesAreOfAClosedSet(t *testing.T) {
 	h := newHouse(t, door.Limits{})
 	var mu sync.Mutex
@@ -308,7 +308,8 @@ func TestOutcomesAreOfAClosedSet(t *testing.T) {
 	}
 }
 
-// Section 3.6: what repeats is summed in the log; what is told nobody is whole.
+// Section 3.6: The log aggregates repeated errors. Errors that the caller cannot see are logged in
+// full.
 func TestTheLogIsNotAmplified(t *testing.T) {
 	h := newHouse(t, door.Limits{})
 	now := time.Now()

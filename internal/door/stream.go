@@ -13,31 +13,32 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// streamLife is how long a stream goes on without its permit being renewed: a grant
-// that is taken away ends it within this time (PL-03).
+// streamLife is how long a stream continues without a renewed permit. A revoked grant ends the
+// stream within this time (PL-03).
 const streamLife = 10 * time.Second
 
-// writeStall is how long one write to a stream may take: who does not read is cut off.
+// writeStall is the time limit of one write to a stream. A client that does not read is
+// disconnected.
 const writeStall = 10 * time.Second
 
-// A Stream is an answer that goes on. It is one visit with two entries in the
-// record: when it begins, and when it ends.
+// A Stream is a response that continues over time. It is one request with two audit entries: one at
+// the start and one at the end.
 type Stream struct {
 	v       *visit
 	cancel  context.CancelFunc
 	control *http.ResponseController
 	began   atomic.Bool
 
-	mu    sync.Mutex // of the permit's end
+	mu    sync.Mutex // guards ended
 	ended *time.Timer
 }
 
 var errNotRenewed = errors.New("the stream's permit was not renewed in time")
 
-// ServeStream puts fn behind o for an answer that goes on until the context ends:
-// when the client leaves, when the server stops, when [Stream.Renew] was not called
-// for ten seconds or refused. What fn returns before [Stream.Begin] is answered like
-// any other; after it, it only stands in the record.
+// ServeStream returns a route that handles o with fn and streams the response until the context
+// ends. The context ends when the client leaves, when the server stops, or when [Stream.Renew] did
+// not succeed for ten seconds. An error of fn before [Stream.Begin] is sent as a normal response.
+// After Begin it appears only in the audit log.
 func (o Op[Req, Resp]) ServeStream(fn func(context.Context, access.Permit, Req, *Stream) error) Route {
 	return Route{o.Declare(), func(v *visit, p access.Permit) (any, error) {
 		req, err := asked[Req](v)
@@ -48,13 +49,13 @@ func (o Op[Req, Resp]) ServeStream(fn func(context.Context, access.Permit, Req, 
 	}}
 }
 
-// ServeHandler puts a handler behind o that reads the request and answers by
-// itself. The door renews the permit meanwhile, and ends the request's context when
-// that is refused. Req and Resp only describe it.
+// ServeHandler returns a route for a handler that reads the request and writes the response itself.
+// The server renews the permit and cancels the request's context when the renewal fails. Req and
+// Resp only describe the operation.
 func (o Op[Req, Resp]) ServeHandler(fn func(http.ResponseWriter, *http.Request, access.Permit)) Route {
 	return Route{o.Declare(), func(v *visit, p access.Permit) (any, error) {
 		return nil, v.last(func(ctx context.Context, s *Stream) error {
-			s.began.Store(true) // nothing is answered but by fn
+			s.began.Store(true) // only fn writes a response
 			ctx, stop := context.WithCancel(ctx)
 			var keeping sync.WaitGroup
 			keeping.Go(func() {
@@ -80,7 +81,7 @@ func (o Op[Req, Resp]) ServeHandler(fn func(http.ResponseWriter, *http.Request, 
 	}}
 }
 
-// last lets a visit last.
+// last runs a request that becomes a stream.
 func (v *visit) last(serve func(context.Context, *Stream) error) error {
 	release, err := v.limits.hold(v.caller)
 	if err != nil {
@@ -93,7 +94,7 @@ func (v *visit) last(serve func(context.Context, *Stream) error) error {
 	s.ended = time.AfterFunc(streamLife, s.cancel)
 	defer s.ended.Stop()
 	defer context.AfterFunc(v.stopping, func() { cancel(nil) })()
-	// The request has been read. Its deadline would end the stream.
+	// Remove the deadlines of the request, because they would end the stream.
 	for _, unset := range []func(time.Time) error{s.control.SetReadDeadline, s.control.SetWriteDeadline} {
 		if err := unset(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return fmt.Errorf("stream: %w", err)
@@ -121,12 +122,12 @@ func (v *visit) note(stream string) {
 	v.entry.Args["stream"] = stream
 }
 
-// About tells the record which organisation the stream is about, before it begins, where
-// the request does not say so.
+// About sets the organisation of the stream for the audit log, if the request does not name it. It
+// must be called before Begin.
 func (s *Stream) About(org string) { s.v.entry.Org = org }
 
-// Begin sends the head of the answer, and records that the stream is open. It
-// returns an error if the record takes no entry and must.
+// Begin sends the response headers and writes the audit entry for the start. It returns an error if
+// the entry is required and cannot be written.
 func (s *Stream) Begin(contentType string, header http.Header) error {
 	opened := s.v.entry
 	s.v.note("opened")
@@ -146,7 +147,7 @@ func (s *Stream) Begin(contentType string, header http.Header) error {
 	return s.control.Flush()
 }
 
-// Write sends p at once. Who does not take it for ten seconds is cut off.
+// Write sends p at once. A client that does not accept it within ten seconds is disconnected.
 func (s *Stream) Write(p []byte) (int, error) {
 	if err := s.control.SetWriteDeadline(time.Now().Add(writeStall)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
@@ -158,8 +159,8 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Renew identifies the caller and decides once more, and returns the permit of now.
-// It is to be called at least every ten seconds. A refusal ends the stream.
+// Renew identifies the caller, decides again, and returns the current permit. It must be called at
+// least every ten seconds. After an error the stream ends within ten seconds.
 func (s *Stream) Renew() (access.Permit, error) {
 	p, err := s.v.renewed()
 	if err != nil {

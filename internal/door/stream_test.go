@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A desk is a door on the operator plane whose caller and record a test holds.
+// A desk is a server on the operator plane whose caller and audit entries the test controls.
 type desk struct {
 	door.Door
 	mu      sync.Mutex
@@ -79,8 +79,8 @@ type removal struct {
 	DryRun    string `json:"-" query:"dryRun"`
 }
 
-// Parts of the path, headers and embedded fields arrive as they were sent, by the
-// client of the same declaration; another spelling of a path is another path.
+// Path segments, headers and embedded fields arrive as the client of the same declaration sent
+// them. A different spelling of a path is a different path.
 func TestFields(t *testing.T) {
 	d := newDesk(t)
 	op := door.Op[removal, map[string]string]{Pattern: "DELETE /things/{namespace}/{name}", Verb: access.PlaneSelf}
@@ -132,7 +132,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// named asks under the door's name.
+// named sends requests with the server's host name.
 type named struct{ next http.RoundTripper }
 
 func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -154,8 +154,7 @@ func get(d *desk, route door.Route, edit func(*http.Request)) *httptest.Response
 
 var streaming = door.Op[struct{}, struct{}]{Pattern: "GET /s", Verb: access.PlaneSelf}
 
-// PL-03: a stream lives as long as its permit is renewed, and no ten seconds longer;
-// it leaves two entries.
+// PL-03: A stream ends ten seconds after its permit was last renewed. It writes two audit entries.
 func TestPL03_Renewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t)
@@ -190,7 +189,7 @@ func TestPL03_Renewed(t *testing.T) {
 			t.Errorf("recorded %+v", e)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // it becomes somebody else's
+	synctest.Test(t, func(t *testing.T) { // the connection changes its owner
 		d := newDesk(t)
 		var last error
 		get(d, streaming.ServeStream(func(ctx context.Context, _ access.Permit, _ struct{}, s *door.Stream) error {
@@ -204,7 +203,7 @@ func TestPL03_Renewed(t *testing.T) {
 			t.Errorf("renewed by another: %v", last)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // nobody renews it
+	synctest.Test(t, func(t *testing.T) { // the permit is not renewed
 		d, began := newDesk(t), time.Now()
 		get(d, streaming.ServeStream(func(ctx context.Context, _ access.Permit, _ struct{}, s *door.Stream) error {
 			if err := s.Begin("text/plain", nil); err != nil {
@@ -217,7 +216,7 @@ func TestPL03_Renewed(t *testing.T) {
 			t.Errorf("it went on for %v", took)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // a handler's is renewed for it
+	synctest.Test(t, func(t *testing.T) { // the server renews the permit of a handler
 		d, began := newDesk(t), time.Now()
 		var seen atomic.Value
 		w := get(d, streaming.ServeHandler(func(w http.ResponseWriter, r *http.Request, _ access.Permit) {
@@ -239,7 +238,7 @@ func TestPL03_Renewed(t *testing.T) {
 	})
 }
 
-// What fails before the stream begins is answered like anything else.
+// An error before the stream begins is a normal response.
 func TestStreamRefused(t *testing.T) {
 	d := newDesk(t)
 	w := get(d, streaming.ServeStream(func(context.Context, access.Permit, struct{}, *door.Stream) error {
@@ -274,7 +273,7 @@ func TestStreamRefused(t *testing.T) {
 	first.Wait()
 }
 
-// ID-10 and the plane: a link from elsewhere opens a page, and nothing else does.
+// ID-10 and the plane: A link from another site can open a page, and nothing else.
 func TestLinked(t *testing.T) {
 	page := door.Op[struct{}, struct{}]{Pattern: "GET /s", Verb: access.PlaneSelf, Page: true}
 	serve := func(context.Context, access.Permit, struct{}) (struct{}, error) { return struct{}{}, nil }
@@ -302,7 +301,7 @@ func TestLinked(t *testing.T) {
 	}
 }
 
-// A form has the last word about the wire, on both ends.
+// A form defines the encoding at both ends.
 func TestForm(t *testing.T) {
 	d := newDesk(t)
 	d.Form = &door.Form{

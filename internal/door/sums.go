@@ -11,10 +11,9 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// sums is what was refused of operations of servers among themselves, which ask
-// many times a second: one of them that is wrong must not fill the record. Of a
-// caller, an operation and a code so many refusals a minute have an entry each,
-// and the rest one together.
+// sums aggregates refusals of operations between servers. Servers send many requests per second,
+// and a faulty one must not fill the audit log. For each caller, operation and code, the first
+// refusals per minute get separate entries. The rest share one entry.
 type sums struct {
 	mu sync.Mutex
 	of map[sumKey]*refusals
@@ -30,16 +29,16 @@ type refusals struct {
 	began time.Time
 	told  int
 	more  int
-	last  audit.Entry // of more
+	last  audit.Entry // the most recent refusal that more counts
 }
 
 const (
 	sumTime  = time.Minute
-	sumAfter = 10   // entries
-	maxSums  = 4096 // callers are nodes of the tailnet, so there are not so many; all beyond are one
+	sumAfter = 10   // separate entries
+	maxSums  = 4096 // callers are tailnet nodes, so more keys are not expected; all further ones share one key
 )
 
-// own reports whether e gets an entry of its own.
+// own reports whether e gets a separate audit entry.
 func (s *sums) own(e audit.Entry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +60,7 @@ func (s *sums) own(e audit.Entry) bool {
 	return false
 }
 
-// due takes out the sums whose time is over at now; with all, every one.
+// due removes and returns the aggregated entries whose interval is over at now, or all of them.
 func (s *sums) due(now time.Time, all bool) (entries []audit.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

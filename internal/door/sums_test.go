@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A book keeps what is recorded.
+// A book stores audit entries.
 type book struct {
 	mu      sync.Mutex
 	entries []audit.Entry
@@ -32,7 +32,7 @@ func (b *book) write(e audit.Entry) error {
 	return nil
 }
 
-// take returns what was written since, and how many visits that stands for.
+// take returns the entries since the last call, and the number of requests that they represent.
 func (b *book) take() (entries []audit.Entry, visits int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -47,9 +47,9 @@ func (b *book) take() (entries []audit.Entry, visits int) {
 	return entries, visits
 }
 
-// A server that is refused all the time has some entries of its own, and one for
-// the rest: no visit is missing, and none of another caller or code is hidden in
-// it. Operations of people keep their entry each. DSC-08, GO-05.
+// A server that is refused continuously has some separate entries and one aggregated entry. No
+// request is missing, and requests of another caller or with another code are not included.
+// Operations of people have one entry each. DSC-08, GO-05.
 func TestRefusalsOfServersAreSummed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b book
@@ -93,8 +93,8 @@ func TestRefusalsOfServersAreSummed(t *testing.T) {
 	})
 }
 
-// Who is refused before it has asked for anything is summed where only servers
-// ask, and has an entry each where people do.
+// Refusals before a route is found are aggregated if only servers use the listener. Otherwise each
+// has an entry.
 func TestRefusalsBeforeTheRouteAreSummed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b book
@@ -121,8 +121,8 @@ func TestRefusalsBeforeTheRouteAreSummed(t *testing.T) {
 	})
 }
 
-// What is not told yet is told when the server stops, and each minute though
-// nobody comes.
+// Pending aggregated entries are written when the server stops, and every minute even without
+// requests.
 func TestSumsAreNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b book
@@ -161,8 +161,8 @@ func TestSumsAreNotLost(t *testing.T) {
 	})
 }
 
-// A connection that is too old is closed after an answer, whichever protocol it
-// speaks, so that who may not connect any more is away when it ends. GO-06.
+// A connection that is too old is closed after a response, with each protocol. A node that may no
+// longer connect then loses access. GO-06.
 func TestOldConnectionsEnd(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestOldConnectionsEnd(t *testing.T) {
 				tr.Protocols.SetHTTP1(proto == "HTTP/1.1")
 				tr.Protocols.SetUnencryptedHTTP2(proto == "HTTP/2.0")
 				defer tr.CloseIdleConnections()
-				for range 40 { // ten seconds apart
+				for range 40 { // every ten seconds
 					res, err := (&http.Client{Transport: tr}).Post("http://tka/gossip/v1/exchange", "application/json", strings.NewReader("x"))
 					if err != nil {
 						t.Fatal(err)
@@ -209,7 +209,7 @@ func TestOldConnectionsEnd(t *testing.T) {
 	}
 }
 
-// All connections together are bounded. DS-02.
+// The total number of connections is limited. DS-02.
 func TestAllConnectionsAreBounded(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

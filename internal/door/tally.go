@@ -8,26 +8,25 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// tallyTime is how long refusals of one code are summed before the next line.
+// tallyTime is the minimum time between two log lines for one code.
 const tallyTime = 10 * time.Second
 
-// A tally writes why visits were refused or failed, and sums what repeats:
-// whoever is refused a thousand times a second must not fill the log. The audit
-// record has an entry of each.
+// A tally logs why requests failed and aggregates repeated failures, so that a caller that fails a
+// thousand times per second cannot fill the log. The audit log has an entry for each.
 type tally struct {
 	mu   sync.Mutex
-	said map[problem.Code]*sum // of a closed set
+	said map[problem.Code]*sum // by code; the codes are a closed set
 }
 
 type sum struct {
-	at    time.Time // of the last line
-	since int       // visits that it did not show
+	at    time.Time // time of the last line
+	since int       // failures since the last line
 }
 
 func (t *tally) say(log *slog.Logger, v *visit, p *problem.Error, now time.Time) {
 	attrs := []any{"audit", v.entry.RequestID, "op", v.route.Pattern, "code", p.Code, "err", p.Cause()}
 	switch {
-	case p.Code == problem.Internal: // always whole: the caller was told no more than the id
+	case p.Code == problem.Internal: // always logged in full, because the caller only got the audit ID
 		log.Error("visit failed", attrs...)
 		return
 	case p.Code.Status() < 500:

@@ -11,8 +11,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// caddyfile returns what the example tells Caddy to send to us: headers, and the
-// placeholders that their values come from.
+// caddyfile returns the headers that the example makes Caddy send, with the placeholders of their
+// values.
 func caddyfile(t *testing.T) (text string, headers map[string]string) {
 	t.Helper()
 	b, err := os.ReadFile("../../deploy/caddy/Caddyfile")
@@ -34,12 +34,12 @@ func caddyfile(t *testing.T) (text string, headers map[string]string) {
 	return string(b), headers
 }
 
-// The example for Caddy sets what the mode reads, from what tailscale_auth knows.
+// The example for Caddy sets the headers that the mode reads, with values from tailscale_auth.
 func TestCaddyfile(t *testing.T) {
 	t.Parallel()
 	text, headers := caddyfile(t)
 	want := map[string]string{
-		UserHeader:    "{http.auth.user.tailscale_user}", // the whole login; tailscale_login is cut at the @
+		UserHeader:    "{http.auth.user.tailscale_user}", // the complete login; tailscale_login is cut at the @
 		NameHeader:    "{http.auth.user.tailscale_name}",
 		TailnetHeader: "{http.auth.user.tailscale_tailnet}",
 		SecretHeader:  "{file./run/secrets/tailplane-proxy}",
@@ -52,7 +52,7 @@ func TestCaddyfile(t *testing.T) {
 		t.Error("requests reach us before Caddy has asked who it is")
 	}
 
-	// What Caddy makes of the lines, for callers that tailscale_auth names.
+	// The headers that Caddy sends for callers that tailscale_auth identifies.
 	for _, tt := range []struct {
 		why    string
 		known  map[string]string
@@ -74,7 +74,7 @@ func TestCaddyfile(t *testing.T) {
 			for name, placeholder := range headers {
 				value := secretText
 				if key, ok := strings.CutPrefix(strings.Trim(placeholder, "{}"), "http.auth.user."); ok {
-					value = tt.known[key] // a placeholder without a value is empty, and the header is sent
+					value = tt.known[key] // a placeholder without a value is empty, and the header is still sent
 				}
 				lines = append(lines, name+": "+value)
 			}

@@ -9,19 +9,19 @@ import (
 	"sync"
 )
 
-// connKey is the context key of a connMark. net/http offers no other way from a
-// connection to its requests; nothing in the mark names anybody.
+// connKey is the context key of a connMark. net/http offers no other way to get from a request to
+// its connection. The mark contains no identity.
 type connKey struct{}
 
-// A connMark is what requests ask of the connection that they came by.
+// A connMark holds the connection of a request.
 type connMark struct {
 	conn net.Conn
-	user func() (uint32, error) // whose process the other end is; the kernel is asked once
+	user func() (uint32, error) // user ID of the process at the other end; the kernel is queried once
 }
 
-// ConnContext is the hook of that name of [http.Server]. Proxy needs it to see a
-// certificate on a listener that wraps its connections; Serve, so that it asks
-// the kernel once for each connection and not for each request.
+// ConnContext is the hook of the same name of [http.Server]. Proxy needs it to find a client
+// certificate on a wrapped connection. Serve needs it to query the kernel once per connection
+// instead of once per request.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, &connMark{conn: c, user: sync.OnceValues(func() (uint32, error) {
 		here, there, err := endsOf(c.LocalAddr(), c.RemoteAddr().String())
@@ -32,7 +32,7 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	})})
 }
 
-// userAt returns whose process is at the other end of r's connection.
+// userAt returns the user ID of the process at the other end of the connection of r.
 func userAt(r *http.Request, here, there netip.AddrPort) (uint32, error) {
 	if mark, ok := r.Context().Value(connKey{}).(*connMark); ok {
 		return mark.user()
@@ -40,8 +40,7 @@ func userAt(r *http.Request, here, there netip.AddrPort) (uint32, error) {
 	return userOf(there, here)
 }
 
-// connectionState is the TLS state of the connection that r came by, nil when it
-// is not known.
+// connectionState returns the TLS state of the connection of r, or nil if it is unknown.
 func connectionState(r *http.Request) *tls.ConnectionState {
 	if r.TLS != nil {
 		return r.TLS
@@ -63,20 +62,20 @@ func connectionState(r *http.Request) *tls.ConnectionState {
 	return nil
 }
 
-// local is the address at which the request's connection was taken. net/http
-// sets it; a request without one came from no listener.
+// local returns the local address of the request's connection. net/http sets it, so a request
+// without one did not come from a listener.
 func local(r *http.Request) (net.Addr, bool) {
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return at, ok && at != nil
 }
 
-// overSocket reports whether r came in by a Unix socket.
+// overSocket reports whether r arrived over a Unix socket.
 func overSocket(r *http.Request) bool {
 	at, ok := local(r)
 	return ok && at.Network() == "unix"
 }
 
-// ends returns both ends of the TCP connection that r came by.
+// ends returns the local and the remote address of the TCP connection of r.
 func ends(r *http.Request) (here, there netip.AddrPort, ok bool) {
 	at, known := local(r)
 	if !known {
@@ -97,7 +96,7 @@ func endsOf(local net.Addr, remote string) (here, there netip.AddrPort, err erro
 	return plainEnd(here), plainEnd(there), err
 }
 
-// plainEnd writes an IPv4 address that came as an IPv6 one as what it is.
+// plainEnd converts an IPv4-mapped IPv6 address to IPv4.
 func plainEnd(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// Dev is the mode of a developer's own machine: everybody is Login.
+// Dev is the mode for a developer's machine. Every caller gets the login Login.
 type Dev struct {
 	Login access.Login
-	// LookupEnv is [os.LookupEnv]: whoever runs in a cluster is no developer's machine.
+	// LookupEnv is [os.LookupEnv]. It is used to refuse this mode inside a cluster.
 	LookupEnv func(string) (string, bool)
 }
 
-// inCluster is a variable that Kubernetes sets in every pod.
+// inCluster is an environment variable that Kubernetes sets in every pod.
 const inCluster = "KUBERNETES_SERVICE_HOST"
 
-// Check returns what is missing or makes no sense for a listener at the address.
+// Check returns an error if a setting is missing or invalid for a listener at the address.
 func (m Dev) Check(at net.Addr) error {
 	if m.LookupEnv == nil {
 		return errors.New("identity dev: nothing says how to read the environment")
@@ -36,7 +36,7 @@ func (m Dev) Check(at net.Addr) error {
 	return nil
 }
 
-// Identifier returns the fixed login for whatever comes from this machine.
+// Identifier returns the fixed login for requests from the local machine.
 func (m Dev) Identifier(at net.Addr) (Identifier, error) {
 	if err := m.Check(at); err != nil {
 		return nil, err

@@ -34,14 +34,14 @@ const (
 	secret = "0123456789abcdef0123456789abcdef"
 )
 
-// told is what the only operation here answers.
+// told is the response of the test operation.
 type told struct {
 	Login  string   `json:"login"`
 	Via    string   `json:"via"`
-	Header []string `json:"header"` // that the operation could see
+	Header []string `json:"header"` // the headers that the operation received
 }
 
-// A room is that operation behind a real door.
+// A room is a test environment: the operation behind a real server.
 type room struct {
 	ln net.Listener
 
@@ -61,7 +61,7 @@ type mode interface {
 	Identifier(net.Addr) (identity.Identifier, error)
 }
 
-// open serves the operation on ln to whoever m names: alice and bob may look.
+// open serves the operation on ln with mode m. alice and bob have permission.
 func open(t *testing.T, ln net.Listener, m mode) *room {
 	t.Helper()
 	identify, err := m.Identifier(ln.Addr())
@@ -114,7 +114,7 @@ func (o *room) dial(t *testing.T) net.Conn {
 	return c
 }
 
-// ask asks on c, with these header lines as they are.
+// ask sends a request on c with these exact header lines.
 func ask(t *testing.T, c net.Conn, lines ...string) (status int, it told, code problem.Code, err error) {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(long))
@@ -134,7 +134,7 @@ func ask(t *testing.T, c net.Conn, lines ...string) (status int, it told, code p
 	if res.StatusCode == http.StatusOK {
 		return res.StatusCode, it, "", json.Unmarshal(b, &it)
 	}
-	_ = json.Unmarshal(b, &refused) // net/http's own refusals are text
+	_ = json.Unmarshal(b, &refused) // refusals of net/http itself are text
 	return res.StatusCode, it, refused.Code, nil
 }
 
@@ -156,8 +156,8 @@ func loopback(t *testing.T) net.Listener {
 	return ln
 }
 
-// PLANE-05, ID-07, ID-08: the modes behind the door, from bytes to the record: one
-// entry for each visit, with who it was and why he was refused.
+// PLANE-05, ID-07, ID-08: The modes with a real server, from the request bytes to the audit log.
+// Each request has one entry with the caller and the reason of a refusal.
 func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
 	t.Parallel()
 	key, err := identity.ParseSecret(secret)
@@ -182,8 +182,8 @@ func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
 		lines  []string
 		status int
 		code   problem.Code
-		login  string // in the answer, or in the record of a refusal
-		silent bool   // net/http refuses before there is a visit
+		login  string // in the response, or in the entry of a refusal
+		silent bool   // net/http rejects the request before the handler runs
 	}{
 		{"proxy: alice", loopback, proxy, user("alice@example.com"), 200, "", "alice@example.com", false},
 		{"proxy: alice over a socket", socket, proxy, user("alice@example.com"), 200, "", "alice@example.com", false},
@@ -217,7 +217,7 @@ func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
 				}
 			}
 			var entries []audit.Entry
-			for end := time.Now().Add(long); len(entries) == 0 && !tt.silent; time.Sleep(time.Millisecond) { // it may come after the answer
+			for end := time.Now().Add(long); len(entries) == 0 && !tt.silent; time.Sleep(time.Millisecond) { // written after the response
 				if entries = o.took(); time.Now().After(end) {
 					t.Fatal("the visit was not recorded")
 				}
@@ -234,15 +234,15 @@ func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
 	}
 }
 
-// ID-08: behind the door, whose connections net/http does not see to be TLS, the
-// proxy's certificate still counts.
+// ID-08: The client certificate of the proxy is verified even though the server wraps its
+// connections, which hides TLS from net/http.
 func TestCertificateBehindTheDoor(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	issue := func(names ...string) (tls.Certificate, *x509.Certificate) { // each is its own authority
+	issue := func(names ...string) (tls.Certificate, *x509.Certificate) { // each is a separate authority
 		form := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: names, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 		der, err := x509.CreateCertificate(rand.Reader, form, form, key.Public(), key)
 		if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// FuzzHeaders feeds whole heads of requests to each mode. Whatever they hold: no
-// handler sees a header that names somebody; a stranger is nobody; and from the
-// trusted peer a login counts only if it stands there once, in one spelling.
+// FuzzHeaders sends arbitrary headers to each mode. No handler sees a header that names a caller.
+// An untrusted peer has no identity. From the trusted peer, a login counts only if it occurs once,
+// in one spelling.
 func FuzzHeaders(f *testing.F) {
 	for _, lines := range spellings(forged("alice@example.com")) {
 		f.Add(strings.Join(lines, "\r\n"))
@@ -48,8 +48,8 @@ func FuzzHeaders(f *testing.F) {
 		identify Identifier
 		at       net.Addr
 		remote   string
-		read     []string     // headers that name somebody to this mode; none: nobody is named by any
-		always   access.Login // whoever asks
+		read     []string     // headers that this mode reads the caller from; empty: none
+		always   access.Login // the caller in every case
 	}
 	tries := []try{
 		{"whois", identifier(Whois{Ask: asBob}, nil), inside, "100.64.0.1:4242", nil, "bob@example.com"},
@@ -59,7 +59,7 @@ func FuzzHeaders(f *testing.F) {
 		{"proxy, a stranger", identifier(far, inside), inside, "10.0.1.0:4242", nil, ""},
 	}
 	f.Fuzz(func(t *testing.T, head string) {
-		if len(head) > 16<<10 { // net/http reads no more
+		if len(head) > 16<<10 { // the limit of net/http
 			return
 		}
 		for _, tt := range tries {
@@ -101,7 +101,7 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// checkNamed holds a caller against the headers that were sent.
+// checkNamed compares a caller with the headers that were sent.
 func checkNamed(t *testing.T, mode string, c access.Caller, sent http.Header, read []string) {
 	t.Helper()
 	if values := sent[read[0]]; len(values) != 1 || decode(values[0]) != string(c.Login) || c.Login == taggedDevices {
@@ -123,8 +123,8 @@ func checkNamed(t *testing.T, mode string, c access.Caller, sent http.Header, re
 	}
 }
 
-// FuzzBearer feeds the header Authorization. A token counts only if its two signed
-// parts are, letter by letter, those of a token that the issuer signed.
+// FuzzBearer sends arbitrary Authorization headers. A token counts only if its two signed parts are
+// identical to those of a token that the issuer signed.
 func FuzzBearer(f *testing.F) {
 	i := newIssuer(f)
 	identify, err := i.mode().Identifier(nil)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// spelling writes a header's name as the most forgiving reader would take it:
-// in small letters, with "-" for what is neither letter nor digit. CGI and its
-// heirs read X_Tailscale_User and X-Tailscale-User as one.
+// spelling normalises a header name as the most tolerant parser would. It returns lower case with
+// "-" for every character that is not a letter or digit. CGI and similar interfaces treat
+// X_Tailscale_User and X-Tailscale-User as the same header.
 func spelling(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -21,12 +21,11 @@ func spelling(name string) string {
 	}, name)
 }
 
-// SameHeader reports whether two names are spellings of one header, to the most
-// forgiving reader.
+// SameHeader reports whether the most tolerant parser treats both names as the same header.
 func SameHeader(a, b string) bool { return spelling(a) == spelling(b) }
 
-// NamesSomebody reports whether a header of that name, in any spelling, is one
-// by which proxies say who is calling or where from.
+// NamesSomebody reports whether proxies use a header of that name, in any spelling, to pass a
+// caller's identity or address.
 func NamesSomebody(name string) bool {
 	s := spelling(name)
 	switch s {
@@ -43,7 +42,7 @@ func NamesSomebody(name string) bool {
 	return false
 }
 
-// Strip takes out of h, in any spelling, each header that names somebody.
+// Strip removes from h every header that names a caller, in any spelling.
 func Strip(h http.Header) {
 	for name := range h {
 		if NamesSomebody(name) {
@@ -52,18 +51,18 @@ func Strip(h http.Header) {
 	}
 }
 
-// strip does it for everything that a request carries; HTTP/2 may still fill in
-// trailers, but only those that it has announced.
+// strip removes such headers and trailers from a request. HTTP/2 may still add trailers later, but
+// only announced ones.
 func strip(r *http.Request) {
 	Strip(r.Header)
 	Strip(r.Trailer)
 }
 
-// funnelHeader is set by serve for a request from the public internet.
+// funnelHeader is the header that serve sets for a request from the public internet.
 const funnelHeader = "Tailscale-Funnel-Request"
 
-// fromFunnel reports whether anybody says, in any spelling, that r comes from the
-// public internet. Who forges that does himself no good.
+// fromFunnel reports whether any spelling of the Funnel header is present. A forged header only
+// harms the client that sends it.
 func fromFunnel(r *http.Request) bool {
 	for name := range r.Header {
 		if spelling(name) == spelling(funnelHeader) {
@@ -73,10 +72,10 @@ func fromFunnel(r *http.Request) bool {
 	return false
 }
 
-// one returns the value of a header that the trusted peer sets, and whether it is
-// there. A second value, another spelling of the name, or a Connection header
-// that would have a hop before us remove it is refused: each is a way in which
-// the peer's word and the client's have been mixed up elsewhere (ID-07).
+// one returns the value of a header that the trusted peer sets, and whether it is present. It
+// rejects a second value, another spelling of the name, and a Connection header that would make an
+// earlier hop remove it. In other systems, each of these has mixed the peer's values with the
+// client's (ID-07).
 func one(h http.Header, name string) (value string, there bool, err error) {
 	for other := range h {
 		if other != name && spelling(other) == spelling(name) {

@@ -1,17 +1,16 @@
-// Package identity says who is calling where the connection alone cannot: behind
-// a proxy that is named and proves itself, by a token of the tailnet's identity
-// provider, or in development. It keeps law 1: a header names somebody only in a
-// mode that was chosen, from the one peer that the mode trusts, and is gone
-// before anything else reads the request.
+// Package identity identifies callers. If the connection alone does not identify the caller, it
+// uses a trusted proxy, a token of the tailnet's identity provider, or a fixed login for
+// development. It enforces law 1. A header identifies a caller only in a mode that the
+// administrator chose, and only if the trusted peer of that mode sent it. It is removed before any
+// other code reads the request.
 //
-//	Whois   the tailnet says it of the connection; a token may only agree
-//	Serve   tailscaled's own proxy in front, over a Unix socket or loopback
-//	Proxy   a named reverse proxy, such as Caddy with tailscale_auth
-//	OIDC    an id_token that tsidp signed for us
-//	Dev     always the same login, on a developer's machine
+//	Whois   the tailnet identifies the connection; a token must name the same login
+//	Serve   behind the proxy of tailscaled, over a Unix socket or loopback
+//	Proxy   behind a configured reverse proxy, such as Caddy with tailscale_auth
+//	OIDC    an id_token that tsidp signed for this server
+//	Dev     a fixed login, on a developer's machine
 //
-// Each mode is a struct that is filled in and then checked once, by Check or on
-// the way to its Identifier.
+// Each mode is a struct with settings. Check validates it once, and Identifier also calls Check.
 package identity
 
 import (
@@ -25,13 +24,12 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// An Identifier says who a request comes from. It takes out of the request every
-// header that names somebody, so it comes before any handler; whoever asks once
-// more, as a stream does, gives it the headers as they came. It is what the
-// Identify of a Door asks for.
+// An Identifier returns the caller of a request. It removes every header that names a caller from
+// the request, so it must run before any handler. A stream that identifies its caller again must
+// pass the original headers. It has the type of Door.Identify.
 type Identifier = func(*http.Request) (access.Caller, error)
 
-// behind is who a peer that is trusted names in its headers.
+// behind returns an Identifier that reads the identity from the headers of a trusted peer.
 func behind(trust func(*http.Request) error, read func(http.Header) (access.Caller, error)) Identifier {
 	return func(r *http.Request) (access.Caller, error) {
 		defer strip(r)
@@ -45,11 +43,10 @@ func behind(trust func(*http.Request) error, read func(http.Header) (access.Call
 	}
 }
 
-// taggedDevices is the login of the one profile that all tagged nodes share. It
-// is nobody's.
+// taggedDevices is the login of the profile that all tagged nodes share. It belongs to no person.
 const taggedDevices = "tagged-devices"
 
-// parseLogin reads a login that a header or a token names.
+// parseLogin parses a login from a header or a token.
 func parseLogin(s string) (access.Login, error) {
 	if s == taggedDevices {
 		return "", errors.New("the profile that all tagged nodes share is nobody's")
@@ -57,7 +54,7 @@ func parseLogin(s string) (access.Login, error) {
 	return access.ParseLogin(s)
 }
 
-// loopback reports whether a listener at the address hears this machine only.
+// loopback reports whether a listener at the address is reachable only from the local machine.
 func loopback(at net.Addr) bool {
 	if at == nil || at.Network() != "tcp" {
 		return false
@@ -66,20 +63,20 @@ func loopback(at net.Addr) bool {
 	return err == nil && a.Addr().Unmap().IsLoopback()
 }
 
-// stranger is the refusal of a peer that the mode does not trust: what it says of
-// anybody was not read.
+// stranger returns the error for a peer that the mode does not trust. The peer's headers were not
+// read.
 func stranger(cause string, args ...any) error {
 	return problem.New(problem.NoIdentity, "This connection does not come from the proxy that may say who you are.",
 		"Use the address at which the proxy serves this page.").Because(fmt.Errorf(cause, args...))
 }
 
-// nobody is the refusal of a request in which the trusted peer names no person.
+// nobody returns the error for a request in which the trusted peer names no person.
 func nobody(cause error) error {
 	return problem.New(problem.NoIdentity, "The proxy in front of this server does not say who you are.",
 		"Connect from a device of the tailnet that belongs to a person.").Because(cause)
 }
 
-// ambiguous is the refusal of a header that two readers could read in two ways.
+// ambiguous returns the error for a header that two parsers could read differently.
 func ambiguous(name, how string) error {
 	return problem.New(problem.BadRequest, fmt.Sprintf("The header %s %s.", name, how), "Send the request without it.")
 }

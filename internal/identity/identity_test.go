@@ -19,10 +19,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// long bounds what a test waits for on a busy machine.
+// long limits every wait on a busy machine.
 const long = 60 * time.Second
 
-// seen is what a server made of a request.
+// seen is the result of a request on the server.
 type seen struct {
 	Login  access.Login
 	Name   string
@@ -30,15 +30,15 @@ type seen struct {
 	Shared bool
 	Rules  []json.RawMessage
 	Code   problem.Code
-	Left   http.Header // that a handler would see
+	Left   http.Header // the headers that a handler sees
 }
 
-// serve serves identify on ln; every answer is a seen.
+// serve serves identify on ln; every response is a seen.
 func serve(t testing.TB, ln net.Listener, identify Identifier) {
 	t.Helper()
 	srv := &http.Server{ReadHeaderTimeout: long, ConnContext: ConnContext, Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := identify(r)
-		io.Copy(io.Discard, r.Body) // trailers are there after it
+		io.Copy(io.Discard, r.Body) // trailers are available after the body
 		for name, values := range r.Trailer {
 			r.Header[name] = append(r.Header[name], values...)
 		}
@@ -51,7 +51,7 @@ func serve(t testing.TB, ln net.Listener, identify Identifier) {
 	t.Cleanup(func() { srv.Close(); <-done })
 }
 
-// a mode is any of the structs.
+// A mode is any of the mode structs.
 type mode interface {
 	Check(net.Addr) error
 	Identifier(net.Addr) (Identifier, error)
@@ -87,7 +87,7 @@ func socket(t testing.TB) net.Listener {
 	return ln
 }
 
-// ask sends one request with these header lines, as they are.
+// ask sends one request with these exact header lines.
 func ask(t testing.TB, at net.Addr, lines ...string) seen {
 	t.Helper()
 	c, err := net.Dial(at.Network(), at.String())
@@ -115,7 +115,7 @@ func askOn(t testing.TB, c net.Conn, lines ...string) seen {
 	return s
 }
 
-// readSeen reads one answer of a server.
+// readSeen reads one response.
 func readSeen(c net.Conn) (s seen, err error) {
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -128,8 +128,8 @@ func readSeen(c net.Conn) (s seen, err error) {
 	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
-// forged are header lines in which a client calls itself somebody, in all the
-// ways that any mode or any proxy elsewhere knows.
+// forged returns header lines in which a client claims an identity, in every form that a mode or
+// another proxy uses.
 func forged(login string) []string {
 	return []string{
 		UserHeader + ": " + login, NameHeader + ": " + login, TailnetHeader + ": example.com",
@@ -151,7 +151,7 @@ func respell(lines []string, as func(string) string) (out []string) {
 	return out
 }
 
-// spellings are the ways of ID-07 to write the same headers.
+// spellings returns the spellings of ID-07 for the same headers.
 func spellings(lines []string) map[string][]string {
 	return map[string][]string{
 		"as they are":   lines,
@@ -166,7 +166,7 @@ func spellings(lines []string) map[string][]string {
 
 const capability = "tailplane.dev/cap/plane"
 
-// secret is what the proxy of the tests knows.
+// secret returns the proxy secret of the tests.
 const secretText = "0123456789abcdef0123456789abcdef"
 
 func secret(t testing.TB) Secret {
@@ -178,28 +178,27 @@ func secret(t testing.TB) Secret {
 	return s
 }
 
-// asBob is a tailnet on which everybody is bob.
+// asBob is a tailnet on which every caller is bob.
 func asBob(*http.Request) (access.Caller, error) {
 	return access.Caller{Login: "bob@example.com", Device: access.Device{ID: "n1", Name: "bob-laptop.example.ts.net"}, Via: access.ViaTailnet}, nil
 }
 
 func noEnv(string) (string, bool) { return "", false }
 
-// proxied is a mode behind a proxy on this machine.
+// proxied returns the mode behind a proxy on the local machine.
 func proxied(t testing.TB) Proxy {
 	return Proxy{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: secret(t), Tailnet: "example.com"}
 }
 
-// ID-07: in no mode does a header that a client makes name anybody, and none
-// reaches a handler, in any spelling. The control is the same request of a peer
-// that the mode trusts.
+// ID-07: In no mode does a header from a client identify a caller, and no such header reaches a
+// handler, in any spelling. The control is the same request from a trusted peer.
 func TestID07_ForgedHeadersNameNobody(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t)
 	for _, m := range []struct {
 		name  string
 		mode  mode
-		login access.Login // that a request has without its headers counting
+		login access.Login // the login of a request if its headers are ignored
 		code  problem.Code
 	}{
 		{"whois", Whois{Ask: asBob}, "bob@example.com", ""},
@@ -228,7 +227,7 @@ func TestID07_ForgedHeadersNameNobody(t *testing.T) {
 	}
 }
 
-// checkLeft holds what a handler sees against what was sent.
+// checkLeft compares the headers that a handler sees with those that were sent.
 func checkLeft(t testing.TB, how string, left http.Header) {
 	t.Helper()
 	for name, values := range left {
@@ -268,8 +267,8 @@ func askHTTP2(t testing.TB, at net.Addr, login access.Login) (s seen) {
 	return s
 }
 
-// ID-01 in the modes of this package: who says that he comes through Funnel is
-// asked nothing more, whatever the spelling.
+// ID-01 in the modes of this package: A request with a Funnel header is rejected without further
+// checks, in any spelling.
 func TestFunnelIsToldInEveryMode(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t)
@@ -296,8 +295,8 @@ func TestWhoisKeepsWhatTheTailnetSays(t *testing.T) {
 	if got := ask(t, ln.Addr(), forged("alice@example.com")...); got.Code != problem.IdentityUnavailable || got.Login != "" {
 		t.Errorf("without the tailnet: %+v", got)
 	}
-	// A token that nobody is configured to verify is not read, and not taken away:
-	// it is meant for what stands behind us.
+	// If no verifier is configured, a token is neither read nor removed, because it may be for the
+	// backend.
 	other := tcp(t)
 	start(t, other, Whois{Ask: asBob})
 	if got := ask(t, other.Addr(), "Authorization: Bearer of.an.upstream"); got.Login != "bob@example.com" || got.Left.Get("Authorization") != "Bearer of.an.upstream" {
@@ -305,7 +304,7 @@ func TestWhoisKeepsWhatTheTailnetSays(t *testing.T) {
 	}
 }
 
-// What makes no sense is found before anything listens (ID-08).
+// Invalid settings are detected before the server listens (ID-08).
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t)
@@ -382,7 +381,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Dev lets in only this machine, even where its listener hears more.
+// Dev admits only the local machine, even if its listener is reachable from others.
 func TestDevOfAnotherMachine(t *testing.T) {
 	t.Parallel()
 	ln := tcp(t)
@@ -396,7 +395,7 @@ func TestDevOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// elsewhere is a listener whose connections seem to come from another machine.
+// elsewhere is a listener whose connections appear to come from another machine.
 type elsewhere struct{ net.Listener }
 
 func (e elsewhere) Accept() (net.Conn, error) {

@@ -21,34 +21,33 @@ import (
 const (
 	discoveryPath = "/.well-known/openid-configuration"
 
-	keysFresh = 10 * time.Minute // then they are asked for anew
-	keysGood  = time.Hour        // for so long they count while the issuer does not answer
+	keysFresh = 10 * time.Minute // maximum age before the keys are fetched again
+	keysGood  = time.Hour        // maximum age if the issuer does not answer
 
 	fetchTime  = 5 * time.Second
-	firstPause = 5 * time.Second // between two questions to the issuer; doubled while nothing new comes of them
+	firstPause = 5 * time.Second // minimum time between two fetches; doubled while the keys do not change
 	maxPause   = time.Minute
 
-	maxAnswer = 256 << 10 // bytes of one answer of the issuer
+	maxAnswer = 256 << 10 // maximum bytes of one response of the issuer
 	maxKeys   = 32
 
 	minRSA, maxRSA = 2048, 8192 // bits
 )
 
-// keys are those that an issuer signs with. They are asked for when a token
-// needs one, not before, and by one request at a time. Whoever sends tokens of
-// keys that there are not makes us ask no more often than once a pause.
+// keys caches the signing keys of an issuer. It fetches them when a token needs one, with one
+// request at a time. Tokens with unknown key IDs cause at most one fetch per pause.
 type keys struct {
 	issuer string
 	client *http.Client
 	now    func() time.Time
 
 	mu      sync.Mutex
-	byID    map[string]*rsa.PublicKey // never changed once it is here
-	fetched time.Time                 // when byID came; zero: never
-	next    time.Time                 // not asked again before
+	byID    map[string]*rsa.PublicKey // never modified after it is stored
+	fetched time.Time                 // time of the last successful fetch; zero: never
+	next    time.Time                 // no fetch before this time
 	pause   time.Duration
-	err     error         // of the last question
-	asking  chan struct{} // closed when the question under way is answered; nil: there is none
+	err     error         // error of the last fetch
+	asking  chan struct{} // closed when the current fetch ends; nil if there is none
 }
 
 func newKeys(issuer string, client *http.Client, now func() time.Time) *keys {
@@ -60,8 +59,8 @@ func newKeys(issuer string, client *http.Client, now func() time.Time) *keys {
 
 var errUnknownKey = errors.New("the issuer has no such key")
 
-// find returns the key of that id. Its error is a problem of the code
-// identity_unavailable when the issuer was not reached.
+// find returns the key with that ID. If the issuer cannot be reached, the error is a problem with
+// the code identity_unavailable.
 func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	if id == "" {
 		return nil, errors.New("the token does not say which key signed it")
@@ -93,14 +92,13 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 		default:
 			k.asking = make(chan struct{})
 			k.mu.Unlock()
-			// Others wait for the answer too, so it does not depend on whether this
-			// caller stays.
+			// Other callers wait for this fetch too, so it must not end with this caller's context.
 			k.ask(context.WithoutCancel(ctx))
 		}
 	}
 }
 
-// ask asks the issuer; whatever becomes of it, nobody waits for ever.
+// ask fetches the keys. It always ends the wait of the other callers, even after a panic.
 func (k *keys) ask(ctx context.Context) {
 	var byID map[string]*rsa.PublicKey
 	err := errors.New("the question was not answered")
@@ -108,7 +106,7 @@ func (k *keys) ask(ctx context.Context) {
 	byID, err = k.fetch(ctx)
 }
 
-// learn takes note of an answer. Without one the keys of before stay.
+// learn stores the result of a fetch. After an error, the previous keys stay.
 func (k *keys) learn(byID map[string]*rsa.PublicKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,8 +141,7 @@ func issuerAway(cause error) error {
 		"Try again in a moment.").After(time.Second).Because(cause)
 }
 
-// fetch asks the issuer which keys it has. It believes no answer that sends it
-// to another place than the issuer's own.
+// fetch returns the current keys of the issuer. It rejects a key URL outside the issuer's origin.
 func (k *keys) fetch(ctx context.Context) (map[string]*rsa.PublicKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
@@ -174,7 +171,7 @@ func (k *keys) fetch(ctx context.Context) (map[string]*rsa.PublicKey, error) {
 	for _, raw := range set.Keys {
 		id, key := signingKey(raw)
 		if key == nil {
-			continue // of a kind that signs nothing here
+			continue // a key of a type that is not used here
 		}
 		if byID[id] != nil {
 			return nil, fmt.Errorf("the issuer has two keys %.40q", id)
@@ -187,7 +184,7 @@ func (k *keys) fetch(ctx context.Context) (map[string]*rsa.PublicKey, error) {
 	return byID, nil
 }
 
-// signingKey returns a key that RS256 tokens may be signed with, and its id.
+// signingKey returns a key that is valid for RS256 signatures, and its ID.
 func signingKey(raw []byte) (string, *rsa.PublicKey) {
 	var j jose.JSONWebKey
 	if err := j.UnmarshalJSON(raw); err != nil || j.KeyID == "" || j.Use != "" && j.Use != "sig" || j.Algorithm != "" && j.Algorithm != string(jose.RS256) {
@@ -200,7 +197,7 @@ func signingKey(raw []byte) (string, *rsa.PublicKey) {
 	return j.KeyID, key
 }
 
-// get reads one JSON answer.
+// get fetches and decodes one JSON document.
 func (k *keys) get(ctx context.Context, from string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {

@@ -19,25 +19,24 @@ import (
 )
 
 const (
-	maxToken = 8 << 10          // bytes; tsidp's have 1 kB
-	skew     = 30 * time.Second // by how much the issuer's clock may differ
+	maxToken = 8 << 10          // bytes; tokens of tsidp have about 1 kB
+	skew     = 30 * time.Second // maximum difference from the issuer's clock
 )
 
-// OIDC is the mode of a listener that the tailnet cannot say anything about:
-// every request carries an id_token that the tailnet's identity provider, tsidp,
-// made for us. Such a token lives for 5 minutes. tsidp's access tokens are no
-// JWT, and are refused like everything else.
+// OIDC is the mode of a listener outside the tailnet. Every request carries an id_token that the
+// tailnet's identity provider, tsidp, issued for this server. Such a token is valid for 5 minutes.
+// Access tokens of tsidp are not JWTs and are rejected.
 type OIDC struct {
-	Issuer   string // its URL, as it stands in the claim iss
-	Audience string // our client id at the issuer; the only audience of a token
-	Tailnet  string // ours, such as "tail12345.ts.net"
-	// Client reaches the issuer, for its keys. Its time-outs and its view of
-	// redirects do not count: requests are short and redirects are not followed.
+	Issuer   string // the issuer's URL, as in the claim iss
+	Audience string // the client ID at the issuer, and the only accepted audience
+	Tailnet  string // the server's tailnet, such as "tail12345.ts.net"
+	// Client sends requests to the issuer for its keys. Its timeout and redirect policy have no
+	// effect: requests have a short limit, and redirects are not followed.
 	Client *http.Client
 	Now    func() time.Time
 }
 
-// Check returns what is missing or makes no sense.
+// Check returns an error if a setting is missing or invalid.
 func (m OIDC) Check(net.Addr) error {
 	u, err := url.Parse(m.Issuer)
 	switch {
@@ -60,8 +59,8 @@ func onlyThisMachine(host string) bool {
 	return err == nil && a.IsLoopback()
 }
 
-// Identifier returns whom the request's token names. It reads the token from the
-// header Authorization, and from nowhere else.
+// Identifier returns the caller that the request's token names. It reads the token only from the
+// Authorization header.
 func (m OIDC) Identifier(net.Addr) (Identifier, error) {
 	if err := m.Check(nil); err != nil {
 		return nil, err
@@ -76,7 +75,7 @@ func (m OIDC) Identifier(net.Addr) (Identifier, error) {
 	}, nil
 }
 
-// A verifier knows the issuer's keys.
+// A verifier verifies tokens with the issuer's keys.
 type verifier struct {
 	OIDC
 	keys *keys
@@ -86,7 +85,7 @@ func (m OIDC) verifier() *verifier {
 	return &verifier{m, newKeys(m.Issuer, m.Client, m.Now)}
 }
 
-// identify returns whom the token of r names, and takes it out of r.
+// identify returns the caller that the token of r names, and removes the token from r.
 func (v *verifier) identify(r *http.Request) (access.Caller, error) {
 	sent := r.Header["Authorization"]
 	delete(r.Header, "Authorization")
@@ -105,7 +104,7 @@ func (v *verifier) identify(r *http.Request) (access.Caller, error) {
 	}
 	c, err := v.claims(r, token)
 	switch {
-	case problem.CodeOf(err) == problem.IdentityUnavailable: // nothing is wrong with the token
+	case problem.CodeOf(err) == problem.IdentityUnavailable: // the token may be valid
 		return access.Caller{}, err
 	case err != nil:
 		return access.Caller{}, v.refuse(err)
@@ -117,15 +116,15 @@ func (v *verifier) identify(r *http.Request) (access.Caller, error) {
 	return caller, nil
 }
 
-// refuse says no more than that: what is wrong with a token is for the log.
+// refuse returns an error without details. The details go to the log.
 func (v *verifier) refuse(cause error) error {
 	return problem.New(problem.InvalidToken, "The token is not valid here.",
 		"Get a new id_token of "+v.Issuer+"; it lives for 5 minutes.",
 		"On the tailnet, leave the token out: the connection says who you are.").Because(cause)
 }
 
-// claims are what a token says. The names count letter by letter, and none may
-// come twice: the library's JSON sees to that.
+// claims are the claims of a token. The JSON decoder of the library is case-sensitive and rejects
+// repeated names.
 type claims struct {
 	Issuer          string           `json:"iss"`
 	Audience        jwt.Audience     `json:"aud"`
@@ -142,7 +141,7 @@ type claims struct {
 	UserID          json.RawMessage  `json:"uid"`
 }
 
-// claims returns what token says, once it is known that the issuer said it.
+// claims returns the claims of token after it has verified the issuer's signature.
 func (v *verifier) claims(r *http.Request, token string) (c claims, err error) {
 	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.RS256})
 	if err != nil {
@@ -162,8 +161,9 @@ func (v *verifier) claims(r *http.Request, token string) (c claims, err error) {
 	return c, parsed.Claims(key, &c)
 }
 
-// judge returns whom c names, if it was said for us, by our issuer, now. What is
-// empty or missing is a refusal, never a caller of whom less is known.
+// judge returns the caller that c names. It requires that the configured issuer issued the claims
+// for this server and that they are valid now. Missing or empty claims are an error; they never
+// produce a caller with less data.
 func (v *verifier) judge(c claims) (access.Caller, error) {
 	now := v.Now()
 	switch {
@@ -196,8 +196,8 @@ func (v *verifier) judge(c claims) (access.Caller, error) {
 	return caller, nil
 }
 
-// withoutDot is a domain name without the dot at its end; tsidp writes it with one.
+// withoutDot removes the trailing dot of a domain name; tsidp adds one.
 func withoutDot(name string) string { return strings.TrimSuffix(name, ".") }
 
-// plainID is a number or a string as text.
+// plainID returns a JSON number or string as text.
 func plainID(raw json.RawMessage) string { return strings.Trim(string(raw), `"`) }

@@ -25,7 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// rsaKeys are made once: they take their time, and are never changed.
+// rsaKeys are generated once, because generation is slow. They are never modified.
 var rsaKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) {
 	for i := range keys {
 		key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -37,7 +37,7 @@ var rsaKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) {
 	return keys
 })
 
-// An issuer is a small tsidp: real keys, real HTTP, the claims that tsidp makes.
+// An issuer is a fake tsidp with real keys, real HTTP and the claims of tsidp.
 type issuer struct {
 	url    string
 	client *http.Client
@@ -45,9 +45,9 @@ type issuer struct {
 	mu    sync.Mutex
 	now   time.Time
 	keys  map[string]*rsa.PrivateKey
-	asked int // for keys
+	asked int // number of key requests
 	about func(map[string]any)
-	wrap  func(http.ResponseWriter, *http.Request) bool // first; whether it has answered
+	wrap  func(http.ResponseWriter, *http.Request) bool // called first; returns whether it wrote the response
 }
 
 const audience = "plane"
@@ -61,14 +61,14 @@ func newIssuer(t testing.TB) *issuer {
 	return i
 }
 
-// mode is OIDC with this issuer.
+// mode returns the OIDC mode with this issuer.
 func (i *issuer) mode() OIDC {
 	return OIDC{Issuer: i.url, Audience: audience, Tailnet: "example.ts.net", Client: i.client, Now: i.clock}
 }
 
 func (i *issuer) clock() time.Time { i.mu.Lock(); defer i.mu.Unlock(); return i.now }
 
-// change changes the issuer.
+// change modifies the issuer under its lock.
 func (i *issuer) change(f func()) { i.mu.Lock(); defer i.mu.Unlock(); f() }
 
 func badGateway(w http.ResponseWriter, _ *http.Request) bool {
@@ -105,8 +105,8 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// claims are those of a token that tsidp makes for alice now, with changes: a nil
-// value takes a claim away.
+// claims returns the claims of a token that tsidp issues for alice now, with changes. A nil value
+// removes a claim.
 func (i *issuer) claims(changes map[string]any) map[string]any {
 	now := i.clock().Unix()
 	c := map[string]any{"iss": i.url, "aud": audience, "sub": "userid:7", "exp": now + 300, "nbf": now, "iat": now, "jti": "a", "key": "nodekey:00",
@@ -116,7 +116,7 @@ func (i *issuer) claims(changes map[string]any) map[string]any {
 	return c
 }
 
-// sign makes a token.
+// sign returns a signed token.
 func sign(t testing.TB, key *rsa.PrivateKey, head map[string]any, body []byte) string {
 	t.Helper()
 	text := part(t, head) + "." + base64.RawURLEncoding.EncodeToString(body)
@@ -147,7 +147,7 @@ func part(t testing.TB, v any) string {
 
 func head(kid string) map[string]any { return map[string]any{"alg": "RS256", "typ": "JWT", "kid": kid} }
 
-// token is a good one, with changed claims.
+// token returns a valid token with changed claims.
 func (i *issuer) token(t testing.TB, changes map[string]any) string {
 	t.Helper()
 	b, err := json.Marshal(i.claims(changes))
@@ -159,8 +159,8 @@ func (i *issuer) token(t testing.TB, changes map[string]any) string {
 
 func bearer(token string) string { return "Authorization: Bearer " + token }
 
-// PL-02: tokens that do not count, one row each; PL-01: logins that are nobody's.
-// The control is the same token as tsidp makes it.
+// PL-02: Tokens that are rejected, one row each; PL-01: logins that belong to no person. The
+// control is the same token as tsidp issues it.
 func TestPL02_BearerTokens(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
@@ -289,15 +289,15 @@ func TestPL02_BearerTokens(t *testing.T) {
 	if c, err := identify(r); problem.CodeOf(err) != problem.NoIdentity || c.Login != "" {
 		t.Errorf("in the query: %+v, %v", c, err)
 	}
-	// What tsidp says beside the login.
+	// Further claims of tsidp.
 	r.Header.Set("Authorization", "Bearer "+whole)
 	if c, err := identify(r); err != nil || c.Device != (access.Device{ID: "42", Name: "alice-laptop.example.ts.net"}) || c.UserID != "7" || c.Tailnet != "example.ts.net" || c.DisplayName != "alice@example.com" {
 		t.Errorf("alice is %+v, %v", c, err)
 	}
 }
 
-// On the tailnet a token may be sent, and then must be good and of the same
-// login; it never makes anybody more, or somebody else.
+// On the tailnet a client may send a token, which must be valid and name the same login. It never
+// adds rights and never changes the caller.
 func TestPL02_TokenOnTheTailnet(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
@@ -321,7 +321,7 @@ func TestPL02_TokenOnTheTailnet(t *testing.T) {
 		{"an empty header", bob, []string{"Authorization:"}, "bob@example.com", problem.InvalidToken},
 		{"bob's token twice", bob, []string{bearer(i.token(t, map[string]any{"email": "bob@example.com"})), bearer("x")}, "bob@example.com", problem.InvalidToken},
 		{"a tagged node with a person's token", tagged, []string{bearer(i.token(t, nil))}, "", problem.IdentityMismatch},
-		{"whoever is not admitted anyway", expired, []string{bearer("abc")}, "bob@example.com", ""}, // the door refuses him
+		{"whoever is not admitted anyway", expired, []string{bearer("abc")}, "bob@example.com", ""}, // the server refuses the caller later
 	} {
 		ln := tcp(t)
 		start(t, ln, Whois{Bearer: new(i.mode()), Ask: func(*http.Request) (access.Caller, error) { return tt.is, nil }})
@@ -335,8 +335,8 @@ func TestPL02_TokenOnTheTailnet(t *testing.T) {
 	}
 }
 
-// The issuer's keys: asked for when they are needed, at bounded times, kept while
-// it is away, and believed only from where it is.
+// The issuer's keys are fetched when needed, at limited intervals. They are kept while the issuer
+// is down, and accepted only from the issuer's origin.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	verify := func(t *testing.T, m OIDC) func(token string) problem.Code {
@@ -392,7 +392,7 @@ func TestKeys(t *testing.T) {
 		t.Parallel()
 		i := newIssuer(t)
 		check := verify(t, i.mode())
-		for n := range 10 * 60 { // ten minutes of tokens of ever other keys
+		for n := range 10 * 60 { // ten minutes of tokens with changing key IDs
 			b, err := json.Marshal(i.claims(nil))
 			if err != nil {
 				t.Fatal(err)
@@ -502,7 +502,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A key that is short, for encryption or of another kind signs nothing.
+// A key that is short, for encryption or of another type is not used.
 func TestSigningKey(t *testing.T) {
 	t.Parallel()
 	n := base64.RawURLEncoding.EncodeToString(rsaKeys()[0].N.Bytes())

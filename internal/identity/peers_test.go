@@ -23,13 +23,13 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// What tailscaled sends over its socket, and what of it counts.
+// The headers of tailscaled on its socket, and which of them count.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	ln := socket(t)
 	start(t, ln, Serve{Capability: capability})
 	login := func(s string) string { return serveLogin + ": " + s }
-	q := func(s string) string { return mime.QEncoding.Encode("utf-8", s) } // as tailscaled does it
+	q := func(s string) string { return mime.QEncoding.Encode("utf-8", s) } // as tailscaled encodes it
 	alice := login("alice@example.com")
 	rules := func(s string) string { return serveCapabilities + ": " + s }
 	for _, tt := range []struct {
@@ -91,7 +91,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// What Caddy sends, and what of it counts (PLANE-05).
+// The headers of Caddy, and which of them count (PLANE-05).
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	ln := tcp(t)
@@ -120,7 +120,7 @@ func TestProxy(t *testing.T) {
 		{why: "the profile of tagged nodes", lines: []string{user(taggedDevices), tailnet, proof}, code: problem.NoIdentity},
 		{why: "serve's header", lines: []string{serveLogin + ": alice@example.com", tailnet, proof}, code: problem.NoIdentity},
 
-		// ID-08: the address without its secret. What else it says is not looked at.
+		// ID-08: The correct address without the secret. The other headers are not read.
 		{why: "no secret", lines: []string{alice, tailnet}, code: problem.NoIdentity},
 		{why: "an empty secret", lines: []string{alice, tailnet, SecretHeader + ":"}, code: problem.NoIdentity},
 		{why: "another secret", lines: []string{alice, tailnet, proof + "0"}, code: problem.NoIdentity},
@@ -154,7 +154,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// ID-08: the right headers with the right secret, but from another address.
+// ID-08: The correct headers and secret, from another address.
 func TestID08_ProxyAtAnotherAddress(t *testing.T) {
 	t.Parallel()
 	right := []string{UserHeader + ": alice@example.com", TailnetHeader + ": example.com", SecretHeader + ": " + secretText, "X-Forwarded-For: 10.9.0.1", "Forwarded: for=10.9.0.1"}
@@ -171,7 +171,7 @@ func TestID08_ProxyAtAnotherAddress(t *testing.T) {
 	if got := ask(t, other.Addr(), right...); got.Login != "alice@example.com" {
 		t.Errorf("the control: %+v", got)
 	}
-	// Over a socket, whose mode keeps strangers out, a secret that is set still counts.
+	// Over a socket, whose mode excludes other users, a configured secret is still required.
 	s := socket(t)
 	start(t, s, m)
 	if got := ask(t, s.Addr(), right[:2]...); got.Code != problem.NoIdentity {
@@ -182,7 +182,7 @@ func TestID08_ProxyAtAnotherAddress(t *testing.T) {
 	}
 }
 
-// A request that came over no connection of ours is nobody's.
+// A request that did not come over a connection of the listener has no caller.
 func TestNoConnection(t *testing.T) {
 	t.Parallel()
 	unix := socket(t).Addr()
@@ -192,7 +192,7 @@ func TestNoConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ln := tcp(t) // although the mode was made for the socket
+		ln := tcp(t) // although the mode was created for the socket
 		serve(t, ln, identify)
 		got := ask(t, ln.Addr(), UserHeader+": alice@example.com", serveLogin+": alice@example.com", TailnetHeader+": example.com")
 		if got.Code != problem.NoIdentity || got.Login != "" {
@@ -201,7 +201,7 @@ func TestNoConnection(t *testing.T) {
 	}
 }
 
-// ID-08, mTLS: the certificate must be there, verified and of the name.
+// ID-08, mTLS: The certificate must be present, verified, and have the configured name.
 func TestProxyCertificate(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newAuthority(t), newAuthority(t)
@@ -216,7 +216,8 @@ func TestProxyCertificate(t *testing.T) {
 			cert []tls.Certificate
 			ok   bool
 		}{
-			{"the proxy's", []tls.Certificate{ours.issue(t, "other.example.com", "caddy.example.com")}, clientAuth != tls.RequestClientCert}, // which verifies nothing
+			// RequestClientCert does not verify certificates.
+			{"the proxy's", []tls.Certificate{ours.issue(t, "other.example.com", "caddy.example.com")}, clientAuth != tls.RequestClientCert},
 			{"somebody else's", []tls.Certificate{ours.issue(t, "prometheus.example.com")}, false},
 			{"of a name that ends alike", []tls.Certificate{ours.issue(t, "evil-caddy.example.com", "*.example.com")}, false},
 			{"of another authority", []tls.Certificate{theirs.issue(t, "caddy.example.com")}, false},
@@ -235,7 +236,7 @@ func TestProxyCertificate(t *testing.T) {
 	}
 }
 
-// askTLS asks as alice. A handshake that is refused is an error.
+// askTLS sends a request as alice. A rejected handshake is an error.
 func askTLS(t *testing.T, at net.Addr, cfg *tls.Config) (s seen, err error) {
 	t.Helper()
 	c, err := tls.Dial("tcp", at.String(), cfg)
@@ -250,8 +251,7 @@ func askTLS(t *testing.T, at net.Addr, cfg *tls.Config) (s seen, err error) {
 	return readSeen(c)
 }
 
-// wrapped is a listener whose connections net/http does not know to be TLS, as
-// the door's are.
+// wrapped is a listener whose connections hide TLS from net/http, like those of the real server.
 type wrapped struct{ net.Listener }
 
 func (w wrapped) Accept() (net.Conn, error) {
@@ -266,7 +266,7 @@ type wrappedConn struct{ net.Conn }
 
 func (c wrappedConn) NetConn() net.Conn { return c.Conn }
 
-// A testAuthority signs certificates of a test.
+// A testAuthority signs certificates for tests.
 type testAuthority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -307,7 +307,7 @@ func (a testAuthority) issue(t *testing.T, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// A socket lets in nobody else, and takes the place only of one that is dead.
+// A socket admits no other user, and replaces only a socket that no process serves.
 func TestListenUnix(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -324,7 +324,7 @@ func TestListenUnix(t *testing.T) {
 		second.Close()
 		t.Error("a socket that is served was taken over")
 	}
-	ln.(*net.UnixListener).SetUnlinkOnClose(false) // as if we were killed
+	ln.(*net.UnixListener).SetUnlinkOnClose(false) // as if the process was killed
 	ln.Close()
 	ln, err = ListenUnix(t.Context(), path)
 	if err != nil {
@@ -344,7 +344,7 @@ func TestListenUnix(t *testing.T) {
 		t.Errorf("the file: %q, %v", b, err)
 	}
 
-	// A socket that others may connect to, and none at all, is no place for headers.
+	// The modes reject a socket that other users may connect to, and a missing socket.
 	for name, m := range map[string]mode{"serve": Serve{Capability: capability}, "proxy": Proxy{Tailnet: "example.com"}} {
 		for _, perm := range []os.FileMode{0o660, 0o606, 0o755} {
 			if err := os.Chmod(path, perm); err != nil {

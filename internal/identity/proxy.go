@@ -13,32 +13,31 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// The headers of the contract, which the proxy must be told to set:
-// deploy/caddy/Caddyfile has the lines for Caddy.
+// The headers that the proxy must set. deploy/caddy/Caddyfile contains the settings for Caddy.
 const (
-	UserHeader    = "X-Tailscale-User"    // the whole login
-	NameHeader    = "X-Tailscale-Name"    // optional, for people to read
-	TailnetHeader = "X-Tailscale-Tailnet" // empty for a device that is shared in
+	UserHeader    = "X-Tailscale-User"    // the complete login
+	NameHeader    = "X-Tailscale-Name"    // optional, for display
+	TailnetHeader = "X-Tailscale-Tailnet" // empty for a device that is shared from another tailnet
 	SecretHeader  = "X-Tailplane-Proxy-Secret"
 )
 
-// Proxy is the mode behind a reverse proxy that asks the tailnet itself who is
-// calling. It must reach us over a Unix socket, or from one of the addresses in
-// Trusted and with a proof: the secret, or a certificate.
+// Proxy is the mode behind a reverse proxy that queries the tailnet for the caller's identity. The
+// proxy must connect over a Unix socket, or from an address in Trusted with a proof: a secret or a
+// certificate.
 type Proxy struct {
 	Trusted []netip.Prefix
 	Secret  Secret
-	// Certificates are the DNS names of which the proxy's client certificate must
-	// have one. The listener asks for that certificate and verifies its chain, and
-	// its server has our ConnContext.
+	// Certificates are the accepted DNS names of the proxy's client certificate; one must match.
+	// The listener must request the certificate and verify its chain, and its server must use
+	// ConnContext.
 	Certificates []string
-	// Tailnet is ours, as the proxy names it: to Caddy it is what devices' names
-	// end in, such as "tail12345.ts.net". A caller whom the proxy does not say to
-	// be of it counts as shared in.
+	// Tailnet is the server's tailnet, as the proxy names it. For Caddy it is the suffix of device
+	// names, such as "tail12345.ts.net". A caller from a different or unnamed tailnet counts as
+	// shared.
 	Tailnet string
 }
 
-// Check returns what is missing or makes no sense for a listener at the address.
+// Check returns an error if a setting is missing or invalid for a listener at the address.
 func (m Proxy) Check(at net.Addr) error {
 	if withoutDot(m.Tailnet) == "" {
 		return errors.New("identity proxy: the tailnet is not named, so shared-in devices could not be told from its own")
@@ -67,7 +66,7 @@ func (m Proxy) Check(at net.Addr) error {
 	return nil
 }
 
-// Identifier returns who the proxy says is calling.
+// Identifier returns the caller that the proxy names.
 func (m Proxy) Identifier(at net.Addr) (Identifier, error) {
 	if err := errors.Join(m.Check(at), checkSocket(at)); err != nil {
 		return nil, err
@@ -75,7 +74,7 @@ func (m Proxy) Identifier(at net.Addr) (Identifier, error) {
 	return behind(m.trust, m.read), nil
 }
 
-// trust refuses everybody but the proxy: each proof that is asked for must be there.
+// trust rejects every peer except the proxy. Each configured proof must be present.
 func (m Proxy) trust(r *http.Request) error {
 	if !overSocket(r) {
 		_, there, ok := ends(r)
@@ -87,7 +86,7 @@ func (m Proxy) trust(r *http.Request) error {
 		}
 	}
 	if !m.Secret.IsZero() {
-		// As with what names somebody: one value, in one spelling.
+		// Like an identity header: one value, in one spelling.
 		v, there, err := one(r.Header, SecretHeader)
 		if err != nil || !there || !m.Secret.is(v) {
 			return stranger("%s does not know the secret", r.RemoteAddr)
@@ -99,8 +98,7 @@ func (m Proxy) trust(r *http.Request) error {
 	return nil
 }
 
-// certified reports whether the other end proved to have a certificate of one of
-// the names.
+// certified reports whether the peer has a verified certificate with one of the names.
 func (m Proxy) certified(state *tls.ConnectionState) bool {
 	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
 		return false
@@ -123,7 +121,7 @@ func (m Proxy) read(h http.Header) (access.Caller, error) {
 	if err != nil {
 		return access.Caller{}, err
 	}
-	if strings.Contains(user, ",") { // two headers that a hop made one
+	if strings.Contains(user, ",") { // an earlier hop merged two headers
 		return access.Caller{}, ambiguous(UserHeader, "has more than one value")
 	}
 	c := access.Caller{DisplayName: name, Tailnet: m.Tailnet, Via: access.ViaProxy, Shared: withoutDot(tailnet) != withoutDot(m.Tailnet)}

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// A Secret is what a proxy proves itself with. It keeps only a sum of the text,
-// which it cannot print either.
+// A Secret is the shared secret of a proxy. It stores only a hash and cannot be printed.
 type Secret struct{ sum *[sha256.Size]byte }
 
 const (
@@ -18,8 +17,8 @@ const (
 	minSecret = 32 // characters
 )
 
-// ParseSecret reads a secret, such as the content of a file, without the white
-// space around it. It must have 32 characters, all of which a header can carry.
+// ParseSecret parses a secret, such as the content of a file, and removes surrounding white space.
+// It must have at least 32 printable ASCII characters and no spaces.
 func ParseSecret(s string) (Secret, error) {
 	s = strings.TrimSpace(s)
 	if len(s) < minSecret {
@@ -31,19 +30,19 @@ func ParseSecret(s string) (Secret, error) {
 	return Secret{new(sha256.Sum256([]byte(s)))}, nil
 }
 
-// is reports whether s is the secret, in a time that does not depend on it.
+// is reports whether s is the secret, in constant time.
 func (k Secret) is(s string) bool {
 	sum := sha256.Sum256([]byte(s))
 	return k.sum != nil && subtle.ConstantTimeCompare(sum[:], k.sum[:]) == 1
 }
 
-// IsZero reports whether there is no secret in k.
+// IsZero reports whether k holds no secret.
 func (k Secret) IsZero() bool { return k.sum == nil }
 
 // String returns "[redacted]".
 func (k Secret) String() string { return redacted }
 
-// Format implements [fmt.Formatter], for the verbs that would pass String by.
+// Format implements [fmt.Formatter], for the verbs that do not call String.
 func (k Secret) Format(f fmt.State, _ rune) { fmt.Fprint(f, redacted) }
 
 // LogValue implements [slog.LogValuer]: "[redacted]".

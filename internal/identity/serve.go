@@ -14,27 +14,27 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The headers that tailscaled sets on what it serves (ipn/ipnlocal/serve.go).
+// The headers that tailscaled sets in its serve proxy (ipn/ipnlocal/serve.go).
 const (
 	serveLogin        = "Tailscale-User-Login"
 	serveName         = "Tailscale-User-Name"
 	serveCapabilities = "Tailscale-App-Capabilities"
 )
 
-// Serve is the mode behind `tailscale serve` of a tailscaled beside us. It sets
-// its headers anew on every request, for people only: a tagged node, and whoever
-// comes from outside the tailnet, is named by none and refused here.
+// Serve is the mode behind `tailscale serve` of a tailscaled on the same machine. tailscaled
+// overwrites its headers on every request and sets them for people only. Tagged nodes and callers
+// from outside the tailnet have no headers, and are rejected here.
 type Serve struct {
-	// Capability is the one of whose values, in the policy, a Caller has the rules.
-	// tailscaled sends those that its --accept-app-caps lists.
+	// Capability is the capability whose values become Caller.Rules. tailscaled sends the
+	// capabilities in its --accept-app-caps list.
 	Capability string
-	// Users are the user ids as which tailscaled may run. They are needed on a
-	// loopback port, which every process of the machine reaches: the kernel says
-	// whose process the other end is. A Unix socket needs none.
+	// Users are the user IDs that tailscaled may run as. They are required on a loopback port,
+	// because every local process can connect to it. The kernel reports the user ID of the
+	// connecting process. A Unix socket does not need them.
 	Users []uint32
 }
 
-// Check returns what is missing or makes no sense for a listener at the address.
+// Check returns an error if a setting is missing or invalid for a listener at the address.
 func (m Serve) Check(at net.Addr) error {
 	switch {
 	case m.Capability == "":
@@ -51,7 +51,7 @@ func (m Serve) Check(at net.Addr) error {
 	return canTellUsers()
 }
 
-// Identifier returns who tailscaled says is calling.
+// Identifier returns the caller that tailscaled names.
 func (m Serve) Identifier(at net.Addr) (Identifier, error) {
 	if err := errors.Join(m.Check(at), checkSocket(at)); err != nil {
 		return nil, err
@@ -59,10 +59,10 @@ func (m Serve) Identifier(at net.Addr) (Identifier, error) {
 	return behind(m.trust, m.read), nil
 }
 
-// trust refuses everybody but tailscaled.
+// trust rejects every peer except tailscaled.
 func (m Serve) trust(r *http.Request) error {
 	if overSocket(r) {
-		return nil // its mode lets in nobody else
+		return nil // the mode of the socket admits no other user
 	}
 	here, there, ok := ends(r)
 	if !ok || !here.Addr().IsLoopback() || !there.Addr().IsLoopback() {
@@ -89,8 +89,8 @@ func (m Serve) read(h http.Header) (access.Caller, error) {
 		values[i] = decode(v)
 	}
 	c := access.Caller{DisplayName: values[1], Via: access.ViaServe,
-		// Nothing in the headers tells a device of ours from one that is shared in.
-		// What is not known counts against the caller.
+		// The headers do not show whether a device is shared from another tailnet. Assume that it
+		// is, because this gives the caller fewer rights.
 		Shared: true,
 	}
 	var err error
@@ -108,9 +108,9 @@ func (m Serve) read(h http.Header) (access.Caller, error) {
 	return c, nil
 }
 
-// decode undoes the Q encoding of RFC 2047, where there is one. tailscaled sends
-// plain text as it is, so text that only looks encoded is left alone: it would
-// become a name that tailscaled never wrote that way.
+// decode reverses the Q encoding of RFC 2047. It returns text unchanged if tailscaled would not
+// have encoded it this way. Otherwise text that only looks encoded would become a name that
+// tailscaled never sent.
 func decode(s string) string {
 	if !strings.Contains(s, "=?") {
 		return s

@@ -10,19 +10,19 @@ import (
 	"syscall"
 )
 
-// socketMode lets in our own user, and root.
+// socketMode admits the current user and root only.
 const socketMode fs.FileMode = 0o600
 
-// ListenUnix listens on a Unix socket that nobody but our own user, and root, can
-// connect to from its first moment on. A socket that a former process left is
-// replaced; one that is served, or any other file, is not.
+// ListenUnix listens on a Unix socket that only the current user and root can ever connect to. It
+// replaces a socket that an earlier process left. It does not replace a socket that is in use, or
+// any other file.
 func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := clearSocket(ctx, path); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
-		// On Linux the file that bind makes has the mode of the socket.
+		// On Linux, bind creates the file with the mode of the socket.
 		return errors.Join(c.Control(func(fd uintptr) { err = limitSocket(fd) }), err)
 	}}
 	ln, err := lc.Listen(ctx, "unix", path)
@@ -36,7 +36,7 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return ln, nil
 }
 
-// clearSocket removes a socket that nobody serves any more.
+// clearSocket removes a socket that no process serves.
 func clearSocket(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,8 +59,8 @@ func clearSocket(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// checkSocket refuses a listener on a Unix socket that others can connect to. Of
-// another listener it says nothing.
+// checkSocket returns an error if other users can connect to the Unix socket. It returns nil for
+// other listeners.
 func checkSocket(at net.Addr) error {
 	if at == nil || at.Network() != "unix" {
 		return nil

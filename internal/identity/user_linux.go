@@ -20,12 +20,11 @@ func canTellUsers() error {
 	return err
 }
 
-// userOf returns the user whose process has the end at "at" of a TCP connection
-// within this machine to "to", as the kernel lists it. A connection that its
-// process has closed belongs, in that list, to root: so only one that is
-// established, and that a process holds, counts.
+// userOf returns the user ID of the process that owns the local TCP connection from at to to, as
+// listed by the kernel. The list shows root as the owner of a closed connection. Only an
+// established connection with an inode counts, because a process still holds it.
 func userOf(at, to netip.AddrPort) (uint32, error) {
-	for _, list := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} { // a socket of either family can speak IPv4
+	for _, list := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} { // a socket of either family can carry IPv4
 		f, err := os.Open(list)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // a kernel without IPv6
@@ -44,10 +43,10 @@ func userOf(at, to netip.AddrPort) (uint32, error) {
 
 var errNoConnection = errors.New("the kernel lists no such connection that is open")
 
-// established is TCP_ESTABLISHED as the list writes it.
+// established is TCP_ESTABLISHED in the kernel's list.
 const established = "01"
 
-// findUser looks for a connection in one list of the kernel:
+// findUser searches one of the kernel's connection lists:
 //
 //	sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …
 func findUser(lines *bufio.Scanner, at, to netip.AddrPort) (uint32, error) {
@@ -72,8 +71,8 @@ func findUser(lines *bufio.Scanner, at, to netip.AddrPort) (uint32, error) {
 	return 0, errNoConnection
 }
 
-// isEnd reports whether the kernel's text, such as 0100007F:1F90, is the address.
-// The kernel writes words of 32 bits, each in the machine's own order.
+// isEnd reports whether the kernel's text, such as 0100007F:1F90, is the address. The kernel writes
+// 32-bit words in native byte order.
 func isEnd(text string, want netip.AddrPort) bool {
 	host, port, _ := strings.Cut(text, ":")
 	if p, err := strconv.ParseUint(port, 16, 16); err != nil || uint16(p) != want.Port() {

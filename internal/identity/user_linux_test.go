@@ -20,11 +20,11 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// strangerID is a user id that no test runs as.
+// strangerID is a user ID that no test runs as.
 const strangerID = 65_533
 
-// dialAs connects to at by a socket of another user. Linux changes the user of
-// one thread alone, which ends with the goroutine that is locked to it.
+// dialAs connects to at with a socket of another user. Linux can change the user of a single
+// thread, which ends with the goroutine that is locked to it.
 func dialAs(t *testing.T, uid int, at net.Addr) net.Conn {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -36,7 +36,7 @@ func dialAs(t *testing.T, uid int, at net.Addr) net.Conn {
 	}
 	done := make(chan dialed)
 	go func() {
-		runtime.LockOSThread() // and never unlocked
+		runtime.LockOSThread() // never unlocked
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
 			done <- dialed{nil, errno}
 			return
@@ -52,8 +52,8 @@ func dialAs(t *testing.T, uid int, at net.Addr) net.Conn {
 	return d.c
 }
 
-// ID-08: on a loopback port, tailscaled is believed, and another process of the
-// machine with the same headers is not.
+// ID-08: On a loopback port, tailscaled is trusted. Another local process with the same headers is
+// not.
 func TestID08_AnotherProcessOnLoopback(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp4", "tcp6"} {
@@ -75,7 +75,7 @@ func TestID08_AnotherProcessOnLoopback(t *testing.T) {
 	}
 }
 
-// A server without our hook asks the kernel for each request.
+// A server without ConnContext queries the kernel for each request.
 func TestServeWithoutConnContext(t *testing.T) {
 	t.Parallel()
 	for user, want := range map[uint32]string{uint32(os.Geteuid()): "alice@example.com", 4_000_000_000: "no_identity"} {
@@ -107,8 +107,8 @@ func TestServeWithoutConnContext(t *testing.T) {
 	}
 }
 
-// A connection that its process has closed is listed as root's: whoever sends a
-// request and leaves is not taken for tailscaled.
+// The kernel lists root as the owner of a closed connection. A client that sends a request and
+// disconnects must not pass as tailscaled.
 func TestID08_ConnectionThatWasLeft(t *testing.T) {
 	t.Parallel()
 	ln := tcp(t)
@@ -153,7 +153,7 @@ func TestID08_ConnectionThatWasLeft(t *testing.T) {
 	}
 }
 
-// The kernel's list, in this machine's byte order.
+// The kernel's list, in the byte order of the machine.
 func TestFindUser(t *testing.T) {
 	t.Parallel()
 	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-func limitSocket(uintptr) error { return nil } // its mode is set once it is there
+func limitSocket(uintptr) error { return nil } // the mode is set after the file exists
 
 var errNoUsers = errors.New("identity serve: this system does not say whose process is at the other end of a connection; use a Unix socket")
 

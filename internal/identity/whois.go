@@ -9,19 +9,18 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Whois is the mode of a listener inside the tailnet, and the one to use: the
-// connection says who is calling, and no header is read.
+// Whois is the mode of a listener inside the tailnet, and the preferred mode. The tailnet
+// identifies the connection, and no header is read.
 type Whois struct {
-	// Ask is how the tailnet says who is at the other end of a connection.
+	// Ask returns the caller behind a connection, as the tailnet identifies it.
 	Ask Identifier
-	// Bearer, optional, is who signs the tokens that tools send although the
-	// connection has named them. A token must then be good, and name the same
-	// login: it widens nothing. Without Bearer no token is read, and one that
-	// comes is meant for what stands behind us.
+	// Bearer, optional, verifies the tokens of tools that send one on an identified connection. A
+	// token must be valid and name the same login; it gives no further rights. If Bearer is nil, no
+	// token is read, and an Authorization header is left for the backend.
 	Bearer *OIDC
 }
 
-// Check returns what is missing or makes no sense.
+// Check returns an error if a setting is missing.
 func (m Whois) Check(net.Addr) error {
 	if m.Ask == nil {
 		return errors.New("identity whois: nothing says how to ask the tailnet")
@@ -32,7 +31,7 @@ func (m Whois) Check(net.Addr) error {
 	return nil
 }
 
-// Identifier returns who is calling, by the connection.
+// Identifier returns the caller that the tailnet names for the connection.
 func (m Whois) Identifier(at net.Addr) (Identifier, error) {
 	if err := m.Check(at); err != nil {
 		return nil, err
@@ -48,7 +47,7 @@ func (m Whois) Identifier(at net.Addr) (Identifier, error) {
 		}
 		c, err := m.Ask(r)
 		if err != nil || access.Admit(c) != nil || tokens == nil || len(r.Header["Authorization"]) == 0 {
-			return c, err // whoever is not admitted is not asked for more
+			return c, err // no token check for a caller that is not admitted
 		}
 		named, err := tokens.identify(r)
 		if err != nil {

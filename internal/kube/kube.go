@@ -1,8 +1,6 @@
-// Package kube is the little that every alcove needs to speak to a Kubernetes
-// API server: a client configuration, a mapper of known kinds and the deletion
-// of exactly one object. It keeps law 7: an answer that says "it is no longer
-// what you looked at" is told apart from a failure, so that nobody acts upon a
-// stale view.
+// Package kube provides what every package needs to use a Kubernetes API server: a client
+// configuration, a REST mapper for known kinds, and the deletion of exactly one object. It enforces
+// law 7. It distinguishes outdated views from failures, so that no code acts on stale data.
 package kube
 
 import (
@@ -19,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Config returns how to reach the API server: by the kubeconfig file of that
-// path, or, if it is empty, by the pod's own account.
+// Config returns the client configuration from the kubeconfig file at that path, or from the pod's
+// ServiceAccount if the path is empty.
 func Config(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		c, err := rest.InClusterConfig()
@@ -36,23 +34,23 @@ func Config(kubeconfig string) (*rest.Config, error) {
 	return Unthrottled(c), nil
 }
 
-// Unthrottled returns a copy of c without client-go's own limit of 5 requests
-// per second: the API server's priority and fairness is what limits us.
+// Unthrottled returns a copy of c without client-go's default limit of 5 requests per second. The
+// API server's priority and fairness limits the requests instead.
 func Unthrottled(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
 	c.QPS, c.RateLimiter = -1, nil
 	return c
 }
 
-// Mapper maps just the given kinds, and lists of them, to their resources. It asks the server
-// nothing, so a kind that is not installed yet is an error of the request, which
-// is tried again, and not of the start.
+// Mapper maps the given kinds and their lists to resources. It makes no discovery request. A kind
+// that is not installed yet is therefore an error of a request, which can be retried, and not of
+// the start.
 func Mapper(namespaced, clusterWide []schema.GroupVersionKind) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(kinds []schema.GroupVersionKind, scope meta.RESTScope) {
 		for _, k := range kinds {
 			plural, singular := meta.UnsafeGuessKindToResource(k)
-			if strings.HasSuffix(singular.Resource, "way") { // of which the guess makes "gatewaies"
+			if strings.HasSuffix(singular.Resource, "way") { // otherwise the guess is "gatewaies"
 				plural.Resource = singular.Resource + "s"
 			}
 			m.AddSpecific(k, plural, singular, scope)
@@ -64,21 +62,21 @@ func Mapper(namespaced, clusterWide []schema.GroupVersionKind) meta.RESTMapper {
 	return m
 }
 
-// Delete deletes exactly o, by its UID. That it is gone already is success; that
-// another object has taken its name is an error for which Stale is true.
+// Delete deletes exactly o, by its UID. It returns nil if o is already gone. It returns an error
+// for which Stale is true if another object has its name.
 func Delete(ctx context.Context, c client.Writer, o client.Object) error {
 	err := c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID())})
 	return client.IgnoreNotFound(err)
 }
 
-// Stale reports whether err says that the object is not what it was when it was
-// looked at: somebody else wrote, made or deleted it. The answer is to look again.
+// Stale reports whether err means that another writer changed, created or deleted the object since
+// it was read. The caller must read it again.
 func Stale(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
-// ExplainGiven says what to do about an object that the manifests give and that
-// this account, which may get and update it by name, could not read or write.
+// ExplainGiven adds advice to an error about an object that the manifests provide. The account has
+// get and update on that object, by name.
 func ExplainGiven(doing, kind string, key client.ObjectKey, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -89,8 +87,7 @@ func ExplainGiven(doing, kind string, key client.ObjectKey, err error) error {
 	return fmt.Errorf("%s the %s %s: %w", doing, kind, key, err)
 }
 
-// Namespace returns the namespace that a configuration of Config speaks of: the
-// kubeconfig's own, or the pod's.
+// Namespace returns the namespace of a configuration from Config: the kubeconfig's, or the pod's.
 func Namespace(kubeconfig string) (string, error) {
 	if kubeconfig == "" {
 		b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

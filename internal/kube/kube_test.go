@@ -19,8 +19,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A client with our mapper reads and writes one and many without discovery, and
-// deletes exactly what it looked at.
+// A client with Mapper reads and writes objects and lists without discovery, and deletes exactly
+// the object that it read.
 func TestMapperAndDelete(t *testing.T) {
 	c := kubetest.Start(t)
 	ns := c.Namespace(t)
@@ -93,7 +93,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// Reach says who did not answer, and in how long a time.
+// The error of Reach names the server and the time limit.
 func TestReach(t *testing.T) {
 	c := kubetest.Start(t)
 	if err := Reach(t.Context(), c.AdminConfig(), time.Minute); err != nil {

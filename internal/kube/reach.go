@@ -11,8 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// Reach waits until the API server answers, at most limit. Its error is a
-// sentence that says what to check.
+// Reach waits until the API server answers, for at most limit. The error says what to check.
 func Reach(ctx context.Context, config *rest.Config, limit time.Duration) error {
 	c := rest.CopyConfig(config)
 	c.GroupVersion, c.NegotiatedSerializer, c.Timeout = nil, scheme.Codecs.WithoutConversion(), 5*time.Second
@@ -23,7 +22,7 @@ func Reach(ctx context.Context, config *rest.Config, limit time.Duration) error 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
-		// /version is open to everybody who may be let in, and asks no store.
+		// /version is open to every account and reads nothing from etcd.
 		err := client.Get().AbsPath("/version").Do(ctx).Error()
 		if err == nil {
 			return nil

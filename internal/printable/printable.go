@@ -1,5 +1,5 @@
-// Package printable writes JSON that moves no terminal's cursor and turns no
-// text around. It keeps law 10 for every line that people read raw.
+// Package printable escapes JSON so that it cannot move a terminal's cursor or change the text
+// direction. It enforces law 10 for every line that people read in raw form.
 package printable
 
 import (
@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// JSON writes what does not print as \u escapes, beyond what JSON demands: DEL,
-// the C1 controls that some terminals obey, marks that turn the direction of
-// text, and what has no width. b is JSON, so such runes are inside strings, and
-// it still parses to the same. Where nothing is to be done, b itself is returned.
+// JSON replaces unprintable characters by \u escapes, beyond what JSON requires: DEL, C1 control
+// characters, bidirectional marks and characters without width. b must be JSON. Such characters are
+// then inside strings, and the result decodes to the same value. JSON returns b itself if nothing
+// needs escaping.
 func JSON(b []byte) []byte {
 	if !slices.ContainsFunc(b, func(c byte) bool { return c >= 0x7f }) {
 		return b

@@ -2,11 +2,11 @@ package problem
 
 import "net/http"
 
-// A Code is the stable name of a refusal. Machines branch on it, the docs have
-// an anchor for it, and metrics count by it, so the set is closed.
+// A Code is the stable name of a refusal. Machines branch on it, the documentation has an anchor
+// for it, and metrics use it as a label. The set is closed.
 type Code string
 
-// The order of the first group is the order in which the door refuses.
+// The first group is in the order of the HTTP server's checks.
 const (
 	WrongHost           Code = "wrong_host"
 	CrossOrigin         Code = "cross_origin"
@@ -43,20 +43,20 @@ const (
 	Internal         Code = "internal"
 )
 
-// The codes of the operator plane, whose callers have one role for each
-// organisation instead of grants to choose between.
+// The codes of the operator plane, whose callers have roles per organisation instead of grants to
+// choose from.
 const (
 	InvalidToken     Code = "invalid_token"
 	IdentityMismatch Code = "identity_mismatch"
 	NotAuthorized    Code = "not_authorized_user" // no role at all
-	Forbidden        Code = "forbidden"           // a role, but not for this
+	Forbidden        Code = "forbidden"           // a role, but not for this action
 	Validation       Code = "validation"
 	Held             Code = "held"                  // another hold is in force
-	Confirmation     Code = "confirmation_required" // it goes far: it is asked for a second time
-	SelfApproval     Code = "self_approval"         // nobody approves what they wrote
+	Confirmation     Code = "confirmation_required" // the request has wide effect and must be confirmed
+	SelfApproval     Code = "self_approval"         // authors must not approve their own changes
 )
 
-// Codes returns every code, in the order in which the docs list them.
+// Codes returns all codes, in the order of the documentation.
 func Codes() []Code {
 	return []Code{
 		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, RateLimited,
@@ -67,7 +67,7 @@ func Codes() []Code {
 	}
 }
 
-// Status returns the HTTP status that carries c; 500 for a code that is not in the set.
+// Status returns the HTTP status of c, or 500 for an unknown code.
 func (c Code) Status() int {
 	switch c {
 	case NotReady:

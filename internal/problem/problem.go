@@ -1,6 +1,6 @@
-// Package problem is an error that may leave the house: a code for machines, a
-// sentence for people and what to try next. It keeps the law that every other
-// error is "internal error" outside and complete in the log.
+// Package problem defines errors that may be shown to callers: a code for machines, a message for
+// people, and advice. Every other error appears to callers as "internal error", and in full in the
+// log.
 package problem
 
 import (
@@ -9,65 +9,63 @@ import (
 	"time"
 )
 
-// An Error is a refusal or failure that is safe to show to the caller: it names
-// no secret, no file, no stack and nobody else's data.
+// An Error is a refusal or failure that is safe to show to the caller. It contains no secret, file
+// name, stack trace or data of other people.
 //
-// Its JSON form is the one that clients of the sign-in API show to people:
-// message and advice.
+// Clients of the sign-in API show the message and the advice of its JSON form to people.
 type Error struct {
 	Code    Code     `json:"code"`
 	Message string   `json:"message"`
 	Advice  []string `json:"advice"`
-	// AuditID names the one audit entry of the visit; the door fills it in.
+	// AuditID is the ID of the request's audit entry. The HTTP server sets it.
 	AuditID string `json:"auditId,omitempty"`
-	// Choices is what the caller could have asked for by name, when there was more than one.
+	// Choices are the values that the caller could have chosen, if there were several.
 	Choices []Choice `json:"choices,omitempty"`
-	// Field is the field or parameter that is wrong.
+	// Field is the invalid field or parameter.
 	Field string `json:"field,omitempty"`
-	// Needed is what a role would have to allow, and Have the roles that there are,
-	// such as "operator@acme".
+	// Needed is the right that is missing. Have lists the caller's roles, such as "operator@acme".
 	Needed *Need    `json:"needed,omitempty"`
 	Have   []string `json:"have,omitempty"`
-	// Seen is as whom a caller came who has no role.
+	// Seen is the identity of a caller without a role.
 	Seen *Seen `json:"seen,omitempty"`
-	// Confirm is how what was asked for is confirmed, when it goes that far.
+	// Confirm says how to confirm a request with wide effect.
 	Confirm *Confirm `json:"confirm,omitempty"`
-	// State is the state of the sign-in asked about, when the answer is "not yet".
+	// State is the state of the sign-in, if the request must be repeated later.
 	State string `json:"state,omitempty"`
-	// RetryAfter asks the caller to come back no sooner than this; it is sent
-	// as the Retry-After header in whole seconds.
+	// RetryAfter is the minimum time before the next attempt. It is sent as the Retry-After header
+	// in whole seconds.
 	RetryAfter time.Duration `json:"-"`
 
 	cause error
 }
 
-// A Choice is one of several grants that a caller may choose between.
+// A Choice is one of several grants that the caller may choose.
 type Choice struct {
 	Role       string   `json:"role"`
-	Namespaces []string `json:"namespaces,omitempty"` // none: the whole cluster
+	Namespaces []string `json:"namespaces,omitempty"` // empty: the whole cluster
 	Period     string   `json:"period"`               // Go duration
 }
 
-// A Need is a verb, and the organisation it was asked for.
+// A Need is a verb and the organisation that it is needed for.
 type Need struct {
 	Verb string `json:"verb"`
-	Org  string `json:"org,omitempty"` // "": it is asked for all of them
+	Org  string `json:"org,omitempty"` // "": all organisations
 }
 
-// A Seen is a caller as the tailnet names him.
+// A Seen is a caller as the tailnet names it.
 type Seen struct {
-	Login string `json:"login"` // "": a node that is nobody's
+	Login string `json:"login"` // "" for a tagged node
 	Node  string `json:"node"`
 	Via   string `json:"via"`
 }
 
-// A Confirm is how something that goes far is confirmed: by asking once more with
-// the phrase, or with the code that a person gets at a page.
+// A Confirm describes how to confirm a request: repeat it with the phrase, or with the code that a
+// person gets on a page.
 type Confirm struct {
-	Phrase  string    `json:"phrase,omitempty"`  // to send as "confirm"
-	ID      string    `json:"id,omitempty"`      // of what a person is to confirm
-	Path    string    `json:"path,omitempty"`    // of the page where, on the dashboard
-	Targets *int      `json:"targets,omitempty"` // how many it is about; nil: not known
+	Phrase  string    `json:"phrase,omitempty"`  // send this as "confirm"
+	ID      string    `json:"id,omitempty"`      // ID of the change that a person must confirm
+	Path    string    `json:"path,omitempty"`    // path of the confirmation page on the dashboard
+	Targets *int      `json:"targets,omitempty"` // number of affected objects; nil: unknown
 	Until   time.Time `json:"until"`
 }
 
@@ -76,30 +74,30 @@ func New(code Code, message string, advice ...string) *Error {
 	return &Error{Code: code, Message: message, Advice: advice}
 }
 
-// Because returns a copy of e with an internal cause, which goes to the log only.
+// Because returns a copy of e with an internal cause. Only the log shows the cause.
 func (e *Error) Because(cause error) *Error {
 	c := *e
 	c.cause = cause
 	return &c
 }
 
-// After returns a copy of e that asks the caller to wait for d.
+// After returns a copy of e with RetryAfter set to d.
 func (e *Error) After(d time.Duration) *Error {
 	c := *e
 	c.RetryAfter = d
 	return &c
 }
 
-// Error returns the sentence that the caller sees.
+// Error returns the message for the caller.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap returns the internal cause, which no caller sees.
+// Unwrap returns the internal cause, which callers never see.
 func (e *Error) Unwrap() error { return e.cause }
 
 // Cause returns the internal cause, for the log.
 func (e *Error) Cause() error { return e.cause }
 
-// From returns the problem that err is, or the problem "internal error" with
+// From returns the *Error in err. If there is none, it returns an Error with the code Internal and
 // err as its cause. It returns nil for a nil err.
 func From(err error) *Error {
 	if err == nil {
@@ -112,7 +110,7 @@ func From(err error) *Error {
 		"Try again; if it stays, give the audit id to whoever runs this server.").Because(err)
 }
 
-// CodeOf returns err's code, "" for nil.
+// CodeOf returns the code of err, or "" for nil.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -120,7 +118,7 @@ func CodeOf(err error) Code {
 	return From(err).Code
 }
 
-// Plural is "1 rule" or "3 rules": counts in sentences for people.
+// Plural returns a count with its noun, such as "1 rule" or "3 rules".
 func Plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -25,7 +25,7 @@ func TestEveryCodeHasItsOwnStatus(t *testing.T) {
 	}
 }
 
-// Each code has a section where people look it up.
+// Each code has a section in the troubleshooting page.
 func TestEveryCodeIsExplained(t *testing.T) {
 	page, err := os.ReadFile("../../docs/tasks/troubleshoot.md")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestACauseIsShownToNobody(t *testing.T) {
 	secret := errors.New("dial /var/run/secret.sock: token abc")
 	for _, err := range []error{
 		problem.New(problem.Unavailable, "The API server does not answer.", "Try again.").Because(secret),
-		fmt.Errorf("writing the sign-in: %w", secret), // no problem at all
+		fmt.Errorf("writing the sign-in: %w", secret), // not a problem
 	} {
 		p := problem.From(err)
 		b, jerr := json.Marshal(p)

@@ -1,5 +1,5 @@
-// Package profile serves the runtime's profiles of a process. It keeps law 1: it
-// serves nowhere by itself, only where a main was told to by a flag.
+// Package profile serves the Go runtime profiles of a process. It enforces law 1: it opens no
+// listener. A main package registers it only if a flag says so.
 package profile
 
 import (
@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Path is the pattern that Serve is to be registered under.
+// Path is the pattern to register Serve with.
 const Path = "GET /debug/pprof/{profile}"
 
-// longest bounds how long one profile of the processor takes.
+// longest is the maximum duration of one CPU profile.
 const longest = 2 * time.Minute
 
-// Serve serves the runtime's profiles at the paths of net/http/pprof, whose
-// import would put its own handlers into the process for everybody.
+// Serve serves the runtime profiles at the paths of net/http/pprof. It does not import that
+// package, because the import would register its handlers on the default mux of the process.
 func Serve(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("profile")
 	q := r.URL.Query()
@@ -26,12 +26,12 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "there is no such profile", http.StatusNotFound)
 			return
 		}
-		debug, _ := strconv.Atoi(q.Get("debug")) // what is no number is 0: the format of go tool pprof
+		debug, _ := strconv.Atoi(q.Get("debug")) // an invalid number is 0: the format of go tool pprof
 		w.Header().Set("Content-Type", "application/octet-stream")
 		if debug > 0 {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		}
-		p.WriteTo(w, debug) // who does not read it does not want it
+		p.WriteTo(w, debug) // an error means that the client left
 		return
 	}
 	seconds, err := strconv.Atoi(q.Get("seconds"))
@@ -39,7 +39,7 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 		seconds = 30
 	}
 	took := min(time.Duration(seconds)*time.Second, longest)
-	// The port's own limit is for answers that are there at once.
+	// The server's write timeout is for immediate responses.
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(took + 10*time.Second)); err != nil {
 		http.Error(w, "the time for an answer cannot be extended", http.StatusInternalServerError)
 		return

@@ -1,5 +1,5 @@
-// Package redact knows the forms that credentials have, so that what somebody wrote into a
-// name, a message or a log goes no further (law 10).
+// Package redact recognises credentials by their format and removes them, so that a credential in a
+// name, a message or a log is not passed on (law 10).
 package redact
 
 import (
@@ -9,21 +9,21 @@ import (
 	"sync"
 )
 
-// Mark stands where a credential was.
+// Mark replaces a credential.
 const Mark = "[redacted]"
 
-// A form is one that credentials have. What must be kept of a match is its first group.
+// A form is one format of credentials. The first group of a match is kept.
 type form struct {
 	is *regexp.Regexp
-	// hints are what one of stands in every match, in lower case: a log of a megabyte is
-	// looked through for words in a moment, and for all forms in a second.
+	// hints are lower-case substrings; every match contains at least one. The search for hints in a
+	// log of one megabyte is fast, while all patterns together take a second.
 	hints []string
-	// sure says that nothing else looks like this.
+	// sure means that only credentials have this format.
 	sure bool
 }
 
-// forms are those that are known. They are compiled when they are needed: tka starts for
-// every command of kubectl.
+// forms returns the known formats. It compiles them on first use, because tka starts for every
+// kubectl command.
 var forms = sync.OnceValue(func() []form {
 	sure := func(pattern string, hints ...string) form {
 		return form{regexp.MustCompile("()" + pattern), hints, true}
@@ -31,34 +31,33 @@ var forms = sync.OnceValue(func() []form {
 	may := func(pattern string, hints ...string) form { return form{regexp.MustCompile(pattern), hints, false} }
 	return []form{
 		sure(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`, "-----begin"),
-		sure(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`, "eyj"),                                                                                          // a JWT, such as a ServiceAccount's token
+		sure(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`, "eyj"),                                                                                          // a JWT, such as a ServiceAccount token
 		sure(`\btskey-[A-Za-z0-9-]{6,}`, "tskey-"),                                                                                                                        // Tailscale
 		sure(`\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})`, "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),                                      // GitHub
 		sure(`\bgl(?:pat|rt|ptt|dt|cbt|oas|ft|soat|agent)-[A-Za-z0-9_.-]{12,}`, "glpat-", "glrt-", "glptt-", "gldt-", "glcbt-", "gloas-", "glft-", "glsoat-", "glagent-"), // GitLab
 		sure(`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`, "akia", "asia"),                                                                                                             // AWS
 		sure(`\bxox[abeoprs]-[A-Za-z0-9-]{10,}`, "xox"),                                                                                                                   // Slack
-		may(`()\bsk-[A-Za-z0-9_-]{20,}`, "sk-"),                                                                                                                           // makers of models
-		may(`((?i)\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`, "bearer", "basic"),                                                                                       // a header's value
+		may(`()\bsk-[A-Za-z0-9_-]{20,}`, "sk-"),                                                                                                                           // providers of AI models
+		may(`((?i)\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`, "bearer", "basic"),                                                                                       // the value of a header
 		may(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@`, "://"),                                                                                                     // a URL with a password
 		may(`((?i)(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|client[-_]?key(?:-data)?|credentials?)\\?["']?\s*[=:]\s*\\?["']?)[^\s"',;&)}\]\\]{6,}`,
 			"token", "secret", "passw", "key", "credential"), // name=value
 	}
 })
 
-// folded makes letters of one kind of which patterns take several for one: those that
-// are no letters of ASCII, too.
+// folded replaces the non-ASCII letters that case-insensitive patterns treat as an ASCII letter.
 var folded = strings.NewReplacer("\u017f", "s", "\u212a", "k")
 
-// names are of members whose value is a credential, whatever it looks like.
+// names matches names of members whose value is always a credential.
 var names = regexp.MustCompile(`(?i)(?:^|[-_./])(?:token|secret|password|passwd|authorization|cookie|kubeconfig|api[-_]?key|private[-_]?key|client[-_]?secret)$|(?i:last-applied-configuration)$`)
 
-// Name says whether what a member of that name holds is a credential, whatever it looks like.
+// Name reports whether a member of that name holds a credential, whatever its value looks like.
 func Name(s string) bool { return names.MatchString(s) }
 
-// Text is s without what looks like a credential.
+// Text returns s without text that looks like a credential.
 func Text(s string) string { return without(s, func(form) bool { return true }) }
 
-// Known is s without what can only be a credential, whatever stands around it.
+// Known returns s without text that can only be a credential, in any context.
 func Known(s string) string { return without(s, func(f form) bool { return f.sure }) }
 
 func without(s string, these func(form) bool) string {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// MC-01: what a text is looked through for first hides no credential.
+// MC-01: The search for hints misses no credential.
 func TestHintsHideNothing(t *testing.T) {
 	long := strings.Repeat("a1", 20)
 	for _, s := range []string{"-----BEGIN EC PRIVATE KEY-----\nx", "eyJ" + long + "." + long + ".x", "tskey-auth-" + long, "ghp_" + long, "ghr_" + long, "github_pat_" + long, "glpat-" + long, "glagent-" + long, "glcbt-" + long,
@@ -21,7 +21,7 @@ func TestHintsHideNothing(t *testing.T) {
 	}
 }
 
-// FLEET-12: what can only be a credential is told from what may be one.
+// FLEET-12: Known removes only text that must be a credential, and leaves text that may be one.
 func TestKnown(t *testing.T) {
 	long := strings.Repeat("a1", 20)
 	for s, want := range map[string]bool{"ghp_" + long: true, "export T=glrt-" + long: true, "-----BEGIN PRIVATE KEY-----": true, "tskey-auth-" + long: true,

@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// What a login asks for is what its body says, and a body that could be read in
-// two ways, or says what nobody asked for, is refused.
+// A login requests exactly what its body says. A body that is ambiguous or has unknown fields is
+// rejected.
 func FuzzLoginBody(f *testing.F) {
 	for _, seed := range []string{
 		"", " ", "{}", "null", "[]", `"view"`, "\xff", "{", `{"role":"view"`,

@@ -15,12 +15,12 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A ClusterInfoRequest asks for nothing more than the operation says.
+// A ClusterInfoRequest has no parameters.
 type ClusterInfoRequest struct{}
 
-// ClusterInfo is how people reach the cluster, and what a client asks first: the
-// proof of the answer says which cluster it is about to sign in to. The first
-// four fields are what existing clients read.
+// ClusterInfo describes how people reach the cluster. A client queries it first: the proof of the
+// response shows which cluster the client is about to sign in to. The first four fields are the
+// ones that existing clients read.
 type ClusterInfo struct {
 	ServerURL             string            `json:"server_url" doc:"the API server as people reach it"`
 	InsecureSkipTLSVerify bool              `json:"insecure_skip_tls_verify"`
@@ -48,9 +48,8 @@ func (d *Desk) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequ
 	return info, nil
 }
 
-// CAHash is the short name of a list of certificates in PEM, whatever their
-// order: "sha256:" and the SHA-256, in hex, of their DER forms one after the
-// other, sorted.
+// CAHash returns a short ID for a list of PEM certificates, independent of their order. It is
+// "sha256:" and the hex SHA-256 of their DER forms, sorted and concatenated.
 func CAHash(certificates []byte) (string, error) {
 	var ders [][]byte
 	for rest := certificates; len(bytes.TrimSpace(rest)) > 0; {

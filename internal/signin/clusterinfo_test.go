@@ -34,8 +34,8 @@ func certificate(t *testing.T) (der, asPEM []byte) {
 	return der, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// The hash of a list of certificates is the same whatever their order and
-// whatever stands between them.
+// The hash of a list of certificates does not depend on their order or on the white space between
+// them.
 func TestCAHash(t *testing.T) {
 	d1, p1 := certificate(t)
 	d2, p2 := certificate(t)
@@ -65,8 +65,8 @@ func TestCAHash(t *testing.T) {
 	}
 }
 
-// SGN-04: the four fields of existing clients keep their names; a server without
-// the key names none.
+// SGN-04: The four fields of existing clients keep their names. A server without the key sends no
+// key.
 func TestClusterInfoForm(t *testing.T) {
 	b, err := json.Marshal(signin.ClusterInfo{ServerURL: "https://k8s.example:6443", CAData: []byte("PEM"), Labels: map[string]string{"env": "prod"}, Name: "prod-eu", ID: "5e0c", CAHash: "sha256:00", Version: "v1"})
 	const want = `{"server_url":"https://k8s.example:6443","insecure_skip_tls_verify":false,"ca_data":"UEVN","labels":{"env":"prod"},"name":"prod-eu","id":"5e0c","ca_hash":"sha256:00","version":"v1"}`

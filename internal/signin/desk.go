@@ -20,63 +20,65 @@ var (
 	ErrExists   = errors.New("there is a sign-in of that name already")
 )
 
-// A Store keeps sign-ins. Any other error means that the API server did not do
-// as asked.
+// A Store stores sign-ins. Any error other than those above means that the API server did not
+// perform the request.
 type Store interface {
-	// Get reads the sign-in as it is stored now. ErrNotFound.
+	// Get reads the sign-in from the API server. Error: ErrNotFound.
 	Get(ctx context.Context, name string) (Signin, error)
-	// Known reads from a cache, at no cost to the API server. It may lag.
+	// Known reads the sign-in from a cache, without a call to the API server. The cache may lag.
 	Known(name string) (Signin, bool)
-	// Live counts the sign-ins of a login from the cache, all devices.
+	// Live returns the number of cached sign-ins of a login, on all devices.
 	Live(login string) int
-	// Create stores a new sign-in. ErrExists.
+	// Create stores a new sign-in. Error: ErrExists.
 	Create(context.Context, Signin) (Signin, error)
-	// Extend writes Period and AskedAt, if the stored version is s.Version. ErrConflict, ErrNotFound.
+	// Extend writes Period and AskedAt if the stored version is s.Version. Errors: ErrConflict,
+	// ErrNotFound.
 	Extend(context.Context, Signin) (Signin, error)
-	// Delete asks for the end of exactly this sign-in (its UID). ErrNotFound when it is gone already.
+	// Delete requests the deletion of the sign-in with this UID. Error: ErrNotFound if it is
+	// already gone.
 	Delete(context.Context, Signin) error
-	// Await returns when done says so of the sign-in called name (false: there is none)
-	// or when ctx ends. It is woken by a watch.
+	// Await returns when done returns true for the sign-in called name, or when ctx ends. done
+	// receives false if there is no sign-in. A watch triggers each check.
 	Await(ctx context.Context, name string, done func(Signin, bool) bool) error
-	// Token asks for a token of s's ServiceAccount and returns its true expiry.
-	// ErrConflict when the ServiceAccount is not the one that s was given.
+	// Token requests a token of the ServiceAccount of s and returns the token's expiry. Error:
+	// ErrConflict if the ServiceAccount is not the one that was created for s.
 	Token(ctx context.Context, s Signin, life time.Duration) (Token, time.Time, error)
 }
 
-// A Desk serves callers: it writes and reads sign-ins and hands out kubeconfigs.
-// Fields without a remark are required.
+// A Desk is the service that handles the requests of callers. It writes and reads sign-ins and
+// returns kubeconfigs. Fields are required unless their comment says otherwise.
 type Desk struct {
 	Store   Store
 	Cluster ClusterInfo
-	Prefix  string // of context names
+	Prefix  string // prefix of kubeconfig context names
 
-	// Key, optional, is the cluster's key for ClusterInfo, false while it is not
-	// at hand. Without it, Cluster.Key is what is told.
+	// Key, optional, returns the cluster's key for ClusterInfo, or false while it is not available.
+	// If Key is nil, ClusterInfo returns Cluster.Key.
 	Key func() (door.Key, bool)
 
-	// Ended, optional, hears of each sign-in that a request ended.
+	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 
 	MaxPerLogin int
-	RetryAfter  time.Duration // how long a client that polls should pause
-	MaxWait     time.Duration // longest long poll
+	RetryAfter  time.Duration // pause between two polls of a client
+	MaxWait     time.Duration // maximum duration of a long poll
 	Now         func() time.Time
 }
 
-// Bounds inside one login.
+// Limits inside one login.
 const (
-	replaceWait = 2 * time.Second  // for the previous sign-in to be gone
-	writeTries  = 5                // after conflicting writes
-	askLimit    = 15 * time.Second // for the API server's answers to one visit: tka waits for 30 seconds
+	replaceWait = 2 * time.Second  // how long to wait until the previous sign-in is gone
+	writeTries  = 5                // attempts after conflicting writes
+	askLimit    = 15 * time.Second // limit for all API server calls of one request; tka waits for 30 seconds
 )
 
-// asking bounds how long a visit waits for the API server: one that hangs is
-// the caller's 503, not his patience.
+// asking limits how long a request waits for the API server. If the API server hangs, the caller
+// gets a 503.
 func asking(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, askLimit)
 }
 
-// Routes are the desk's operations.
+// Routes returns the routes of the sign-in operations.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		Login.Serve(d.login),
@@ -88,8 +90,8 @@ func (d *Desk) Routes() []door.Route {
 	}
 }
 
-// login writes what the permit allows. Again is an extension; another role or
-// other namespaces replace: the old one is gone before the new one is made.
+// login writes the sign-in that the permit allows. A repeated login extends it. A different role or
+// different namespaces replace it: the old sign-in is gone before the new one is created.
 func (d *Desk) login(ctx context.Context, p access.Permit, req LoginRequest) (Accepted, error) {
 	ctx, cancel := asking(ctx)
 	defer cancel()
@@ -113,7 +115,7 @@ func (d *Desk) login(ctx context.Context, p access.Permit, req LoginRequest) (Ac
 	for range writeTries {
 		s, err := d.write(ctx, want)
 		if errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
-			continue // somebody else wrote between our reading and writing: look again
+			continue // another writer changed it between the read and the write: read again
 		}
 		if err != nil {
 			return Accepted{}, err
@@ -125,7 +127,7 @@ func (d *Desk) login(ctx context.Context, p access.Permit, req LoginRequest) (Ac
 	return Accepted{}, problem.New(problem.Conflict, "The sign-in is being changed by another login of this device.", "Try again.").After(d.RetryAfter)
 }
 
-// write brings the stored sign-in to what is wanted, once.
+// write tries once to change the stored sign-in to want.
 func (d *Desk) write(ctx context.Context, want Signin) (Signin, error) {
 	have, err := d.Store.Get(ctx, want.Name)
 	switch {
@@ -163,7 +165,7 @@ func (d *Desk) create(ctx context.Context, want Signin) (Signin, error) {
 	return s, passStore(err)
 }
 
-// end asks for the end of exactly this sign-in.
+// end requests the deletion of exactly this sign-in.
 func (d *Desk) end(ctx context.Context, s Signin, why Cause) error {
 	err := d.Store.Delete(ctx, s)
 	if err == nil && d.Ended != nil && s.State(d.Now()) != Ended {
@@ -180,7 +182,7 @@ func (d *Desk) awaitGone(ctx context.Context, s Signin, limit time.Duration) (bo
 	switch {
 	case err == nil:
 		return true, nil
-	case ctx.Err() == nil && wait.Err() != nil: // or the watch was down: a look tells
+	case ctx.Err() == nil && wait.Err() != nil: // the limit passed, or the watch was down: read from the API server
 		look, cancel := context.WithTimeout(ctx, replaceWait)
 		defer cancel()
 		now, err := d.Store.Get(look, s.Name)
@@ -189,8 +191,8 @@ func (d *Desk) awaitGone(ctx context.Context, s Signin, limit time.Duration) (bo
 	return false, unavailable(err)
 }
 
-// mustOwn refuses who was let in only as the owner of a sign-in and has none,
-// at no cost to the API server.
+// mustOwn rejects a caller that may only act as the owner of a sign-in and has none. It makes no
+// call to the API server.
 func (d *Desk) mustOwn(p access.Permit) error {
 	refused := p.OwnerOnly()
 	if refused == nil {
@@ -202,7 +204,7 @@ func (d *Desk) mustOwn(p access.Permit) error {
 	return refused
 }
 
-// own reads the caller's sign-in as it is stored.
+// own reads the caller's sign-in from the API server.
 func (d *Desk) own(ctx context.Context, p access.Permit) (Signin, error) {
 	s, err := d.Store.Get(ctx, OwnerOf(p.Caller()).Name())
 	switch {
@@ -233,7 +235,8 @@ func (d *Desk) read(ctx context.Context, p access.Permit, _ ReadRequest) (Status
 	return d.status(s), nil
 }
 
-// awaitReady holds a request for a kubeconfig until there is something to say.
+// awaitReady delays a request for a kubeconfig until the sign-in leaves the state Pending or the
+// wait ends.
 func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRequest) error {
 	wait := min(time.Duration(req.Wait), d.MaxWait)
 	if wait == 0 {
@@ -247,10 +250,10 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 	defer cancel()
 	if _, known := d.Store.Known(name); !known {
 		if _, err := d.Store.Get(limit, name); errors.Is(err, ErrNotFound) {
-			return nil // nothing to wait for; the operation itself says so
+			return nil // nothing to wait for; kubeconfig returns the error
 		}
 	}
-	seen := false // the watch may lag behind the login: "not there" counts only after "there"
+	seen := false // the watch may lag behind the login, so absence counts only after the sign-in was seen
 	err := d.Store.Await(limit, name, func(s Signin, there bool) bool {
 		if !there {
 			return seen
@@ -264,8 +267,8 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 	return nil
 }
 
-// kubeconfig hands out a fresh token for a sign-in that is ready and that the
-// grants of this very connection still cover.
+// kubeconfig returns a new token for a ready sign-in. The grants of the current connection must
+// still cover the sign-in; otherwise kubeconfig ends it.
 func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequest) (Kubeconfig, error) {
 	now := d.Now()
 	ctx, cancel := asking(ctx)
@@ -282,7 +285,7 @@ func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequ
 	}
 	covered := p.Covers(s.Role, s.Namespaces)
 	switch state := s.State(now); {
-	case state == Ending && !covered: // the guard was first
+	case state == Ending && !covered: // the guard ended it first
 		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), grantRemoved(s))
 	case state == Ended, state == Ending:
 		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), notSignedIn(s))
@@ -320,8 +323,8 @@ func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequ
 	return k, nil
 }
 
-// logout ends the caller's sign-in. Whoever owns a live one may end it, whatever
-// the grants say by now; who owns none learns no more than any other stranger.
+// logout ends the caller's sign-in. An owner may end a live sign-in whatever the grants say now. A
+// caller without a sign-in learns only as much as any other caller.
 func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (Status, error) {
 	if err := p.Require(access.SigninLogout, d.Now()); err != nil {
 		return Status{}, err
@@ -360,7 +363,7 @@ func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (
 	return st, nil
 }
 
-// status shows s to its owner.
+// status returns the view of s for its owner.
 func (d *Desk) status(s Signin) Status {
 	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Device: s.Owner.DeviceName,
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
@@ -394,7 +397,7 @@ func cannotProvision(s Signin) error {
 		"Ask whoever runs the cluster, or sign in with another role: tka login --role ROLE")
 }
 
-// unavailable hides what the API server said; it goes to the log.
+// unavailable hides the API server's error from the caller. The cause goes to the server log.
 func unavailable(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
@@ -402,7 +405,7 @@ func unavailable(err error) error {
 	return problem.New(problem.Unavailable, "The cluster's API server does not do as asked just now.", "Try again.").Because(err).After(time.Second)
 }
 
-// passStore lets the errors through that login handles.
+// passStore returns the errors that login handles unchanged, and wraps all others as unavailable.
 func passStore(err error) error {
 	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
 		return err

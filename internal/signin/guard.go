@@ -12,47 +12,44 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Cause is why a sign-in ended. The set is closed: metrics count by it.
+// A Cause is the reason why a sign-in ended. The set is closed, because it is a metric label.
 type Cause string
 
 // The causes.
 const (
 	CauseLogout   Cause = "logout"
 	CauseExpired  Cause = "expired"
-	CauseGrant    Cause = "grant" // what it rests on in the tailnet is gone
+	CauseGrant    Cause = "grant" // the tailnet no longer supports the sign-in: its device, key or grant is gone
 	CauseReplaced Cause = "replaced"
-	CauseAdmin    Cause = "admin" // somebody deleted it in the cluster
+	CauseAdmin    Cause = "admin" // a user of the cluster deleted it
 	CauseRefused  Cause = "refused"
 )
 
-// Causes returns every cause.
+// Causes returns all causes.
 func Causes() []Cause {
 	return []Cause{CauseLogout, CauseExpired, CauseGrant, CauseReplaced, CauseAdmin, CauseRefused}
 }
 
-// A Sighting is what the tailnet knows, at one moment, of the device that a
-// sign-in belongs to.
+// A Sighting is the state of a sign-in's device in the tailnet at one moment.
 type Sighting struct {
-	Caller access.Caller // as it would be identified if it called now; zero when Missing
-	// Missing means that the tailnet, which was asked and answered, has no such
-	// device; MissingFor is how long that has been so.
+	Caller access.Caller // the caller that the device would be identified as now; zero if Missing
+	// Missing means that the tailnet answered and has no such device. MissingFor is the time since
+	// this was first seen.
 	Missing    bool
 	MissingFor time.Duration
 }
 
-// A Finding is what becomes of a sign-in whose authority was looked at. The
-// zero Finding leaves it as it is.
+// A Finding is the result of a check of a sign-in. The zero Finding leaves the sign-in unchanged.
 type Finding struct {
 	End    bool
-	Reason string        // why, a sentence, for the record
-	Period time.Duration // the shorter one that it has from now on; 0: its own
+	Reason string        // a sentence for the audit log
+	Period time.Duration // a shorter period for the sign-in; 0: no change
 }
 
-// Recheck says whether what a sign-in rests on still holds: its device is in the
-// tailnet, is its owner's, has a key that has not expired, and is granted its
-// role there. Only positive evidence ends anything: a device must have been
-// missing for confirm, one that is merely offline is not missing, and a rule
-// with a typing error withdraws nothing.
+// Recheck reports whether the tailnet still supports a sign-in. Its device must be in the tailnet,
+// belong to its owner, have a key that is not expired, and be granted the role. Only positive
+// evidence ends a sign-in. A device must have been missing for confirm, an offline device is not
+// missing, and a rule with a typing error revokes nothing.
 func Recheck(s Signin, seen Sighting, policy access.Policy, confirm time.Duration, now time.Time) Finding {
 	end := func(format string, args ...any) Finding {
 		return Finding{End: true, Reason: fmt.Sprintf(format, args...)}
@@ -75,7 +72,7 @@ func Recheck(s Signin, seen Sighting, policy access.Policy, confirm time.Duratio
 	case problem.CodeOf(err) == problem.NodeExpired:
 		return end("%s", problem.From(err).Message)
 	case err != nil:
-		return Finding{} // who the caller is, or what is granted, cannot be told just now
+		return Finding{} // the identity or the grants cannot be determined now
 	}
 	period, covered := p.Covering(s.Role, s.Namespaces)
 	switch {
@@ -89,45 +86,44 @@ func Recheck(s Signin, seen Sighting, policy access.Policy, confirm time.Duratio
 	return Finding{}
 }
 
-// A Guard looks at what live sign-ins rest on, at intervals and at each change
-// of the tailnet, and ends or shortens those that it holds no longer for. All
-// fields are required.
+// A Guard checks the live sign-ins at intervals and after each change of the tailnet. It ends or
+// shortens those that the tailnet no longer supports. All fields are required.
 type Guard struct {
 	Store interface {
-		// All returns every sign-in from a cache; false while that is not filled.
+		// All returns every sign-in from a cache, or false until the cache is filled.
 		All() ([]Signin, bool)
 		Extend(context.Context, Signin) (Signin, error)
 		Delete(context.Context, Signin) error
 	}
-	// Devices says who calls from each of the devices with these stable ids, if
-	// it called now. Those that the tailnet does not have are missing from the
-	// answer; an error means that nothing is known about any of them.
+	// Devices returns the callers for the given stable device IDs, as if each called now. Devices
+	// that the tailnet does not have are missing in the result. An error means that nothing is
+	// known about any of them.
 	Devices func(ctx context.Context, ids ...string) (map[string]access.Caller, error)
 	// Changed returns a channel that is closed at the next change of the tailnet.
 	Changed func() <-chan struct{}
-	// Tailnet is the name of ours, "" while it is not known: sign-ins through
-	// other tailnets are the business of other servers.
+	// Tailnet returns the name of this server's tailnet, or "" while it is unknown. The guard skips
+	// sign-ins through other tailnets; their servers check them.
 	Tailnet func() string
 
 	Policy   access.Policy
 	Interval time.Duration
-	// Tell hears what was done to a sign-in, after it was done.
+	// Tell is called after a sign-in was ended or shortened.
 	Tell func(Signin, Finding)
 	Log  *slog.Logger
 	Now  func() time.Time
 }
 
 const (
-	guardPause = 500 * time.Millisecond // the least time between two looks, however often the tailnet changes
-	guardRetry = 5 * time.Second        // after something could not be asked or done
+	guardPause = 500 * time.Millisecond // minimum pause between two checks, however often the tailnet changes
+	guardRetry = 5 * time.Second        // pause after a failed query or action
 )
 
-// Run looks until ctx ends.
+// Run checks until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
-	missing := map[string]time.Time{} // devices, and since when
-	blind := 0                        // looks in a row that saw nothing
+	missing := map[string]time.Time{} // time since which each device is missing
+	blind := 0                        // consecutive failed checks
 	for {
-		changed := g.Changed() // before looking, so that no change is overlooked
+		changed := g.Changed() // taken before the check, so that no change is missed
 		done, err := g.look(ctx, missing)
 		switch {
 		case ctx.Err() != nil:
@@ -138,12 +134,12 @@ func (g *Guard) Run(ctx context.Context) error {
 			}
 			blind = 0
 		default:
-			if blind++; blind == 2 { // once is the start, or a moment
+			if blind++; blind == 2 { // the first failure can be the start or a short outage
 				g.Log.Warn("grants of live sign-ins cannot be looked at; nothing ends until they can", "err", err)
 			}
 		}
 		next := g.Interval
-		for _, since := range missing { // a second look, to be sure
+		for _, since := range missing { // check again soon, to confirm that the device is missing
 			next = min(next, max(since.Add(g.Interval).Sub(g.Now()), guardPause))
 		}
 		if err != nil || !done {
@@ -155,8 +151,8 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// look goes through the live sign-ins once. Missing is kept from look to look.
-// Done is false when there was something to do that could not be done.
+// look checks the live sign-ins once. missing is kept between calls. done is false if an action
+// failed.
 func (g *Guard) look(ctx context.Context, missing map[string]time.Time) (done bool, err error) {
 	all, ok := g.Store.All()
 	if !ok {
@@ -190,7 +186,7 @@ func (g *Guard) look(ctx context.Context, missing map[string]time.Time) (done bo
 	}
 	found, err := g.Devices(ctx, ids...)
 	if err != nil {
-		clear(missing) // who was missing before may be back: that must be seen twice again
+		clear(missing) // a device that was missing may be back, so it must be seen missing twice again
 		return false, err
 	}
 	now, done = g.Now(), true
@@ -226,7 +222,7 @@ func (g *Guard) act(ctx context.Context, s Signin, f Finding) (err error) {
 	}
 	switch {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrConflict) && !f.End:
-		return nil // somebody else was first, or changed it: the next look sees
+		return nil // another writer ended or changed it; the next check handles it
 	case err == nil:
 		g.Tell(s, f)
 	}

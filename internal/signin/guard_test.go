@@ -37,7 +37,7 @@ func live(c access.Caller, role access.Role, at time.Time) signin.Signin {
 
 const eightHours = `{"role":"view","period":"8h"}`
 
-// Section 2.5: what ends a sign-in that nobody asks about, and what does not.
+// Section 2.5: The changes that end a sign-in without a request, and those that do not.
 func TestRecheck(t *testing.T) {
 	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	alice := guarded("alice@example.com", "n1", eightHours)
@@ -51,7 +51,7 @@ func TestRecheck(t *testing.T) {
 		name   string
 		s      signin.Signin
 		seen   signin.Sighting
-		end    string // part of the reason; "": it stays
+		end    string // part of the reason; "": the sign-in stays
 		period time.Duration
 	}{
 		{"still granted", s, signin.Sighting{Caller: alice}, "", 0},
@@ -89,7 +89,7 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-// keep is a store in memory.
+// A keep is a store in memory.
 type keep struct {
 	mu      sync.Mutex
 	all     map[string]signin.Signin
@@ -123,7 +123,7 @@ func (k *keep) has(s signin.Signin) bool {
 	return there
 }
 
-// tailnet is what a Guard sees of one.
+// A tailnet is a fake tailnet for a Guard.
 type tailnet struct {
 	mu      sync.Mutex
 	devices map[string]access.Caller
@@ -157,7 +157,7 @@ func (n *tailnet) change(f func()) {
 	n.changed = make(chan struct{})
 }
 
-// SGN-11, on a clock of its own.
+// SGN-11, with a fake clock.
 func TestGuard(t *testing.T) {
 	alice, bob := guarded("alice@example.com", "n1", eightHours), guarded("bob@example.com", "n2", eightHours)
 	const interval = 30 * time.Second
@@ -192,7 +192,7 @@ func TestGuard(t *testing.T) {
 	}
 	want := func(t *testing.T, w *world, a, b bool) {
 		t.Helper()
-		synctest.Wait() // the guard is asleep, and what it wrote can be read
+		synctest.Wait() // the guard sleeps, so its writes can be read
 		if w.has(w.a) != a || w.has(w.b) != b {
 			t.Errorf("alice %v, bob %v; want %v, %v; told %q", w.has(w.a), w.has(w.b), a, b, w.told)
 		}
@@ -249,7 +249,7 @@ func TestGuard(t *testing.T) {
 		})
 		time.Sleep(5 * time.Minute)
 		want(t, w, true, true)
-		// It comes back, and what was withdrawn meanwhile counts.
+		// The tailnet is reachable again, and grants revoked in the meantime take effect.
 		w.change(func() {
 			w.devices, w.down = map[string]access.Caller{"n1": alice, "n2": guarded("bob@example.com", "n2")}, nil
 		})

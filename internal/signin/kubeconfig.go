@@ -15,15 +15,14 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A Token is a bearer token. It cannot be printed: only Reveal shows it. It is
-// held by pointer, as fmt does not ask the methods of an unexported field.
+// A Token is a bearer token. It cannot be printed; only Reveal returns it. It holds a pointer
+// because fmt does not call methods on unexported fields.
 type Token struct{ s *string }
 
 // NewToken wraps s.
 func NewToken(s string) Token { return Token{&s} }
 
-// Reveal returns the token itself, for the one place that must send it; "" for
-// the zero Token.
+// Reveal returns the token for the code that sends it, or "" for the zero Token.
 func (t Token) Reveal() string {
 	if t.s == nil {
 		return ""
@@ -43,7 +42,7 @@ func (t Token) LogValue() slog.Value { return slog.StringValue("[token]") }
 // MarshalText hides the token from every encoder.
 func (t Token) MarshalText() ([]byte, error) { return []byte("[token]"), nil }
 
-// ExpiresHeader carries the true end of a kubeconfig's token, RFC 3339.
+// ExpiresHeader carries the expiry of the kubeconfig's token in RFC 3339.
 const ExpiresHeader = "Tailplane-Expires-At"
 
 // A Kubeconfig gives one user access to one cluster.
@@ -52,17 +51,17 @@ type Kubeconfig struct {
 	Server                string
 	CA                    []byte // PEM
 	InsecureSkipTLSVerify bool
-	Prefix                string // of the names of context and user, such as "tka-"
-	Namespace             string // "" leaves kubectl's default
+	Prefix                string // prefix of the context and user names, such as "tka-"
+	Namespace             string // "" keeps the default of kubectl
 	Token                 Token
 	ExpiresAt             time.Time
-	Signin                string // name of the sign-in, for the record
+	Signin                string // name of the sign-in, for the audit log
 }
 
-// Context is the name of the context, and of the user.
+// Context returns the name of the context and of the user.
 func (k Kubeconfig) Context() string { return k.Prefix + k.Cluster }
 
-// AuditObject names the sign-in for the record.
+// AuditObject returns the name of the sign-in for the audit log.
 func (k Kubeconfig) AuditObject() string { return k.Signin }
 
 // The parts that the list form and the map form share.
@@ -114,8 +113,7 @@ func (k Kubeconfig) parts() (clusterPart, userPart, contextPart) {
 	return clusterPart{k.Server, k.CA, k.InsecureSkipTLSVerify}, userPart{k.Token.Reveal()}, contextPart{k.Cluster, k.Context(), k.Namespace}
 }
 
-// YAML returns the standard kubeconfig file, which kubectl takes as it is. It
-// holds the token.
+// YAML returns a standard kubeconfig file that kubectl can read. It contains the token.
 func (k Kubeconfig) YAML() ([]byte, error) {
 	c, u, x := k.parts()
 	return yaml.Marshal(listForm{
@@ -124,12 +122,12 @@ func (k Kubeconfig) YAML() ([]byte, error) {
 	})
 }
 
-// Forms are the forms of a kubeconfig by media type, for the API reference.
+// Forms returns the forms of a kubeconfig by media type, for the API reference.
 func (Kubeconfig) Forms() map[string]any {
 	return map[string]any{"application/json": mapForm{}, "application/yaml": listForm{}}
 }
 
-// MarshalJSON returns the map form, which existing clients read. It holds the token.
+// MarshalJSON returns the map form, which existing clients read. It contains the token.
 func (k Kubeconfig) MarshalJSON() ([]byte, error) {
 	c, u, x := k.parts()
 	return json.Marshal(mapForm{
@@ -138,8 +136,8 @@ func (k Kubeconfig) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// UnmarshalJSON reads the map form, strictly: one cluster, one user, one
-// context, and no field that could make kubectl run or read something.
+// UnmarshalJSON decodes the map form strictly. It accepts exactly one cluster, one user and one
+// context, and no field that makes kubectl run or read something.
 func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 	d := json.NewDecoder(strings.NewReader(string(b)))
 	d.DisallowUnknownFields()
@@ -162,8 +160,8 @@ func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Shape answers with the form that the client asked for: YAML when it is
-// accepted and not below JSON, else the map form.
+// Shape selects the form by the Accept header. It returns YAML if the client accepts it and does
+// not prefer JSON. Otherwise it returns the map form.
 func (k Kubeconfig) Shape(accept string) (door.Shape, error) {
 	h := http.Header{ExpiresHeader: {k.ExpiresAt.UTC().Format(time.RFC3339)}}
 	if !prefersYAML(accept) {

@@ -9,8 +9,8 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// Reasons of a sign-in's Ready condition. The set is closed: docs list it, and
-// dashboards may branch on it.
+// Reasons of the Ready condition of a sign-in. The set is closed: the documentation lists it, and
+// dashboards may depend on it.
 const (
 	ReasonProvisioned            = "Provisioned"
 	ReasonPending                = "Pending"
@@ -27,114 +27,113 @@ const (
 	ReasonEnding                 = "Ending"
 )
 
-// maxAhead is how far the time of asking may lie in the future: the clocks of
-// the access server and the operator may differ by this much.
+// maxAhead is how far AskedAt may be in the future. The clocks of the access server and the
+// operator may differ by this much.
 const maxAhead = time.Minute
 
-// Rules are what the operator of one cluster does, whatever a stored sign-in
-// asks for: its writer is not trusted (law 5).
+// Rules are the limits of the operator of one cluster. They apply to every stored sign-in, because
+// the operator does not trust the writer (law 5).
 type Rules struct {
-	Roles       []access.Role // allow-list
-	Min, Max    time.Duration // bounds of a period
-	MaxLife     time.Duration // from creation on, over all extensions; 0: no bound
-	KeepExpired time.Duration // how long an expired sign-in stays to be read
-	Reserved    []string      // namespaces in which nothing is ever bound: ours
+	Roles       []access.Role // allow-list of roles
+	Min, Max    time.Duration // limits of the period
+	MaxLife     time.Duration // maximum lifetime since creation, including extensions; 0: no limit
+	KeepExpired time.Duration // how long an expired sign-in remains readable
+	Reserved    []string      // Tailplane's namespaces, in which the operator binds nothing
 
-	// RequireAdmissionPolicy refuses to provision while nothing in the cluster
-	// keeps strangers from writing sign-ins.
+	// RequireAdmissionPolicy refuses to provision while the cluster has no admission policy that
+	// restricts who may write sign-ins.
 	RequireAdmissionPolicy bool
 
-	// Recheck is how soon to look again at what cannot be watched: the role
+	// Recheck is how long the operator waits before it checks again what it cannot watch: the role
 	// and the admission policy.
 	Recheck time.Duration
 }
 
-// An Account is the ServiceAccount of the sign-in's name.
+// An Account is the ServiceAccount with the name of the sign-in.
 type Account struct {
 	UID      string
 	Owner    string // UID of the sign-in that controls it
-	Signin   string // UID of the sign-in that its labels name; "" when it does not carry ours
+	Signin   string // UID of the sign-in in its labels; "" unless it carries all labels of Tailplane
 	Deleting bool
 }
 
-// A Binding gives a ServiceAccount a role, in one namespace or everywhere.
+// A Binding gives a ServiceAccount a role, in one namespace or in the whole cluster.
 type Binding struct {
 	Namespace string // "": the whole cluster
 	Name      string
-	UID       string      // "" for one that is to be made
-	Role      access.Role // "" when it does not refer to a ClusterRole
-	Account   string      // its only subject; "" when it has others
-	Signin    string      // UID of the sign-in that its labels name
+	UID       string      // "" for a binding that is not created yet
+	Role      access.Role // "" if it does not refer to a ClusterRole
+	Account   string      // its only subject; "" if its subjects are different
+	Signin    string      // UID of the sign-in in its labels
 }
 
-// BindingName is the name of every binding of the sign-in called name.
+// BindingName returns the name of all bindings of the sign-in called name.
 func BindingName(name string) string { return "tailplane-" + name }
 
-// Facts are everything that Next looks at: the sign-in as it is stored, what
-// exists for it, and the rules.
+// Facts are the input of Next: the stored sign-in, the objects that exist for it, and the rules.
 type Facts struct {
 	Signin
-	ExpiredAt time.Time // when it was found to be over; zero: it was not
-	Held      bool      // our finalizer is on it
+	ExpiredAt time.Time // when the operator recorded the expiry; zero if it did not
+	Held      bool      // the sign-in has Tailplane's finalizer
 
-	Account    *Account  // nil: there is none
-	Bindings   []Binding // under its name or with its UID
+	Account    *Account  // nil if there is none
+	Bindings   []Binding // bindings with its name or its UID
 	RoleExists bool
-	Existing   []string // those of its namespaces that the cluster has
+	Existing   []string // its namespaces that exist in the cluster
 	PolicyOn   bool     // the admission policy is in force
 
 	Rules Rules
 }
 
-// A Deed names a step, for the record.
+// A Deed is the name of a step, for logs and events.
 type Deed string
 
-// The deeds.
+// The steps.
 const (
-	Keep      Deed = "keep"      // all is as wished
-	Provision Deed = "provision" // make what gives access
-	Replace   Deed = "replace"   // the same, and remove what a dead sign-in left
-	Extend    Deed = "extend"    // another end
-	Correct   Deed = "correct"   // somebody changed what was made
-	Refuse    Deed = "refuse"    // it will not be provisioned
-	Expire    Deed = "expire"    // write down that it is over
-	Clear     Deed = "clear"     // take down what is left of one that is over
-	Remove    Deed = "remove"    // delete one that was over long enough
-	End       Deed = "end"       // delete one whose account somebody took away
-	Revoke    Deed = "revoke"    // take down one that is being deleted
+	Keep      Deed = "keep"      // nothing to change
+	Provision Deed = "provision" // create the objects that give access
+	Replace   Deed = "replace"   // like Provision, and also remove objects of an earlier sign-in
+	Extend    Deed = "extend"    // change the end time
+	Correct   Deed = "correct"   // repair bindings that another writer changed
+	Refuse    Deed = "refuse"    // do not provision the sign-in
+	Expire    Deed = "expire"    // record that the sign-in expired
+	Clear     Deed = "clear"     // remove the objects of an expired sign-in
+	Remove    Deed = "remove"    // delete a sign-in whose retention is over
+	End       Deed = "end"       // delete a sign-in whose account was deleted or replaced
+	Revoke    Deed = "revoke"    // remove the objects of a sign-in that is being deleted
 )
 
-// A Step is what to do next, in the order of its fields: rights go before the
-// account, and both before the sign-in; what is made is reported after it was
-// made. Each part may have been done before: the outcome is the same.
+// A Step is the next work on a sign-in. The operator executes the fields in order: it deletes
+// bindings before the account, and both before the sign-in. It reports an object only after it
+// created it. Each part is idempotent.
 type Step struct {
 	Deed    Deed
-	Unbind  []Binding // to delete
-	Drop    *Account  // to delete
-	Make    bool      // an account
-	Bind    []Binding // to create
-	Report  Report    // to be stored, if it differs
-	Release bool      // take our finalizer off
-	Delete  bool      // delete the sign-in itself
+	Unbind  []Binding // bindings to delete
+	Drop    *Account  // account to delete
+	Make    bool      // create an account
+	Bind    []Binding // bindings to create
+	Report  Report    // written to the status if it differs
+	Release bool      // remove Tailplane's finalizer
+	Delete  bool      // delete the sign-in
 }
 
-// Destroys reports whether the step takes something away. What it rests on must
-// be read from the API server itself, not from a cache (law 7).
+// Destroys reports whether the step removes anything. The facts for such a step must come from the
+// API server and not from a cache (law 7).
 func (s Step) Destroys() bool {
 	return len(s.Unbind) > 0 || s.Drop != nil || s.Release || s.Delete
 }
 
-// A Report is what the operator says about a sign-in.
+// A Report is the operator's status of a sign-in.
 type Report struct {
 	Phase             Phase
 	Reason            string
 	Message           string
-	ValidUntil        time.Time // zero: nothing was provisioned
+	ValidUntil        time.Time // zero if nothing was provisioned
 	Role              access.Role
 	Namespaces        []string
 	MissingNamespaces []string
 	ServiceAccount    string
-	ServiceAccountUID string // "": that of the account that the step makes
+	ServiceAccountUID string // "" means the account that this step creates
 	Generation        int64
 }
 
@@ -144,9 +143,8 @@ func (r Report) same(o Report) bool {
 		r.ServiceAccount == o.ServiceAccount && r.ServiceAccountUID == o.ServiceAccountUID && r.Generation == o.Generation
 }
 
-// End is when the sign-in is over. It comes from stored times only, so that no
-// retry and no restart moves it, and it lies on a whole second, because that is
-// what a stored time can hold.
+// End returns when the sign-in expires. It depends on stored times only, so retries and restarts do
+// not move it. It is truncated to whole seconds, the precision of a stored time.
 func (f Facts) End() time.Time {
 	end := f.AskedAt.Add(f.Period)
 	if f.Rules.MaxLife > 0 {
@@ -157,9 +155,9 @@ func (f Facts) End() time.Time {
 	return end.Truncate(time.Second)
 }
 
-// Next returns what to do about a sign-in at now, and when to look again. The
-// zero time means that nothing is to be expected: a sign-in that gives access
-// always has a time. A time that is not after now means: at once.
+// Next returns the next step for a sign-in at now, and the time of the next check. The zero time
+// means that no check is needed; a sign-in that gives access always has a time. A time that is not
+// after now means at once.
 func Next(f Facts, now time.Time) (Step, time.Time) {
 	end := f.End()
 	switch {
@@ -182,8 +180,8 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 	return f.provision(end), end
 }
 
-// revoke takes down a sign-in that is being deleted. Its report is written only
-// if somebody else's finalizer keeps it after ours is gone.
+// revoke removes the objects of a sign-in that is being deleted. It writes a report only if another
+// finalizer keeps the sign-in after Tailplane's finalizer is gone.
 func (f Facts) revoke() Step {
 	step := f.takeDown(Step{Deed: Revoke, Report: f.reported(), Release: f.Held})
 	if !f.Held {
@@ -196,7 +194,7 @@ func (f Facts) revoke() Step {
 	return step
 }
 
-// clear takes down what is left of an expired sign-in, and deletes it in the end.
+// clear removes the objects of an expired sign-in, and deletes it after KeepExpired.
 func (f Facts) clear(now time.Time) (Step, time.Time) {
 	due := f.ExpiredAt.Add(f.Rules.KeepExpired)
 	r := f.nothing(PhaseExpired, ReasonExpired, f.Message)
@@ -211,7 +209,7 @@ func (f Facts) clear(now time.Time) (Step, time.Time) {
 	return Step{Deed: Remove, Report: r, Delete: true}, time.Time{}
 }
 
-// refuse takes down what exists and says why.
+// refuse removes the existing objects and reports the reason.
 func (f Facts) refuse(reason, message string) Step {
 	step := f.takeDown(Step{Deed: Refuse, Report: f.nothing(PhaseRefused, reason, message)})
 	if !step.Destroys() && step.Report.same(f.reported()) {
@@ -220,8 +218,8 @@ func (f Facts) refuse(reason, message string) Step {
 	return step
 }
 
-// takeDown adds to a step the end of all that gives access. Somebody else's
-// ServiceAccount is left alone.
+// takeDown adds the removal of everything that gives access to a step. It does not touch a
+// ServiceAccount that Tailplane did not create.
 func (f Facts) takeDown(step Step) Step {
 	step.Unbind = f.Bindings
 	if f.Account != nil && f.ours() {
@@ -230,18 +228,18 @@ func (f Facts) takeDown(step Step) Step {
 	return step
 }
 
-// ours reports whether the account was made by us, for this or an earlier sign-in.
+// ours reports whether Tailplane created the account, for this sign-in or an earlier one.
 func (f Facts) ours() bool {
 	return f.Account.Owner == f.UID || f.Account.Signin != "" || f.Account.UID == f.ServiceAccountUID
 }
 
-// intact reports whether the account is still the one that was made.
+// intact reports whether the account is still the one that was created.
 func (f Facts) intact() bool {
 	return f.Account != nil && f.Account.UID == f.ServiceAccountUID && f.Account.Owner == f.UID && !f.Account.Deleting
 }
 
-// refusal returns why the sign-in cannot be provisioned, and when that may change if not
-// by an event; or "".
+// refusal returns why the sign-in cannot be provisioned, or "". again is when to check again if no
+// event announces the change.
 func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) {
 	r := f.Rules
 	switch {
@@ -273,7 +271,7 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 	return "", "", time.Time{}
 }
 
-// present divides the wished namespaces into those that the cluster has and the rest.
+// present splits the requested namespaces into those that exist in the cluster and the rest.
 func (f Facts) present() (there, missing []string) {
 	for _, ns := range f.Namespaces {
 		if slices.Contains(f.Existing, ns) {
@@ -285,7 +283,7 @@ func (f Facts) present() (there, missing []string) {
 	return there, missing
 }
 
-// provision makes what is missing and removes what is wrong.
+// provision creates missing objects and removes wrong ones.
 func (f Facts) provision(end time.Time) Step {
 	r := Report{Phase: PhaseReady, Reason: ReasonProvisioned, ValidUntil: end, Role: f.Role, ServiceAccount: f.Name, Generation: f.Generation}
 	where := "in the whole cluster"
@@ -335,8 +333,8 @@ func (f Facts) provision(end time.Time) Step {
 	return step
 }
 
-// Failed is what to report when a step could not be carried out. It never says
-// that something is ready, and never that something is gone.
+// Failed returns the report for a step that failed. It never reports a sign-in as ready or gone
+// because of the failed step.
 func Failed(f Facts, step Step, reason, message string) Report {
 	r := f.reported()
 	r.Generation = f.Generation
@@ -346,25 +344,25 @@ func Failed(f Facts, step Step, reason, message string) Report {
 	case Revoke, End:
 		r.Phase, r.Reason, r.Message = PhaseEnding, reason, message
 	case Expire, Clear, Remove:
-		return f.reported() // that it is over is all there is to say
+		return f.reported() // the report already says that it expired
 	default:
 		r.Phase, r.Reason, r.Message = PhasePending, reason, message
 	}
 	return r
 }
 
-// reported is what is stored as the operator's report now.
+// reported returns the stored report of the operator.
 func (f Facts) reported() Report {
 	return Report{f.Phase, f.Reason, f.Message, f.ValidUntil, f.BoundRole, f.BoundNamespaces, f.MissingNamespaces,
 		f.ServiceAccount, f.ServiceAccountUID, f.ObservedGeneration}
 }
 
-// nothing reports that nothing is bound.
+// nothing returns a report without a bound role.
 func (f Facts) nothing(phase Phase, reason, message string) Report {
 	return Report{Phase: phase, Reason: reason, Message: message, Generation: f.Generation}
 }
 
-// earliest returns the earlier of two times, where the zero time is none.
+// earliest returns the earlier of two times and ignores zero times.
 func earliest(a, b time.Time) time.Time {
 	if b.IsZero() || !a.IsZero() && a.Before(b) {
 		return a

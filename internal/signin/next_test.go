@@ -19,7 +19,7 @@ var (
 		KeepExpired: 10 * time.Minute, Reserved: []string{"tailplane-system", "tailplane-signins"}, RequireAdmissionPolicy: true, Recheck: 30 * time.Second}
 )
 
-// asked is a sign-in that was just written, in a cluster that allows it.
+// asked returns a sign-in that was just written, in a cluster that allows it.
 func asked(change ...func(*Facts)) Facts {
 	f := Facts{
 		Signin: Signin{Name: alice.Name(), UID: "s1", Generation: 1, Owner: alice, Role: "view", Period: 8 * time.Hour, AskedAt: t0, Created: t0},
@@ -31,7 +31,7 @@ func asked(change ...func(*Facts)) Facts {
 	return f
 }
 
-// live is a sign-in that was provisioned.
+// live returns a provisioned sign-in.
 func live(change ...func(*Facts)) Facts {
 	f := asked()
 	f.Account = &Account{UID: "a1", Owner: "s1", Signin: "s1"}
@@ -54,7 +54,7 @@ func right(ns string) Binding {
 
 func unmade(b Binding) Binding { b.UID = ""; return b }
 
-// store does to f what storing a report does.
+// store changes f as storing a report does.
 func store(f *Facts, r Report, now time.Time) {
 	f.Phase, f.Reason, f.Message, f.ValidUntil = r.Phase, r.Reason, r.Message, r.ValidUntil
 	f.BoundRole, f.BoundNamespaces, f.MissingNamespaces = r.Role, r.Namespaces, r.MissingNamespaces
@@ -64,7 +64,7 @@ func store(f *Facts, r Report, now time.Time) {
 	}
 }
 
-// SGN-07: every row of the table, with its reason.
+// SGN-07: Every row of the table, with its reason.
 func TestNext(t *testing.T) {
 	end := t0.Add(8 * time.Hour)
 	soon := t0.Add(time.Minute)
@@ -75,7 +75,7 @@ func TestNext(t *testing.T) {
 		f    Facts
 		now  time.Time
 		deed Deed
-		step func(*Step) // what the step must be beside its deed and report
+		step func(*Step) // expected step, apart from its name and report
 		wake time.Time
 	}{
 		{"1", "deletion: rights first, then the account, then the sign-in", live(func(f *Facts) { f.Deleting = true }), soon, Revoke,
@@ -244,7 +244,7 @@ func refused(change ...func(*Facts)) Facts {
 	return f
 }
 
-// carry does to the facts what carrying out a step does, as far as it goes.
+// carry changes the facts as the execution of a step does.
 func carry(f *Facts, s Step, now time.Time) {
 	f.Bindings = slices.DeleteFunc(slices.Clone(f.Bindings), func(b Binding) bool { return slices.Contains(s.Unbind, b) })
 	if len(f.Bindings) == 0 {
@@ -271,7 +271,7 @@ func carry(f *Facts, s Step, now time.Time) {
 	}
 }
 
-// What a report says of a refusal: which reason, and that nothing is bound.
+// The report of a refusal: the reason, and that nothing is bound.
 func TestNextRefusals(t *testing.T) {
 	for reason, change := range map[string]func(*Facts){
 		ReasonRoleNotAllowed:         func(f *Facts) { f.Role = "cluster-admin" },
@@ -300,7 +300,7 @@ func TestNextRefusals(t *testing.T) {
 	}
 }
 
-// A failure is never reported as ready, as over or as gone.
+// Failed never reports a sign-in as ready, expired or gone.
 func TestFailedClaimsNothing(t *testing.T) {
 	for _, deed := range []Deed{"", Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {
 		f := live()
@@ -312,12 +312,12 @@ func TestFailedClaimsNothing(t *testing.T) {
 	}
 }
 
-// anyFacts makes facts that need make no sense: a writer is not trusted, and the
-// operator may find anything.
+// anyFacts returns random facts, which may be inconsistent. The writer is not trusted, and the
+// operator may find any state.
 func anyFacts(r *rand.Rand) (Facts, time.Time) {
 	pick := func(p float64) bool { return r.Float64() < p }
 	when := func() time.Time { return t0.Add(time.Duration(r.Int64N(int64(60*time.Hour))) - 6*time.Hour) }
-	if pick(.5) { // one that makes sense, with a stranger's hand in it
+	if pick(.5) { // consistent facts with foreign changes
 		f := []func() Facts{func() Facts { return asked() }, func() Facts { return live() }, func() Facts { return asked(inNamespaces) },
 			func() Facts { return refused() }, func() Facts { return expired(t0.Add(8 * time.Hour)) }, func() Facts { return cleared(t0.Add(8 * time.Hour)) }}[r.IntN(6)]()
 		for range r.IntN(3) {
@@ -385,7 +385,7 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 	return f, when()
 }
 
-// SGN-07: the laws of Next, on facts that nobody would think of.
+// SGN-07: The laws of Next, on random facts.
 func TestNextLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	seen := map[Deed]int{}
@@ -428,7 +428,7 @@ func TestNextLaws(t *testing.T) {
 			fail("to keep is to do nothing")
 		}
 
-		// Carried out again and again, with somebody watching the clock, it comes to rest.
+		// Repeated execution reaches a stable state.
 		for i := 0; ; i++ {
 			if step.Deed == Keep || step.Deed == Remove || after.Deleting && !after.Held && step.Deed != End {
 				break
@@ -455,8 +455,8 @@ func gives(f Facts) bool {
 	return f.Account != nil && f.Account.Owner == f.UID && slices.ContainsFunc(f.Bindings, func(b Binding) bool { return b.Account == f.Name && b.Signin == f.UID })
 }
 
-// SGN-07: eight hours pass, with two extensions that fail to come and a restart
-// in between, and the access ends on the second.
+// SGN-07: Eight hours pass, with two failed extensions and a restart. The access ends at the exact
+// second.
 func TestEightHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now().Truncate(time.Second)
@@ -487,7 +487,7 @@ func TestEightHours(t *testing.T) {
 			if wake.IsZero() {
 				t.Fatalf("asleep for ever after %+v", step)
 			}
-			time.Sleep(min(wake.Sub(now), 3*time.Hour)) // a restart looks earlier than need be
+			time.Sleep(min(wake.Sub(now), 3*time.Hour)) // a restart checks earlier than necessary
 		}
 		t.Error("it never ended")
 	})

@@ -9,11 +9,11 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Base is where the sign-in API lies.
+// Base is the base path of the sign-in API.
 const Base = "/api/v1alpha1"
 
-// The operations of the sign-in API: both ends are made from these, and so is
-// its reference.
+// The operations of the sign-in API. The server, the client and the API reference use these
+// declarations.
 var (
 	Login = door.Op[LoginRequest, Accepted]{
 		Pattern: "POST " + Base + "/login", Verb: access.SigninLogin,
@@ -67,10 +67,10 @@ var (
 	}
 )
 
-// ungranted are the refusals that everything which needs a grant has.
+// ungranted are the refusals of every operation that needs a grant.
 var ungranted = []problem.Code{problem.ForeignNode, problem.TaggedNode, problem.NoCapability, problem.BadCapability}
 
-// Operations describes the sign-in API.
+// Operations returns the declarations of the sign-in API.
 func Operations() []door.Declaration {
 	var all []door.Declaration
 	for _, rt := range new(Desk).Routes() {

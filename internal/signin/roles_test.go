@@ -26,8 +26,8 @@ import (
 
 var update = flag.Bool("update", false, "write the role matrix into testdata")
 
-// memory is a store in which sign-ins are ready at once. It counts what a real
-// one would ask of the API server.
+// A memory is a store in memory whose sign-ins are ready at once. It counts the calls that a real
+// store would send to the API server.
 type memory struct {
 	mu    sync.Mutex
 	kept  map[string]signin.Signin
@@ -121,7 +121,7 @@ func (m *memory) Token(_ context.Context, s signin.Signin, life time.Duration) (
 	return signin.NewToken("t0k3n"), time.Now().Add(life), m.call(func() error { return nil })
 }
 
-// front is a door and a desk over a store, as a handler.
+// front returns an HTTP handler for the sign-in service with a store.
 func front(store signin.Store, who func() (access.Caller, error)) (http.Handler, *signin.Desk, *[]audit.Entry) {
 	var entries []audit.Entry
 	desk := &signin.Desk{Store: store, Prefix: "tka-", MaxPerLogin: 2, RetryAfter: time.Second, MaxWait: time.Second, Now: time.Now,
@@ -154,9 +154,9 @@ func request(h http.Handler, op door.Declaration, body any) *httptest.ResponseRe
 	return w
 }
 
-// ID-12, SGN-02: every operation for every kind of caller, signed in and not.
-// Each refusal is one that the operation declares, leaves one entry, and a
-// caller who is refused for what he is costs the API server nothing (DS-01).
+// ID-12, SGN-02: Every operation for every kind of caller, with and without a sign-in. Each refusal
+// is one that the operation declares, and writes one audit entry. A caller that is refused because
+// of its identity causes no call to the API server (DS-01).
 func TestRoles(t *testing.T) {
 	alice := guarded("alice@example.com", "n1", eightHours)
 	with := func(f func(*access.Caller)) access.Caller { c := alice; f(&c); return c }
@@ -243,12 +243,12 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// refusedAsTheyAre are the refusals for what a caller is, whatever is asked.
+// refusedAsTheyAre lists the refusals that depend on the caller and not on the request.
 var refusedAsTheyAre = []problem.Code{problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
 	problem.NodeExpired, problem.ForeignNode, problem.TaggedNode, problem.NoCapability, problem.BadCapability, problem.AmbiguousRole,
 	problem.RoleNotGranted, problem.RoleNotAllowed, problem.PeriodOutOfBounds}
 
-// Section 3.5: whoami tells the caller's own data, under the audit id of the visit.
+// Section 3.5: whoami returns the caller's data, with the audit ID of the request.
 func TestWhoami(t *testing.T) {
 	alice := guarded("alice@example.com", "n1", eightHours, `{"role":"edit","period":"1h","namespaces":["shop"],"priority":2}`)
 	store := newMemory()
@@ -281,7 +281,8 @@ func TestWhoami(t *testing.T) {
 	if w = ask(); w.Signin == nil || w.Signin.Role != "edit" || w.Signin.State != signin.Ready {
 		t.Errorf("signed in: %+v", w.Signin)
 	}
-	// The grant is gone: told why, with the sign-in that there still is, at no cost.
+	// The grant is gone: the response has the reason and the existing sign-in, without a call to
+	// the API server.
 	who = guarded("alice@example.com", "n1")
 	before := store.calls
 	if w = ask(); w.Decision.Allowed || w.Decision.Code != problem.NoCapability || len(w.Decision.Advice) == 0 || w.Signin == nil || len(w.Rules) != 0 {
@@ -290,7 +291,7 @@ func TestWhoami(t *testing.T) {
 	if store.calls != before {
 		t.Errorf("a caller without a grant cost %d calls", store.calls-before)
 	}
-	// The API server is down, and the cache knows nothing: not "no sign-in".
+	// The API server is down and the cache is empty. The response must not be "no sign-in".
 	who, store.kept, store.down = alice, map[string]signin.Signin{}, errors.New("dial tcp: refused")
 	if res := request(h, signin.GetWhoami.Declare(), nil); res.Code != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", res.Code, res.Body)
@@ -298,7 +299,7 @@ func TestWhoami(t *testing.T) {
 	_ = desk
 }
 
-// Section 2.6, and the causes that metrics count.
+// Section 2.6, and the causes in the metrics.
 func TestDeskEnds(t *testing.T) {
 	alice := guarded("alice@example.com", "n1", eightHours, `{"role":"edit","period":"8h"}`)
 	who := alice
@@ -331,7 +332,7 @@ func TestDeskEnds(t *testing.T) {
 	if !slices.Equal(causes, []signin.Cause{signin.CauseReplaced, signin.CauseGrant, signin.CauseLogout}) {
 		t.Errorf("ended by %v", causes)
 	}
-	// The guard was first, and the operator has not taken it down yet.
+	// The guard ended the sign-in first, and the operator has not removed it yet.
 	s := live(alice, "edit", time.Now())
 	s.Deleting = true
 	store.kept[s.Name] = s

@@ -1,6 +1,6 @@
-// Package signin is the life of a sign-in: asked for, provisioned, extended,
-// ended. It keeps law 9: whatever gives access has a wake time derived from
-// what is stored, so that a restart loses nothing.
+// Package signin implements the lifecycle of a sign-in: requested, provisioned, extended, ended. It
+// enforces law 9: the end of everything that gives access is derived from stored values, so a
+// restart loses nothing.
 //
 //	(none) --login--> Pending --provision--> Ready --validUntil--> Expired --> (none)
 //	                     |                    | ^ login again: later validUntil
@@ -8,8 +8,8 @@
 //	                     v                    +--logout, other role, grant gone--> Ending --> (none)
 //	                  Refused (nothing is bound)
 //
-// The desk serves callers; Next is what the operator does next. The two meet
-// only in the stored Signin.
+// The Desk serves the callers, and Next computes the next step of the operator. They share nothing
+// but the stored Signin.
 package signin
 
 import (
@@ -22,27 +22,26 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// An Owner is whose sign-in it is: a person on a device, or a tagged node.
+// An Owner is the owner of a sign-in: a person on a device, or a tagged node.
 type Owner struct {
 	Login       string // full login; "node:<name>" for a tagged node
 	UserID      string
 	DisplayName string
-	DeviceID    string // stable node id
+	DeviceID    string // stable node ID
 	DeviceName  string
 	Tailnet     string
 }
 
-// OwnerOf returns the owner of the sign-ins that c makes.
+// OwnerOf returns the Owner for the sign-ins of caller c.
 func OwnerOf(c access.Caller) Owner {
 	return Owner{Login: c.Identity(), UserID: c.UserID, DisplayName: c.DisplayName,
 		DeviceID: c.Device.ID, DeviceName: c.Device.Name, Tailnet: c.Tailnet}
 }
 
-// Name is the name of the owner's sign-in, its ServiceAccount and, with a
-// prefix, its bindings: a slug of the login to read and a hash to tell apart.
-// Tailnet, whole login and device are all in the hash: alice@a.example and
-// alice@b.example are two people, and each device has a sign-in of its own.
-// It is a DNS-1123 label of at most 61 characters.
+// Name returns the name of the owner's sign-in and its ServiceAccount. With a prefix, it is also
+// the name of its bindings. It consists of a readable part of the login and a hash of the tailnet,
+// the complete login and the device. alice@a.example and alice@b.example therefore differ, and each
+// device has a separate sign-in. It is a DNS-1123 label of at most 61 characters.
 func (o Owner) Name() string {
 	var slug strings.Builder
 	for _, r := range strings.ToLower(o.Login) {
@@ -68,21 +67,21 @@ func (o Owner) Name() string {
 	return name + "-" + hex.EncodeToString(h.Sum(nil))[:20]
 }
 
-// A Signin is one temporary access of one owner to one cluster, as it is stored.
+// A Signin is one stored, temporary access of one owner to one cluster.
 type Signin struct {
 	Name       string
 	UID        string // of the stored object
-	Version    string // of the stored object; a write names the version it read
+	Version    string // resource version of the stored object; a write names the version that it read
 	Generation int64
 	Owner      Owner
 	Role       access.Role
-	Namespaces []string // sorted; none: the whole cluster
+	Namespaces []string // sorted; empty: the whole cluster
 	Period     time.Duration
-	AskedAt    time.Time // of the last login
+	AskedAt    time.Time // time of the last login
 	Created    time.Time
-	Deleting   bool // it is being taken down
+	Deleting   bool // the object is being deleted
 
-	// What the operator reports.
+	// The status that the operator reports.
 	Phase              Phase
 	Reason             string // of the Ready condition
 	Message            string
@@ -107,7 +106,7 @@ const (
 	PhaseExpired Phase = "Expired"
 )
 
-// State is where s stands at now, as its owner sees it.
+// State returns the state of s at now, as its owner sees it.
 func (s Signin) State(now time.Time) State {
 	switch {
 	case s.Deleting, s.Phase == PhaseEnding:

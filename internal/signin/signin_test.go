@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// ID-13: distinct people and devices give distinct names, each a DNS-1123 label.
+// ID-13: Different people and devices have different names. Each name is a DNS-1123 label.
 func TestNames(t *testing.T) {
 	form := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 	seen := map[string]signin.Owner{}
@@ -33,7 +33,7 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	// Moving a character from one part to the next must tell two owners apart.
+	// Moving a character from one part to the next must give a different name.
 	law := func(a, b, c string) bool {
 		o := signin.Owner{Tailnet: a, Login: b, DeviceID: c}
 		p := signin.Owner{Tailnet: a + b, Login: "", DeviceID: c}
@@ -85,7 +85,7 @@ func TestKubeconfigForms(t *testing.T) {
 	}
 }
 
-// CL-08: a hostile server's kubeconfig makes kubectl run, read or trust nothing.
+// CL-08: A kubeconfig from a hostile server cannot make kubectl run, read or trust anything.
 func TestKubeconfigIsReadStrictly(t *testing.T) {
 	good, err := json.Marshal(sample())
 	if err != nil {
@@ -113,7 +113,7 @@ func TestKubeconfigIsReadStrictly(t *testing.T) {
 	}
 }
 
-// Law 8: a token cannot be printed.
+// Law 8: A token cannot be printed.
 func TestATokenCannotBePrinted(t *testing.T) {
 	token := signin.NewToken("s3cret")
 	var log strings.Builder

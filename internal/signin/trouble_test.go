@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// troubled is a store before an API server in trouble: call says what becomes of
-// each thing that is asked of it, by the method's name.
+// troubled is a store whose calls can fail. call returns the result for each method name.
 type troubled struct {
 	*memory
 	call func(ctx context.Context, method string) error
@@ -65,15 +64,15 @@ func (t troubled) Token(ctx context.Context, s signin.Signin, life time.Duration
 	return t.memory.Token(ctx, s, life)
 }
 
-// SGN-17: whichever call to the API server fails, hangs or conflicts, the caller
-// hears 503 or 409, in less time than tka waits, and never "internal error".
+// SGN-17: Whichever call to the API server fails, hangs or conflicts, the caller gets 503 or 409
+// and never "internal error". The response comes earlier than the timeout of tka.
 func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
 	wait := signin.GetKubeconfig.Declare()
 	wait.Pattern += "?wait=1s"
 	operations := map[string]struct {
 		op    door.Declaration
 		body  any
-		alive bool // there is a sign-in to begin with
+		alive bool // a sign-in exists at the start
 	}{
 		"login":                 {signin.Login.Declare(), signin.LoginRequest{}, false},
 		"extend":                {signin.Login.Declare(), signin.LoginRequest{Role: "view"}, true},
@@ -94,7 +93,7 @@ func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
 		for kind, trouble := range troubles {
 			for _, method := range []string{"Get", "Create", "Extend", "Delete", "Await", "Token"} {
 				if kind == "conflicts" && (method == "Get" || method == "Await" || method == "Token" || method == "Delete") {
-					continue // nobody says so: a conflict is about a write of what was read
+					continue // the API server never returns this: a conflict is about a write of an object that was read
 				}
 				t.Run(name+"/"+method+" "+kind, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
@@ -119,7 +118,7 @@ func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
 						began := time.Now()
 						w := request(h, o.op, o.body)
 						var p problem.Error
-						_ = json.Unmarshal(w.Body.Bytes(), &p) // no problem: no code
+						_ = json.Unmarshal(w.Body.Bytes(), &p) // without a problem there is no code
 						if !struck {
 							if w.Code >= 300 {
 								t.Errorf("untroubled: %d %s", w.Code, w.Body)
@@ -130,7 +129,8 @@ func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
 						if took := time.Since(began); took > 25*time.Second {
 							t.Errorf("answered after %v", took)
 						}
-						// Waiting is no failure by itself: what can be said without it is said.
+						// A timeout of the wait alone is not an error: the response contains what
+						// is known.
 						if w.Code < 300 && kind == "hangs" && method == "Await" {
 							return
 						}
@@ -154,8 +154,7 @@ func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
 	}
 }
 
-// A watch that is down wakes nobody: what is gone is seen all the same, when the
-// wait is over.
+// Without a watch there is no trigger. The deletion is still detected when the wait ends.
 func TestGoneWithoutAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		who := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","priority":1}`, `{"role":"edit","period":"1h"}`)

@@ -11,11 +11,10 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A WhoamiRequest asks for nothing more than the operation says.
+// A WhoamiRequest has no parameters.
 type WhoamiRequest struct{}
 
-// Whoami is what the server sees of a caller, and why it decides as it does. It
-// holds the caller's own data only.
+// Whoami shows how the server sees a caller and how it decides. It contains only the caller's data.
 type Whoami struct {
 	Caller   Seen     `json:"caller"`
 	Rules    []Rule   `json:"rules" doc:"of the tailnet policy that match, in its order"`
@@ -24,7 +23,7 @@ type Whoami struct {
 	AuditID  string   `json:"auditId"`
 }
 
-// Seen is who the tailnet says is calling.
+// Seen is the caller's identity as the tailnet reports it.
 type Seen struct {
 	Login   string     `json:"login" doc:"the full login; empty for a tagged node"`
 	Node    string     `json:"node"`
@@ -34,7 +33,7 @@ type Seen struct {
 	Via     access.Via `json:"via" enum:"tailnet"`
 }
 
-// A Rule is one rule that matched, as far as it could be read.
+// A Rule is one matching rule, as far as it could be parsed.
 type Rule struct {
 	Role       string        `json:"role"`
 	Period     door.Duration `json:"period,omitzero"`
@@ -44,7 +43,7 @@ type Rule struct {
 	Problem    string        `json:"problem" doc:"why the rule cannot be used; empty when it can"`
 }
 
-// A Decision is what would become of a login that names nothing.
+// A Decision is the result of a login without parameters.
 type Decision struct {
 	Allowed bool             `json:"allowed"`
 	Code    problem.Code     `json:"code" doc:"of the refusal; empty when allowed"`
@@ -53,7 +52,7 @@ type Decision struct {
 	Choices []problem.Choice `json:"choices,omitempty" doc:"when several rules match and nothing says which to use"`
 }
 
-// AuditObject names the sign-in for the record.
+// AuditObject returns the name of the sign-in for the audit log.
 func (w Whoami) AuditObject() string {
 	if w.Signin == nil {
 		return ""
@@ -61,7 +60,7 @@ func (w Whoami) AuditObject() string {
 	return w.Signin.Name
 }
 
-// WithAuditID tells the caller the audit id.
+// WithAuditID returns w with the audit ID of the request.
 func (w Whoami) WithAuditID(id string) any {
 	w.AuditID = id
 	return w
@@ -107,9 +106,9 @@ func decisionOf(e access.Explanation) Decision {
 	return Decision{Allowed: true, Advice: []string{}, Message: fmt.Sprintf("A login gives the role %q for %v %s.", e.Permit.Role(), door.Duration(e.Permit.Period()), where)}
 }
 
-// glance looks for the caller's sign-in: in the cache, and for a caller with a
-// grant also in the cluster, as the cache may lag behind a login. A caller
-// without a grant costs no call.
+// glance returns the caller's sign-in from the cache. For a caller with a grant it also queries the
+// API server, because the cache may lag behind a login. A caller without a grant causes no call to
+// the API server.
 func (d *Desk) glance(ctx context.Context, p access.Permit) (Signin, bool, error) {
 	name := OwnerOf(p.Caller()).Name()
 	if s, there := d.Store.Known(name); there || p.OwnerOnly() != nil {

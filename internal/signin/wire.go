@@ -8,15 +8,14 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A LoginRequest says what the caller wants among what is granted. All of it
-// may be left out.
+// A LoginRequest is the caller's choice among the granted roles. All fields are optional.
 type LoginRequest struct {
 	Role       string        `json:"role,omitempty" doc:"one of the granted roles; without it, the rule of highest priority is used"`
 	Period     door.Duration `json:"period,omitzero" doc:"at most the granted period; without it, the granted one"`
 	Namespaces []string      `json:"namespaces,omitempty" doc:"narrows what is granted to these namespaces"`
 }
 
-// AuditArgs tells the record what was asked for.
+// AuditArgs returns the request's parameters for the audit log.
 func (r LoginRequest) AuditArgs() map[string]string {
 	args := map[string]string{}
 	if r.Role != "" {
@@ -31,23 +30,23 @@ func (r LoginRequest) AuditArgs() map[string]string {
 	return args
 }
 
-// A ReadRequest asks for nothing more than the operation says.
+// A ReadRequest has no parameters.
 type ReadRequest struct{}
 
-// A KubeconfigRequest may wait for the sign-in to become ready.
+// A KubeconfigRequest can wait until the sign-in is ready.
 type KubeconfigRequest struct {
 	Wait door.Duration `json:"-" query:"wait" doc:"how long to wait for the sign-in to become ready; cut to the server's longest wait"`
 }
 
-// A LogoutRequest may wait for the access to be gone.
+// A LogoutRequest can wait until the access is gone.
 type LogoutRequest struct {
 	Wait door.Duration `json:"-" query:"wait" doc:"how long to wait for the access to be gone; 2s without it"`
 }
 
-// A State is where a sign-in stands, as callers see it.
+// A State is the state of a sign-in as callers see it.
 type State string
 
-// The states. Refused is a sign-in that the operator will not provision.
+// The states. Refused means that the operator does not provision the sign-in.
 const (
 	Pending State = "pending"
 	Ready   State = "ready"
@@ -56,8 +55,8 @@ const (
 	Ended   State = "ended"
 )
 
-// A Status is a sign-in as callers see it. Username, Role and Until are strings
-// that are always there: existing clients read them.
+// A Status is a sign-in as callers see it. Username, Role and Until are strings that are always
+// present, because existing clients read them.
 type Status struct {
 	Username          string    `json:"username" doc:"the full login; node:<name> for a tagged node"`
 	Role              string    `json:"role" doc:"what is bound; while pending, what was asked for"`
@@ -77,10 +76,10 @@ type Status struct {
 	retryAfter time.Duration
 }
 
-// AuditObject names the sign-in for the record.
+// AuditObject returns the name of the sign-in for the audit log.
 func (s Status) AuditObject() string { return s.Name }
 
-// Shape answers 202 with Retry-After while the sign-in is pending.
+// Shape returns 202 with Retry-After while the sign-in is pending, and 200 otherwise.
 func (s Status) Shape(string) (door.Shape, error) {
 	if s.State == Pending {
 		return door.Shape{Status: http.StatusAccepted, RetryAfter: s.retryAfter, Body: s}, nil
@@ -88,10 +87,11 @@ func (s Status) Shape(string) (door.Shape, error) {
 	return door.Shape{Status: http.StatusOK, Body: s}, nil
 }
 
-// Accepted is the answer to a login: always 202, as somebody else provisions it.
+// Accepted is the response to a login. It is always 202, because the operator provisions the
+// sign-in later.
 type Accepted struct{ Status }
 
-// Shape answers 202.
+// Shape returns 202.
 func (a Accepted) Shape(string) (door.Shape, error) {
 	return door.Shape{Status: http.StatusAccepted, RetryAfter: a.retryAfter, Body: a.Status}, nil
 }

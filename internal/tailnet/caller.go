@@ -22,34 +22,34 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// whoIsLimit bounds one question to the backend, which answers in 0.1 ms when it is well.
+// whoIsLimit limits one query to the backend. A healthy backend answers in 0.1 ms.
 const whoIsLimit = 2 * time.Second
 
-// funnelHeader is set by a Funnel request that came through serve's HTTP proxy.
+// funnelHeader is the header of a Funnel request that came through the HTTP proxy of serve.
 const funnelHeader = "Tailscale-Funnel-Request"
 
-// taggedDevices is the login of the one profile that all tagged nodes share.
+// taggedDevices is the login of the profile that all tagged nodes share.
 const taggedDevices = "tagged-devices"
 
-// connKey is the context key of a connMark. net/http offers no other way from a
-// connection to its requests; the mark can refuse a request but never names anyone.
+// connKey is the context key of a connMark. net/http offers no other way to get from a request to
+// its connection. The mark can cause a refusal, but it contains no identity.
 type connKey struct{}
 
 type connMark struct{ funnel bool }
 
-// ConnContext is the hook of that name of [http.Server]. Identify needs it: it
-// is how a request is known to have come from the public internet.
+// ConnContext is the hook of the same name of [http.Server]. Identify requires it, because it marks
+// requests from the public internet.
 func (n *Node) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, connMark{funnel: isFunnel(c)})
 }
 
-// isFunnel reports whether a Funnel connection is anywhere inside c.
+// isFunnel reports whether c is, or wraps, a Funnel connection.
 func isFunnel(c net.Conn) bool {
 	for c != nil {
 		if _, ok := c.(*ipn.FunnelConn); ok {
 			return true
 		}
-		wrapped, ok := c.(interface{ NetConn() net.Conn }) // such as *tls.Conn
+		wrapped, ok := c.(interface{ NetConn() net.Conn }) // for example *tls.Conn
 		if !ok {
 			return false
 		}
@@ -58,13 +58,11 @@ func isFunnel(c net.Conn) bool {
 	return false
 }
 
-// Identify says who is at the other end of the request's connection, as the
-// tailnet vouches for it at this moment: nothing is remembered past the request,
-// and no header names anybody. Its errors are problems with the codes
-// no_identity (the tailnet knows nobody there) and identity_unavailable (it
-// could not be asked). A request from the public internet is a Caller whose Via
-// says so, without anyone being asked: WhoIs would name the Funnel node, which
-// may hold grants.
+// Identify returns the caller behind the request's connection, as the tailnet identifies it now. It
+// caches nothing beyond the request and reads no identity from headers. Its errors are problems
+// with the code no_identity (the tailnet does not know the peer) or identity_unavailable (the query
+// failed). For a request from the public internet, it returns a Caller with Via set to Funnel and
+// makes no query. WhoIs would return the Funnel node, which may have grants.
 func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 	mark, ok := r.Context().Value(connKey{}).(connMark)
 	if !ok {
@@ -74,12 +72,12 @@ func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 	if _, ok := r.Header[funnelHeader]; ok || mark.funnel {
 		return access.Caller{Via: access.ViaFunnel}, nil
 	}
-	// Whoever goes away before the answer is asked about all the same, within the
-	// limit: the record says who it was.
+	// Query even if the client leaves before the answer, so that the audit log names the caller.
+	// The time limit still applies.
 	return n.whoIs(context.WithoutCancel(r.Context()), r.RemoteAddr)
 }
 
-// whoIs asks the backend about an address, with or without a port.
+// whoIs queries the backend for an address, with or without a port.
 func (n *Node) whoIs(ctx context.Context, addr string) (access.Caller, error) {
 	st := n.Status()
 	if !st.Running() {
@@ -111,8 +109,8 @@ func nobody(cause error) error {
 		"Connect directly from a device of the tailnet, not through a router or a proxy.").Because(cause)
 }
 
-// callerOf is who a WhoIs answer names. It refuses hollow answers: what is
-// missing is never filled in, so that no caller has an empty identity.
+// callerOf converts a WhoIs response to a Caller. It rejects incomplete responses and never fills
+// in missing data, so that no caller has an empty identity.
 func callerOf(who *apitype.WhoIsResponse, capability tailcfg.PeerCapability, tailnet string) (access.Caller, error) {
 	switch {
 	case who == nil:
@@ -131,11 +129,11 @@ func callerOf(who *apitype.WhoIsResponse, capability tailcfg.PeerCapability, tai
 		Tailnet:     tailnet,
 		Via:         access.ViaTailnet,
 		Expired:     node.Expired,
-		// Sharer is set for a machine that another tailnet shared with ours.
+		// Sharer is set for a machine that another tailnet shared with this one.
 		Shared: node.Sharer != 0 || node.Hostinfo.Valid() && node.Hostinfo.ShareeNode(),
 		Rules:  rulesOf(who.CapMap[capability]),
 	}
-	if node.UnsignedPeerAPIOnly { // a Funnel node, or one that tailnet lock has not signed
+	if node.UnsignedPeerAPIOnly { // a Funnel node, or a node that tailnet lock has not signed
 		c.Via = access.ViaFunnel
 	}
 	if len(node.Tags) > 0 {
@@ -159,32 +157,30 @@ func callerOf(who *apitype.WhoIsResponse, capability tailcfg.PeerCapability, tai
 		return access.Caller{}, err
 	}
 	c.Login, c.UserID = login, strconv.FormatInt(int64(user.ID), 10)
-	if c.Device.Name == "" { // shared-in devices may have none; the id is the device
+	if c.Device.Name == "" { // a shared device may have no name; use its ID
 		c.Device.Name = c.Device.ID
 	}
 	return c, nil
 }
 
-// rulesOf copies the values of a capability word for word. The backend's JSON
-// arrives indented; undoing that makes the limits on a rule's size count what
-// stands in the policy.
+// rulesOf copies the values of a capability. It compacts them, because the backend returns indented
+// JSON. The size limits of rules then apply to the text of the policy.
 func rulesOf(values []tailcfg.RawMessage) []json.RawMessage {
 	rules := make([]json.RawMessage, 0, len(values))
 	for _, v := range values {
 		var buf bytes.Buffer
 		if err := json.Compact(&buf, []byte(v)); err != nil {
 			buf.Reset()
-			buf.WriteString(string(v)) // not JSON: whoever decodes it says so
+			buf.WriteString(string(v)) // not JSON: the decoder of the rule reports the error
 		}
 		rules = append(rules, buf.Bytes())
 	}
 	return rules
 }
 
-// Devices says who owns each of the tailnet's devices with the given stable ids,
-// as Identify would if it called now. Ids that the tailnet does not know are
-// missing from the answer. An error means that nothing is known about any of
-// them: it is no evidence that somebody's authority ended.
+// Devices returns the callers for the tailnet's devices with the given stable IDs, as Identify
+// would return them now. Unknown IDs are missing in the result. An error means that nothing is
+// known about any of them. It is no evidence that a caller lost its rights.
 func (n *Node) Devices(ctx context.Context, ids ...string) (map[string]access.Caller, error) {
 	addrs, err := n.addresses(ctx)
 	if err != nil {
@@ -199,7 +195,7 @@ func (n *Node) Devices(ctx context.Context, ids ...string) (map[string]access.Ca
 		c, err := n.whoIs(ctx, addr.String())
 		switch {
 		case problem.CodeOf(err) == problem.NoIdentity, err == nil && c.Device.ID != id:
-			continue // gone since, or its address is another's by now
+			continue // the device has left, or its address now belongs to another device
 		case err != nil:
 			return nil, err
 		}
@@ -208,13 +204,13 @@ func (n *Node) Devices(ctx context.Context, ids ...string) (map[string]access.Ca
 	return found, nil
 }
 
-// addresses returns an address of each peer by its stable id.
+// addresses returns one address of each peer, by stable ID.
 func (n *Node) addresses(ctx context.Context) (map[string]netip.Addr, error) {
 	st, err := n.ask(ctx)
 	switch {
 	case err != nil:
 		return nil, err
-	case len(st.Peer) == 0: // an empty list ends nothing
+	case len(st.Peer) == 0: // an empty list is no evidence that devices are gone
 		return nil, unavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
 	}
 	addrs := make(map[string]netip.Addr, len(st.Peer))

@@ -25,7 +25,7 @@ import (
 
 const testCap = tailcfg.PeerCapability("tailplane.dev/cap/access")
 
-// person is a whole answer about a person's device; tests take things away from it.
+// person returns a complete WhoIs response for a person's device; tests remove parts of it.
 func person() *apitype.WhoIsResponse {
 	return &apitype.WhoIsResponse{
 		Node:        &tailcfg.Node{ID: 7, StableID: "n7CNTRL", Name: "laptop.tiny.ts.net.", User: 3},
@@ -49,7 +49,7 @@ func rules(rs ...string) []json.RawMessage {
 	return out
 }
 
-// ID-02, ID-03, ID-13: who an answer names, and that a hollow one names nobody.
+// ID-02, ID-03, ID-13: The caller of a response. An incomplete response has no caller.
 func TestCallerOf(t *testing.T) {
 	alice := access.Caller{
 		Login: "alice@example.com", DisplayName: "Alice A.", UserID: "3", Device: access.Device{ID: "n7CNTRL", Name: "laptop.tiny.ts.net"},
@@ -64,7 +64,7 @@ func TestCallerOf(t *testing.T) {
 		why  string
 		who  func() *apitype.WhoIsResponse
 		want access.Caller
-		err  string // in the error; "": none
+		err  string // part of the error; "": no error
 	}{
 		{"a person", person, alice, ""},
 		{"a tagged node is itself, never the shared profile", tagged, ci, ""},
@@ -149,7 +149,7 @@ func TestCallerOf(t *testing.T) {
 	}
 }
 
-// aRunningNode has a backend that answers WhoIs with ask.
+// aRunningNode returns a node whose backend answers WhoIs with ask.
 func aRunningNode(t testing.TB, ask func(context.Context, string) (*apitype.WhoIsResponse, error)) *Node {
 	n, err := New(goodConfig(t))
 	if err != nil {
@@ -166,8 +166,8 @@ func aRequest(n *Node, c net.Conn) *http.Request {
 	return r.WithContext(n.ConnContext(r.Context(), c))
 }
 
-// ID-02: what the backend does not say is never made up, nothing is remembered,
-// and it recovers by itself.
+// ID-02: Missing data is never filled in, nothing is cached, and the node recovers without a
+// restart.
 func TestIdentifyRefusals(t *testing.T) {
 	var answer *apitype.WhoIsResponse
 	var fails error
@@ -224,7 +224,7 @@ func TestIdentifyRefusals(t *testing.T) {
 	}
 }
 
-// ID-02: WhoIs that hangs is given up after two seconds.
+// ID-02: A hanging WhoIs query ends after two seconds.
 func TestIdentifyTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := aRunningNode(t, func(ctx context.Context, _ string) (*apitype.WhoIsResponse, error) {
@@ -239,8 +239,8 @@ func TestIdentifyTimeout(t *testing.T) {
 	})
 }
 
-// ID-01: a request from the public internet is known before WhoIs is asked, at
-// whatever depth the connection is wrapped, and for any value of the header.
+// ID-01: A request from the public internet is detected before any WhoIs query. This works at any
+// depth of connection wrappers and for any value of the header.
 func TestIdentifyFunnel(t *testing.T) {
 	asked := false
 	n := aRunningNode(t, func(context.Context, string) (*apitype.WhoIsResponse, error) {
@@ -272,7 +272,7 @@ func TestIdentifyFunnel(t *testing.T) {
 	}
 }
 
-// ID-07: no header names anybody, nor changes the address that WhoIs is asked about.
+// ID-07: No header identifies a caller or changes the address of the WhoIs query.
 func TestIdentifyReadsNoHeader(t *testing.T) {
 	n := aRunningNode(t, func(_ context.Context, addr string) (*apitype.WhoIsResponse, error) {
 		if addr != "100.64.0.7:4242" {

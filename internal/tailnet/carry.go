@@ -13,10 +13,10 @@ import (
 	"tailscale.com/tailcfg"
 )
 
-// CapabilityVersion is the version of the protocol that nodes of this program speak.
+// CapabilityVersion is the Tailscale protocol version of this program's nodes.
 const CapabilityVersion = int(tailcfg.CurrentCapabilityVersion)
 
-// stateStore is Tailscale's view of a State.
+// A stateStore adapts a State to Tailscale's interface.
 type stateStore struct{ State }
 
 // ReadState implements [ipn.StateStore].
@@ -27,12 +27,12 @@ func (s stateStore) WriteState(id ipn.StateKey, value []byte) error {
 	return s.State.WriteState(string(id), value)
 }
 
-// carry makes a node that has joined one that carries for others.
+// carry configures a joined node as a relay, if Config.Relay is set.
 func (w *watcher) carry(ctx context.Context) error {
 	if !w.cfg.Relay {
 		return nil
 	}
-	// Without it nothing is routed to services: their addresses belong to no node.
+	// Without this, service addresses are not routed, because they belong to no node.
 	if _, err := w.b.client.EditPrefs(ctx, &ipn.MaskedPrefs{RouteAllSet: true, Prefs: ipn.Prefs{RouteAll: true}}); err != nil {
 		return fmt.Errorf("accept the routes of services: %w", err)
 	}
@@ -40,9 +40,9 @@ func (w *watcher) carry(ctx context.Context) error {
 	return nil
 }
 
-// Through connects to an address of the tailnet by TCP or UDP. Whatever the netmap
-// says by then, the packets go into the tailnet or nowhere: Tailscale's own Dial
-// sends what it does not know to the network of the machine.
+// Through connects to a tailnet address by TCP or UDP. Whatever the current netmap contains, the
+// packets go to the tailnet or nowhere. Tailscale's Dial would send packets for unknown addresses
+// to the machine's network.
 func (n *Node) Through(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	if st := n.Status(); !st.Running() {
 		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
@@ -57,8 +57,8 @@ func (n *Node) Through(ctx context.Context, network string, to netip.AddrPort) (
 	return nil, fmt.Errorf("there is no %q in a tailnet", network)
 }
 
-// Lookup returns the addresses that the tailnet's own resolver has for a name,
-// such as that of a service. It asks no other resolver.
+// Lookup resolves a name, such as the name of a service, with the tailnet's resolver. It uses no
+// other resolver.
 func (n *Node) Lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	if st := n.Status(); !st.Running() {
 		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
@@ -81,8 +81,8 @@ func (n *Node) Lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// appendAddrs reads the addresses of a DNS answer. That there is no such name is
-// an answer with none.
+// appendAddrs appends the addresses in a DNS response. A name that does not exist gives no
+// addresses and no error.
 func appendAddrs(out []netip.Addr, answer []byte) ([]netip.Addr, error) {
 	var p dnsmessage.Parser
 	head, err := p.Start(answer)
@@ -127,7 +127,7 @@ func appendAddrs(out []netip.Addr, answer []byte) ([]netip.Addr, error) {
 	}
 }
 
-// ListenPacket takes UDP packets on a port of the node's IPv4 address.
+// ListenPacket listens for UDP packets on a port of the node's IPv4 address.
 func (n *Node) ListenPacket(ctx context.Context, port uint16) (net.PacketConn, error) {
 	b, err := n.wait(ctx)
 	if err != nil {

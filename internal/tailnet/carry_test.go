@@ -20,8 +20,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// A node that carries: it reaches peers and services, sees who is there, and is a
-// host of a service whose callers keep their addresses.
+// A relay node reaches peers and services, sees its peers, and hosts a service whose connections
+// keep the caller's address.
 func TestCarry(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, `{"tagOwners": {"tag:tailplane": []}, "grants": [{"src": ["*"], "dst": ["*"], "ip": ["*"]}]}`)
@@ -48,8 +48,8 @@ func TestCarry(t *testing.T) {
 	}()
 	webIP, _ := web.TailscaleIPs()
 
-	// GTW-21: what is not of the tailnet does not leave by the machine's network,
-	// although Tailscale's own Dial does just that with an address of the machine.
+	// GTW-21: Traffic to addresses outside the tailnet does not use the machine's network.
+	// Tailscale's Dial does that for an address of the machine.
 	outside, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestCarry(t *testing.T) {
 		t.Error("Through by something else")
 	}
 
-	// A service: this node is a host of it, web is the other.
+	// A service: this node is one host of it, and web is the other.
 	lc, err := alice.LocalClient()
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestCarry(t *testing.T) {
 	knock := func(addr string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		// Not by Dial: until the route is known that would leave this machine.
+		// Dial is not usable: until the route is known, it would use the machine's network.
 		c, err := alice.Sys().Dialer.Get().NetstackDialTCP(ctx, netip.MustParseAddrPort(addr))
 		if err == nil {
 			c.Close()
@@ -136,14 +136,14 @@ func TestCarry(t *testing.T) {
 	if err := service.Close(); err != nil {
 		t.Error(err)
 	}
-	for c := range accepted { // closed when Accept has ended
+	for c := range accepted { // closed when Accept returns an error
 		c.Close()
 	}
 	if err := knock("100.127.1.1:7000"); err == nil {
 		t.Error("it is not withdrawn")
 	}
 
-	// Services of others: who answers for them, and their names.
+	// Services of other nodes: their hosts and their names.
 	eventually(t, "the other's service is seen", func() bool {
 		peers, err := n.Peers(within(t))
 		return err == nil && slices.ContainsFunc(peers, func(p Peer) bool {
@@ -203,7 +203,7 @@ func TestReadConfigDir(t *testing.T) {
 	}
 }
 
-// FuzzAppendAddrs: an answer is addresses or an error.
+// FuzzAppendAddrs checks that a response gives addresses or an error.
 func FuzzAppendAddrs(f *testing.F) {
 	name := dnsmessage.MustNewName("web.tiny.ts.net.")
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{Response: true})

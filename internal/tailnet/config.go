@@ -16,62 +16,62 @@ import (
 	"tailscale.com/util/dnsname"
 )
 
-// A Config says which node to be. Fields without a remark are required.
+// A Config is the configuration of a Node. Fields are required unless their comment says otherwise.
 type Config struct {
-	Hostname string   // the name to ask for; the tailnet may assign another
-	Tags     []string // optional: "tag:tailplane"; the auth key must own them
+	Hostname string   // requested name; the tailnet may assign a different one
+	Tags     []string // optional, such as "tag:tailplane"; the auth key must own them
 
-	// ControlURL is the control server's address; Tailscale's own when empty.
+	// ControlURL is the address of the control server. Empty means Tailscale's control server.
 	ControlURL string
 
-	// AuthKey, optional, lets the node join without a person: an auth key or an
-	// OAuth client's secret. A node that has joined before does not need it.
-	// (When it is empty, Tailscale's library looks for TS_AUTHKEY by itself.)
+	// AuthKey, optional, is an auth key or an OAuth client secret that lets the node join without a
+	// person. A node that has joined before does not need it. If it is empty, Tailscale's library
+	// reads TS_AUTHKEY itself.
 	AuthKey Secret
 
-	// StateDir keeps the node's keys, and so its identity, over restarts. It
-	// belongs to one process at a time.
+	// StateDir stores the node's keys, and therefore its identity, across restarts. Only one
+	// process may use it at a time.
 	StateDir string
-	// StateSecret, optional, is the Secret of the pod's own namespace that keeps
-	// the node's keys; StateDir then holds only what may be lost. The Secret must
-	// exist, and belong to one process at a time: nothing else enforces that.
+	// StateSecret, optional, names a Secret in the pod's namespace that stores the node's keys.
+	// StateDir then contains only data that may be lost. The Secret must exist, and only one
+	// process may use it at a time. No lock enforces this.
 	StateSecret string
 
-	// Relay makes a node that carries bytes for others: it reaches the services of
-	// the tailnet, and needs no Port and no Capability.
+	// Relay configures a node that forwards traffic for others. It can reach the services of the
+	// tailnet, and needs no Port and no Capability.
 	Relay bool
-	// State, optional, keeps the node's keys instead of StateDir and StateSecret.
+	// State, optional, stores the node's keys instead of StateDir and StateSecret.
 	State State
 
-	Port uint16 // TCP port of Listen
-	// InsecureHTTP lets Listen do without TLS where the tailnet has no HTTPS.
-	// WireGuard still encrypts, but browsers and clients cannot tell.
+	Port uint16 // TCP port for Listen
+	// InsecureHTTP lets Listen work without TLS if the tailnet has no HTTPS. WireGuard still
+	// encrypts, but browsers and clients cannot verify that.
 	InsecureHTTP bool
 
-	// Capability names the grants that Caller.Rules come from.
+	// Capability is the name of the capability whose values become Caller.Rules.
 	Capability string
 
-	// JoinTimeout is how long the control server may stay out of reach at start;
-	// a minute when 0. Waiting for a person to sign the node in is not counted.
+	// JoinTimeout is how long the node tries to join at the start; 0 means one minute. The time in
+	// which the node waits for a person does not count.
 	JoinTimeout time.Duration
 
 	Log *slog.Logger
 }
 
-// A State keeps what a node must not lose. Keys are file names; a value of nil
-// removes one. It is called by one goroutine at a time.
+// A State stores data that a node must not lose. Keys are file names. Writing nil removes a key.
+// Only one goroutine calls it at a time.
 type State interface {
-	ReadState(key string) ([]byte, error) // [ErrNoState] when there is none
+	ReadState(key string) ([]byte, error) // returns [ErrNoState] for a missing key
 	WriteState(key string, value []byte) error
 }
 
-// ErrNoState is what a State says of a key that it does not hold.
+// ErrNoState is the error of a State for a missing key.
 var ErrNoState = ipn.ErrStateNotExist
 
-// secretName is RFC 1123's subdomain; the name becomes part of a URL.
+// secretName is an RFC 1123 subdomain, because the name becomes part of a URL.
 var secretName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
-// check fills in defaults and names every mistake.
+// check sets defaults and returns an error with all invalid settings.
 func (c *Config) check() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
@@ -90,7 +90,7 @@ func (c *Config) check() error {
 	}
 	if u, err := url.Parse(c.ControlURL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" ||
 		u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
-		bad("controlURL", "not an address such as \"https://control.example.com\"") // not shown: it may hold a password
+		bad("controlURL", "not an address such as \"https://control.example.com\"") // do not print the URL, it may contain a password
 	} else {
 		c.ControlURL = u.Scheme + "://" + u.Host
 	}
@@ -108,7 +108,7 @@ func (c *Config) check() error {
 		bad("port", "it is missing; 443 is usual")
 	}
 	if domain, path, ok := strings.Cut(c.Capability, "/"); c.Relay && c.Capability == "" {
-		// it asks nobody's rules
+		// a relay reads no capability
 	} else if !ok || !strings.Contains(domain, ".") || path == "" ||
 		strings.ContainsFunc(c.Capability, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		bad("capability", "%q is not a capability such as \"tailplane.dev/cap/access\"", c.Capability)

@@ -18,7 +18,7 @@ func TestConfig(t *testing.T) {
 	for _, tt := range []struct {
 		why    string
 		change func(*Config)
-		want   string // in the error; "": none
+		want   string // part of the error; "": no error
 	}{
 		{"complete", func(c *Config) {}, ""},
 		{"Tailscale's own control server", func(c *Config) { c.ControlURL = "" }, ""},
@@ -64,7 +64,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Law 9.7: constructing is not starting.
+// Law 9.7: New does not start anything.
 func TestNewTouchesNothing(t *testing.T) {
 	cfg := goodConfig(t)
 	cfg.StateDir += "/not-made"

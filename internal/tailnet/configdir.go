@@ -10,15 +10,14 @@ import (
 	"tailscale.com/ipn/conffile"
 )
 
-// A File is what a versioned configuration file of Tailscale's says that a relay
-// heeds. Empty fields were not set.
+// A File holds the settings of a versioned Tailscale configuration file that a relay uses. Empty
+// fields were not set.
 type File struct {
 	Hostname, ControlURL string
 	AuthKey              Secret
 }
 
-// ReadConfigDir reads the file cap-<n>.hujson of the largest n that this program
-// understands.
+// ReadConfigDir reads the file cap-<n>.hujson with the largest n that this program supports.
 func ReadConfigDir(dir string) (File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -39,7 +38,7 @@ func ReadConfigDir(dir string) (File, error) {
 	path := filepath.Join(dir, fmt.Sprintf("cap-%d.hujson", best))
 	c, err := conffile.Load(path)
 	if err != nil {
-		return File{}, fmt.Errorf("%s cannot be read as a configuration file", path) // not why: the text holds a key
+		return File{}, fmt.Errorf("%s cannot be read as a configuration file", path) // no cause, because the text contains a key
 	}
 	var f File
 	for _, field := range []struct{ to, from *string }{{&f.Hostname, c.Parsed.Hostname}, {&f.ControlURL, c.Parsed.ServerURL}} {

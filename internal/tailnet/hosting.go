@@ -14,18 +14,18 @@ import (
 	"tailscale.com/tailcfg"
 )
 
-// hosting is what a node does for services of the tailnet: it answers for their
-// addresses once an administrator, or a rule of the policy, has approved it.
+// hosting manages the services that a node hosts. The node answers for a service's addresses after
+// an administrator or a policy rule has approved it.
 //
-// Tailscale's own ListenService leads connections through a TCP port of the
-// machine, where the caller's address is lost or comes in a header that other
-// programs of the machine could write. Here a port of the service is announced
-// without any handler, so the connection itself arrives, with its two ends.
+// Tailscale's ListenService forwards connections through a TCP port of the machine. The caller's
+// address is then lost, or passed in a header that other local programs could forge. Here, a
+// service port is announced without a handler, so the node receives the connection itself, with
+// both addresses.
 type hosting struct {
-	change sync.Mutex // one change of the announcements at a time
+	change sync.Mutex // serialises changes of the announcements
 
 	mu        sync.Mutex
-	vips      map[netip.Addr]tailcfg.ServiceName // that this node answers for
+	vips      map[netip.Addr]tailcfg.ServiceName // addresses that this node may answer for
 	listeners map[servicePort]*serviceListener
 }
 
@@ -34,7 +34,7 @@ type servicePort struct {
 	port uint16
 }
 
-// learn takes the addresses of the services that this node is approved for.
+// learn stores the addresses of the services that this node is approved for.
 func (h *hosting) learn(raw *ipnstate.Status) {
 	if raw.Self == nil {
 		return
@@ -55,7 +55,8 @@ func (h *hosting) learn(raw *ipnstate.Status) {
 	h.vips = vips
 }
 
-// handle takes a connection that nothing else of the node listens for.
+// handle returns a handler for a connection to a service address. Tailscale calls it for ports
+// without another listener.
 func (h *hosting) handle(from, to netip.AddrPort) (func(net.Conn), bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,10 +71,9 @@ func (h *hosting) handle(from, to netip.AddrPort) (func(net.Conn), bool) {
 	return func(c net.Conn) { ln.take(serviceConn{c, net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(to)}) }, true
 }
 
-// ListenService listens on a port of a service (svc:name) as one of its hosts.
-// The node must be tagged. The first listener of a service announces the node as
-// a host, and the last one that is closed withdraws it. The address of a
-// connection's other end is the caller's own.
+// ListenService listens on a port of a service (svc:name) as one of its hosts. The node must be
+// tagged. The first listener of a service announces the node as a host, and closing the last one
+// withdraws it. RemoteAddr of a connection is the caller's address.
 func (n *Node) ListenService(ctx context.Context, service string, port uint16) (net.Listener, error) {
 	name := tailcfg.ServiceName(service)
 	if err := name.Validate(); err != nil || port == 0 {
@@ -106,9 +106,8 @@ func (n *Node) ListenService(ctx context.Context, service string, port uint16) (
 	return ln, nil
 }
 
-// announce tells the tailnet what the listeners of now are. What goes is withdrawn
-// before its ports are closed, and the ports of what comes are open before
-// anybody is sent there. The caller holds change.
+// announce publishes the current set of listeners. A service is withdrawn before its ports close,
+// and its ports are open before it is advertised. The caller must hold change.
 func (n *Node) announce(ctx context.Context, b *backend, going bool) error {
 	h := &n.hosts
 	config := new(ipn.ServeConfig)
@@ -122,7 +121,7 @@ func (n *Node) announce(ctx context.Context, b *backend, going bool) error {
 			config.Services[at.name] = &ipn.ServiceConfig{TCP: map[uint16]*ipn.TCPPortHandler{}}
 			names = append(names, at.name.String())
 		}
-		// No handler: the connection comes to handle.
+		// Without a handler, the connection reaches handle.
 		config.Services[at.name].TCP[at.port] = new(ipn.TCPPortHandler)
 	}
 	h.mu.Unlock()
@@ -138,7 +137,7 @@ func (n *Node) announce(ctx context.Context, b *backend, going bool) error {
 	return errors.Join(serve(), advertise())
 }
 
-// A serviceListener is one port of a service.
+// A serviceListener listens on one port of a service.
 type serviceListener struct {
 	node    *Node
 	backend *backend
@@ -171,7 +170,7 @@ func (l *serviceListener) Accept() (net.Conn, error) {
 // Addr implements [net.Listener].
 func (l *serviceListener) Addr() net.Addr { return serviceAddr(l.at) }
 
-// Close withdraws the port. Connections that were accepted stay.
+// Close withdraws the port. Accepted connections stay open.
 func (l *serviceListener) Close() error {
 	l.once.Do(func() {
 		h := &l.node.hosts
@@ -200,20 +199,20 @@ func (a serviceAddr) Network() string { return "tcp" }
 // String implements [net.Addr].
 func (a serviceAddr) String() string { return fmt.Sprintf("%s:%d", a.name, a.port) }
 
-// A serviceConn is a connection that knows its two ends from its first packet,
-// which Tailscale's do only after the handshake.
+// A serviceConn is a connection whose addresses are known from the first packet. Tailscale's
+// connections know them only after the handshake.
 type serviceConn struct {
 	net.Conn
 	from, to net.Addr
 }
 
-// RemoteAddr is the caller.
+// RemoteAddr returns the caller's address.
 func (c serviceConn) RemoteAddr() net.Addr { return c.from }
 
-// LocalAddr is the service.
+// LocalAddr returns the service's address.
 func (c serviceConn) LocalAddr() net.Addr { return c.to }
 
-// CloseWrite passes an end of what is sent on.
+// CloseWrite closes the write side of the connection.
 func (c serviceConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()

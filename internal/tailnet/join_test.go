@@ -29,7 +29,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// Names are those that control assigned, when ours is taken too.
+// Names are the names that the control server assigned, even if the requested name is taken.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -64,8 +64,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// ID-01 on a real Funnel connection. WhoIs would name the ingress node, which the
-// policy grants a role.
+// ID-01 with a real Funnel connection. WhoIs would return the ingress node, which has a grant in
+// the policy.
 func TestFunnel(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -114,7 +114,7 @@ func TestFunnel(t *testing.T) {
 	if len(asked) != 0 {
 		t.Errorf("WhoIs was asked about %s", <-asked)
 	}
-	// The same listener, from the tailnet, is an ordinary one.
+	// From the tailnet, the same listener works normally.
 	hc := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	if got := ask(t, hc, "https://tka.tiny.ts.net/"); got.Code != "" || got.Caller.Login != "alice@example.com" || len(asked) != 1 {
 		t.Errorf("from the tailnet: %+v", got)
@@ -178,7 +178,7 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// What cannot join says why and what to do, and does not wait for ever.
+// A node that cannot join says why and what to do, and does not wait forever.
 func TestJoinRefused(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -233,7 +233,7 @@ func TestControlOutOfReach(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, nobody answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, but no process answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestControlOutOfReach(t *testing.T) {
 		{"silence", "http://" + silent.Addr().String(), []string{"cannot be reached", "tailnet.controlURL"}},
 		{"something else", other.URL, []string{"404", "is it a control server?"}},
 	} {
-		// On a busy machine a short limit may be over before anything was tried.
+		// On a busy machine, a short limit may pass before the first attempt.
 		for limit := 2 * time.Second; ; limit *= 4 {
 			cfg, book := serverConfig(t, tn)
 			cfg.ControlURL, cfg.JoinTimeout = tt.url, limit
@@ -278,7 +278,7 @@ func TestControlOutOfReach(t *testing.T) {
 	}
 }
 
-// Being asked to stop is no error, at whatever point.
+// Stopping during the join is not an error, at any point.
 func TestStopWhileJoining(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -294,13 +294,13 @@ func TestStopWhileJoining(t *testing.T) {
 		if started {
 			eventually(t, "tsnet has started", func() bool { return n.backend.Load() != nil })
 		}
-		if err := n.end(t); err != nil { // such as one that says that it took too long
+		if err := n.end(t); err != nil { // for example an error that it took too long
 			t.Errorf("started %v: %v", started, err)
 		}
 	}
 }
 
-// Without an auth key a person signs the node in, however long that takes.
+// Without an auth key, a person signs the node in, and the node waits as long as needed.
 func TestInteractive(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -310,8 +310,8 @@ func TestInteractive(t *testing.T) {
 	n := run(t, cfg)
 	eventually(t, "it asks for a person", func() bool { return n.Status().LoginURL != "" })
 	page := n.Status().LoginURL
-	// tsnet repeats itself every five seconds; by its fourth time JoinTimeout is
-	// long over. Waiting for a person is no failure, and we say it once.
+	// tsnet repeats its message every five seconds, so after four messages JoinTimeout has long
+	// passed. Waiting for a person is not a failure, and the node logs it once.
 	eventually(t, "tsnet said it four times", func() bool { return strings.Count(book.String(), "To start this tsnet server") > 3 })
 	select {
 	case <-n.done:
@@ -337,8 +337,8 @@ func TestInteractive(t *testing.T) {
 	}
 }
 
-// A restart on the same state is the same machine, without an auth key. State
-// belongs to one process at a time.
+// A restart with the same state is the same machine, without an auth key. Only one process may use
+// the state at a time.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -368,7 +368,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Damaged state is an error: joining as somebody new would hide it.
+	// Damaged state is an error, because joining as a new node would hide it.
 	if err := os.WriteFile(filepath.Join(cfg.StateDir, "tailscaled.state"), []byte("{half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +378,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A node that loses its place refuses everybody, stays, and comes back with a fresh key.
+// A node that loses its place refuses every caller, continues to run, and comes back with a new
+// key.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -421,7 +422,8 @@ type whoami struct {
 	Identity string `json:"identity"`
 }
 
-// Behind the door: host, identity, decision and record on a real connection (ID-04, ID-09).
+// With the complete server: host, identity, decision and audit log on a real connection (ID-04,
+// ID-09).
 func TestBehindTheDoor(t *testing.T) {
 	t.Parallel()
 	good := strings.Replace(policy, `{"Role": "edit", "role": "odd", "period": "1h"},`, "", 1)

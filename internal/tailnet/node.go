@@ -1,8 +1,8 @@
-// Package tailnet is a node of a tailnet: it joins, listens, and says who is
-// calling. It keeps law 1: identity is what WhoIs says of the connection, asked
-// anew for every request, and no header, cache or context value names anybody.
+// Package tailnet implements a node of a tailnet: it joins, listens, and identifies callers. It
+// enforces law 1. The identity of a caller is the WhoIs result for the connection, queried for
+// every request. Headers, caches and context values never identify a caller.
 //
-// It is the one room that knows Tailscale's own packages.
+// This is the only package that uses Tailscale's packages.
 package tailnet
 
 import (
@@ -30,8 +30,8 @@ import (
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
-// A Node is this process as a machine of a tailnet. Run makes it one; the other
-// methods may be called from several goroutines, before, while and after it runs.
+// A Node makes this process a machine of a tailnet. Run joins the tailnet. The other methods are
+// safe for concurrent use, before, during and after Run.
 //
 //	New --Run--> joining --Running--> up <--> down (key expired, removed, stopped)
 //	                |                  |        |
@@ -46,37 +46,37 @@ type Node struct {
 	peers   atomic.Pointer[peers]
 	hosts   hosting
 	ran     atomic.Bool
-	joined  chan struct{} // closed when the node was Running for the first time
-	ended   chan struct{} // closed when Run returned; then err is set
+	joined  chan struct{} // closed when the node is Running for the first time
+	ended   chan struct{} // closed when Run returns; err is set before
 	err     error
 
 	changed broadcast.Change
 }
 
-// backend is Tailscale's side of a node.
+// A backend is Tailscale's part of a node.
 type backend struct {
 	server *tsnet.Server
 	client *local.Client
 }
 
-// A Status is what a node knew of itself at one moment. It is not to be changed.
+// A Status is the state of a node at one moment. It must not be modified.
 type Status struct {
-	State string // Tailscale's word: "NoState", "NeedsLogin", "NeedsMachineAuth", "Stopped", "Starting", "Running"
-	// Names are those under which the node can be reached, as control assigned
-	// them: full name, short name, addresses. None unless Running.
+	State string // Tailscale's state: "NoState", "NeedsLogin", "NeedsMachineAuth", "Stopped", "Starting", "Running"
+	// Names are the names of the node as the control server assigned them: full name, short name,
+	// addresses. Empty unless Running.
 	Names     []string
-	Addrs     []netip.Addr // those of Names
-	Tailnet   string       // its name, such as "example.com"
-	ID        string       // the node's stable id
-	KeyExpiry time.Time    // when somebody must sign the node in again; zero: never
-	LoginURL  string       // where a person signs the node in, while that is waited for
-	Health    []string     // what Tailscale finds wrong, in sentences
-	// CertDomain is the name that the node gets a certificate for; "" when the
-	// tailnet has no HTTPS.
+	Addrs     []netip.Addr // the addresses in Names
+	Tailnet   string       // name of the tailnet, such as "example.com"
+	ID        string       // stable ID of the node
+	KeyExpiry time.Time    // when a person must sign the node in again; zero: never
+	LoginURL  string       // where a person signs the node in, while the node waits for that
+	Health    []string     // problems that Tailscale reports, as sentences
+	// CertDomain is the name that the node gets a certificate for, or "" if the tailnet has no
+	// HTTPS.
 	CertDomain string
 }
 
-// Running reports whether the node can be reached and can say who is calling.
+// Running reports whether the node is reachable and can identify callers.
 func (s Status) Running() bool { return s.State == ipn.Running.String() }
 
 // LogValue implements [slog.LogValuer].
@@ -91,7 +91,7 @@ func (s Status) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// New returns a node that Run will start, or every mistake in its configuration.
+// New returns a node that Run can start, or an error with all invalid settings.
 func New(cfg Config) (*Node, error) {
 	cfg.Tags = slices.Clone(cfg.Tags)
 	if err := cfg.check(); err != nil {
@@ -105,17 +105,15 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Status is the node as it is now. It is as cheap as reading a pointer.
+// Status returns the current status. It is as cheap as reading a pointer.
 func (n *Node) Status() Status { return *n.status.Load() }
 
-// Names are the names and addresses under which the node can be reached now, in
-// lower case: the full name without its final dot, the short name, the
-// addresses. There are none while the node is not Running. The caller must not
-// change them.
+// Names returns the current names and addresses of the node in lower case: the full name without
+// the trailing dot, the short name, the addresses. It returns none while the node is not Running.
+// The caller must not modify the result.
 func (n *Node) Names() []string { return n.status.Load().Names }
 
-// Changed returns a channel that is closed at the next change of the tailnet as
-// this node sees it: its policy, its peers or the node itself.
+// Changed returns a channel that is closed at the next change of the policy, the peers or the node.
 func (n *Node) Changed() <-chan struct{} { return n.changed.Next() }
 
 func (n *Node) publish(s *Status) {
@@ -123,23 +121,21 @@ func (n *Node) publish(s *Status) {
 	n.changed.Notify()
 }
 
-// Times of a node's life, beside Config.JoinTimeout.
+// Time limits of a node, in addition to Config.JoinTimeout.
 const (
-	closeTime  = 10 * time.Second // tsnet's own close can hang for ever
+	closeTime  = 10 * time.Second // because Close of tsnet can hang
 	statusTime = 10 * time.Second
-	certTime   = 2 * time.Minute // a first certificate takes an authority some seconds
+	certTime   = 2 * time.Minute // the first certificate takes the certificate authority some seconds
 	reachTime  = 5 * time.Second
 )
 
-// Run is the node: it joins the tailnet, stays in it until ctx ends, and leaves.
-// It returns an error that says what to do when the node cannot join: an unusable
-// state directory, a refused auth key, a control server out of reach. Without an
-// auth key and without earlier state it logs the address where a person signs the
-// node in, once, and waits. A node that loses its place later (key expired,
-// removed) stays and says so in Status and log, so that it can come back.
+// Run joins the tailnet, stays in it until ctx ends, and then leaves. If the node cannot join, the
+// error says what to do. Causes are an unusable state directory, a refused auth key, and an
+// unreachable control server. Without an auth key and without stored state, Run logs once where a
+// person must sign the node in, and waits. If the node later loses its place (key expired,
+// removed), Run continues and reports it in Status and the log, so that the node can come back.
 //
-// Connections of Listen end with Run: end its ctx after the servers have stopped.
-// It may be called once.
+// The listeners end with Run. Stop the servers before ctx ends. Run must be called at most once.
 func (n *Node) Run(ctx context.Context) error {
 	if !n.ran.CompareAndSwap(false, true) {
 		return errors.New("tailnet: Run was called twice")
@@ -164,7 +160,7 @@ func (n *Node) run(ctx context.Context) (err error) {
 	limit := time.AfterFunc(n.cfg.JoinTimeout, func() { giveUp(errNotJoined) })
 	defer limit.Stop()
 
-	wg.Go(func() { // an early word: the limit may be long
+	wg.Go(func() { // warn early, because the limit may be long
 		ctx, cancel := context.WithTimeout(joining, reachTime)
 		defer cancel()
 		if err := n.reach(ctx); err != nil && joining.Err() == nil {
@@ -186,11 +182,11 @@ func (n *Node) run(ctx context.Context) (err error) {
 
 var errNotJoined = errors.New("the node has not joined in time")
 
-// explain turns the end of a wait into a sentence.
+// explain converts the end of a wait to a message with advice.
 func (n *Node) explain(ctx, joining context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return nil // asked to stop
+		return nil // stopped by the caller
 	case !errors.Is(context.Cause(joining), errNotJoined):
 		return err
 	}
@@ -202,13 +198,13 @@ func (n *Node) explain(ctx, joining context.Context, err error) error {
 	return fmt.Errorf("the node did not join its tailnet in %v, although the control server %s answers; it is %s: %s", n.cfg.JoinTimeout, n.cfg.ControlURL, n.Status().State, strings.Join(n.Status().Health, "; "))
 }
 
-// reach asks the control server for its key, as the node does first of all.
+// reach requests the control server's key, as the node does first.
 func (n *Node) reach(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/key?v=%d", n.cfg.ControlURL, tailcfg.CurrentCapabilityVersion), nil)
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment} // as the node goes
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment} // the same proxy settings as the node
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
@@ -221,8 +217,8 @@ func (n *Node) reach(ctx context.Context) error {
 	return nil
 }
 
-// start brings up Tailscale's side, which may read its state from elsewhere and
-// exchange a client secret for an auth key, with no deadline of its own.
+// start starts the Tailscale backend. The backend may read its state from a Secret and exchange a
+// client secret for an auth key, and has no time limit for that.
 func (n *Node) start(ctx context.Context) (*backend, error) {
 	debug := func(format string, args ...any) {
 		if n.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
@@ -235,7 +231,7 @@ func (n *Node) start(ctx context.Context) (*backend, error) {
 		AdvertiseTags: n.cfg.Tags,
 		ControlURL:    n.cfg.ControlURL,
 		AuthKey:       n.cfg.AuthKey.Reveal(),
-		UserLogf:      debug, // it repeats the login URL every 5 s; watch says it once
+		UserLogf:      debug, // repeats the login URL every 5 s; watch logs it once
 		Logf:          debug,
 	}
 	started := make(chan error, 1)
@@ -262,7 +258,7 @@ func (n *Node) start(ctx context.Context) (*backend, error) {
 			return nil, err
 		}
 	case <-ctx.Done():
-		go func() { // Close must not overtake Start
+		go func() { // Close must not run before Start returns
 			if <-started == nil {
 				srv.Close()
 			}
@@ -276,7 +272,7 @@ func (n *Node) start(ctx context.Context) (*backend, error) {
 	return &backend{srv, client}, nil
 }
 
-// close stops the backend, or says that it would not stop.
+// close stops the backend, or returns an error if it does not stop in time.
 func (b *backend) close() error {
 	done := make(chan error, 1)
 	go func() { done <- b.server.Close() }()
@@ -288,8 +284,8 @@ func (b *backend) close() error {
 	}
 }
 
-// watch follows the backend until ctx ends or the node is refused. It stops
-// limit once nothing but people is waited for.
+// watch follows the backend until ctx ends or the node is refused. It stops limit when only a
+// person's action is missing.
 func (n *Node) watch(ctx context.Context, b *backend, limit *time.Timer) error {
 	w := watcher{Node: n, b: b, limit: limit}
 	for ctx.Err() == nil {
@@ -300,18 +296,18 @@ func (n *Node) watch(ctx context.Context, b *backend, limit *time.Timer) error {
 	return context.Cause(ctx)
 }
 
-// A watcher turns what the backend tells into the node's Status and log.
+// A watcher updates the Status and the log from the backend's notifications.
 type watcher struct {
 	*Node
 	b     *backend
 	limit *time.Timer
-	in    bool   // the node has joined since it started
-	state string // last seen
-	asked string // the last thing people were asked for
+	in    bool   // the node has joined since the start
+	state string // last state
+	asked string // last request to a person
 }
 
-// follow reads one watch of the backend's bus to its end. The backend hangs up on
-// a reader that fell behind; what it was about to say is in its status.
+// follow reads notifications until the watch ends. The backend disconnects a reader that fell
+// behind; its status then has the missed changes.
 func (w *watcher) follow(ctx context.Context) error {
 	bus, err := w.b.client.WatchIPNBus(ctx, ipn.NotifyInitialState|ipn.NotifyInitialHealthState|ipn.NotifyPeerPatches)
 	if err != nil {
@@ -327,7 +323,7 @@ func (w *watcher) follow(ctx context.Context) error {
 		case err != nil && first && ctx.Err() == nil:
 			return fmt.Errorf("watch the tailnet node: %w", err)
 		case err != nil:
-			return nil // ctx ended, or the backend hung up
+			return nil // ctx ended, or the backend disconnected the reader
 		}
 		if note.ErrMessage != nil {
 			if err := w.complain(*note.ErrMessage); err != nil {
@@ -347,15 +343,15 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
-// ErrRefused is in the error of a node that the control server did not let in.
+// ErrRefused is in the error chain if the control server refused the node.
 var ErrRefused = errors.New("refused the node")
 
-// complain is about an error of the backend: before the node has joined it is
-// the control server's refusal.
+// complain handles an error message of the backend. Before the node has joined, the message means
+// that the control server refused it.
 func (w *watcher) complain(message string) error {
 	switch {
 	case strings.HasPrefix(message, "IPN bus consumer fell behind"):
-		return nil // follow begins anew
+		return nil // watch calls follow again
 	case w.in:
 		w.cfg.Log.Error("the tailnet node reports an error", "err", message)
 		return nil
@@ -370,7 +366,7 @@ func (w *watcher) complain(message string) error {
 	return fmt.Errorf("the control server %s %w: %s; %s", w.cfg.ControlURL, ErrRefused, message, todo)
 }
 
-// look takes the backend's status and says what is new.
+// look reads the backend's status and publishes it.
 func (w *watcher) look(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
@@ -384,9 +380,9 @@ func (w *watcher) look(ctx context.Context) error {
 	st := statusOf(raw)
 	w.hosts.learn(raw)
 	w.publish(&st)
-	if st.Running() && !w.in { // published before: Listen reads the status when joined is closed
-		// Up on a running node only clears what an earlier program left behind in
-		// the state: serve and Funnel settings that nobody would know of.
+	if st.Running() && !w.in { // published before joined is closed, because Listen reads the status then
+		// Up on a running node only removes settings that an earlier program left in the state:
+		// serve and Funnel settings that the administrator may not expect.
 		if _, err := w.b.server.Up(asking); err != nil {
 			return fmt.Errorf("the tailnet node: %w", err)
 		}
@@ -401,7 +397,7 @@ func (w *watcher) look(ctx context.Context) error {
 	return nil
 }
 
-// tell logs what changed, and asks people for what only they can do.
+// tell logs changes and asks for actions that only a person can do.
 func (w *watcher) tell(st Status) {
 	log := w.cfg.Log
 	was := w.state
@@ -433,7 +429,7 @@ func (w *watcher) tell(st Status) {
 	}
 }
 
-// statusOf is the immutable part of the backend's status that we use.
+// statusOf copies the used part of the backend's status.
 func statusOf(raw *ipnstate.Status) Status {
 	st := Status{State: raw.BackendState, LoginURL: raw.AuthURL, Health: slices.Clone(raw.Health)}
 	if len(raw.CertDomains) > 0 {
@@ -465,9 +461,9 @@ func statusOf(raw *ipnstate.Status) Status {
 	return st
 }
 
-// Listen waits until the node is in its tailnet and listens there on Config.Port:
-// with the node's certificate when the tailnet has HTTPS, else without TLS if
-// Config.InsecureHTTP allows it. It ends with an error when Run does.
+// Listen waits until the node has joined, and listens on Config.Port. It uses the node's
+// certificate if the tailnet has HTTPS, and otherwise no TLS if Config.InsecureHTTP is set. It
+// returns an error when Run ends.
 func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 	b, err := n.wait(ctx)
 	if err != nil {
@@ -478,7 +474,7 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 	case st.CertDomain == "" && !n.cfg.InsecureHTTP:
 		return nil, errors.New("the tailnet gives this node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
 			"or set tailnet.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
-	case st.CertDomain != "": // the first certificate takes longer than a TLS handshake may
+	case st.CertDomain != "": // the first certificate can take longer than a TLS handshake may
 		asking, cancel := context.WithTimeout(ctx, certTime)
 		defer cancel()
 		if _, _, err := b.client.CertPair(asking, st.CertDomain); err != nil {
@@ -498,13 +494,13 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 	return ln, nil
 }
 
-// ErrNoName is in the error of IssueCertificate for a name that is not this node's,
-// and is of no service that it is a host of, as far as it knows.
+// ErrNoName is in the error chain of IssueCertificate if the name belongs neither to this node nor
+// to a service that it hosts.
 var ErrNoName = errors.New("the tailnet gives this node no certificate of that name")
 
-// IssueCertificate returns a certificate for a name that the node answers for, and its
-// key, in PEM. The first one takes an authority some seconds; later ones are those that
-// the node keeps, until they are to be renewed.
+// IssueCertificate returns the PEM certificate chain and key for a name of the node. The first
+// certificate takes the certificate authority some seconds. Later calls return the cached one until
+// it must be renewed.
 func (n *Node) IssueCertificate(ctx context.Context, name string) (chain, key []byte, err error) {
 	b, err := n.wait(ctx)
 	if err != nil {
@@ -520,8 +516,8 @@ func (n *Node) IssueCertificate(ctx context.Context, name string) (chain, key []
 	return b.client.CertPair(ctx, name)
 }
 
-// ListenPlain is Listen on another port and without TLS, for servers among
-// themselves: WireGuard encrypts, and Identify says who is there.
+// ListenPlain listens on another port without TLS, for connections between servers. WireGuard
+// encrypts, and Identify identifies the peer.
 func (n *Node) ListenPlain(ctx context.Context, port uint16) (net.Listener, error) {
 	b, err := n.wait(ctx)
 	if err != nil {
@@ -538,7 +534,7 @@ func (b *backend) listen(port uint16) (net.Listener, error) {
 	return ln, nil
 }
 
-// wait waits until the node is in its tailnet.
+// wait waits until the node has joined.
 func (n *Node) wait(ctx context.Context) (*backend, error) {
 	select {
 	case <-n.joined:

@@ -48,7 +48,7 @@ const policy = `{
 	"nodeAttrs": [{"target": ["tag:tailplane"], "attr": ["funnel"]}],
 }`
 
-// long is how long the tests wait for what takes milliseconds on an idle machine.
+// long is the time limit for waits that take milliseconds on an idle machine.
 const long = 2 * time.Minute
 
 func within(t testing.TB) context.Context {
@@ -57,7 +57,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// eventually polls until ok, and returns how long that took.
+// eventually polls until ok returns true, and returns the duration.
 func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -72,7 +72,7 @@ func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 	return time.Since(begin)
 }
 
-// A logbook keeps what a node logged.
+// A logbook stores the log of a node.
 type logbook struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -94,7 +94,7 @@ func (l *logbook) logger(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level}))
 }
 
-// serverConfig is a product node called tka with the tag:tailplane.
+// serverConfig returns the configuration of a node with the name tka and the tag tag:tailplane.
 func serverConfig(t testing.TB, tn *tailnettest.Net) (Config, *logbook) {
 	book := new(logbook)
 	t.Cleanup(func() {
@@ -109,22 +109,22 @@ func serverConfig(t testing.TB, tn *tailnettest.Net) (Config, *logbook) {
 	}, book
 }
 
-// running is a node whose Run has begun.
+// running is a node whose Run has started.
 type running struct {
 	*Node
 	stop context.CancelFunc
 	done chan struct{}
-	err  error // after done
+	err  error // set before done is closed
 }
 
-// run starts a node; the test's end stops it and wants no error then.
+// run starts a node. The end of the test stops it and requires a nil error.
 func run(t testing.TB, cfg Config) *running {
 	t.Helper()
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // t's own ends before Cleanup
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // the context of t ends before Cleanup
 	r := &running{Node: n, stop: cancel, done: make(chan struct{})}
 	go func() { r.err = n.Run(ctx); close(r.done) }()
 	t.Cleanup(func() {
@@ -135,7 +135,7 @@ func run(t testing.TB, cfg Config) *running {
 	return r
 }
 
-// end stops the node, if it still runs, and returns Run's error once.
+// end stops the node if it is running, and returns the error of Run once.
 func (r *running) end(t testing.TB) error {
 	t.Helper()
 	r.stop()
@@ -149,7 +149,7 @@ func (r *running) end(t testing.TB) error {
 	return err
 }
 
-// refused waits for Run to end by itself with an error.
+// refused waits until Run returns an error.
 func (r *running) refused(t testing.TB) error {
 	t.Helper()
 	select {
@@ -176,10 +176,10 @@ func (r *running) up(t testing.TB) {
 	}
 }
 
-// who is what a server behind Identify answers.
+// who is the response of a server that uses Identify.
 type who struct {
 	Caller access.Caller
-	Code   problem.Code // of Identify, else of Admit
+	Code   problem.Code // of Identify, or of Admit if Identify succeeded
 }
 
 func identified(n *Node) http.Handler {
@@ -192,7 +192,7 @@ func identified(n *Node) http.Handler {
 	})
 }
 
-// serve answers on ln until the test ends.
+// serve serves on ln until the test ends.
 func serve(t testing.TB, n *Node, ln net.Listener, h http.Handler) {
 	srv := &http.Server{Handler: h, ConnContext: n.ConnContext, ReadHeaderTimeout: long, ErrorLog: log.New(io.Discard, "", 0)}
 	go srv.Serve(ln)
@@ -208,7 +208,7 @@ func listen(t testing.TB, n *Node) net.Listener {
 	return ln
 }
 
-// ask asks the server as the given client.
+// ask sends a request with the given client.
 func ask(t testing.TB, hc *http.Client, url string) who {
 	t.Helper()
 	req, err := http.NewRequestWithContext(within(t), http.MethodGet, url, nil)
@@ -257,9 +257,9 @@ func ip4(s *tsnet.Server) string {
 	return ip.String()
 }
 
-// The whole: a node joins, listens, and knows who calls (ID-03, ID-13), also when
-// the policy changes under a warm connection (ID-14), a key expires or a device
-// is removed (ID-02).
+// The complete node: it joins, listens, and identifies callers (ID-03, ID-13). This also works when
+// the policy changes during an open connection (ID-14), when a key expires, or when a device is
+// removed (ID-02).
 func TestIdentities(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -292,7 +292,7 @@ func TestIdentities(t *testing.T) {
 	}
 	eventually(t, "the guest is shared in", func() bool { return ask(t, guest.HTTPClient(), "http://tka/").Caller.Shared })
 
-	// ID-14, on one connection each that stays open.
+	// ID-14, on one open connection per client.
 	warm := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, MaxConnsPerHost: 1}}
 	ask(t, warm, "http://tka/")
 	changed := n.Changed()
@@ -302,7 +302,7 @@ func TestIdentities(t *testing.T) {
 	asked := 0
 	took := eventually(t, "alice's grant is gone", func() bool { asked++; return len(ask(t, warm, "http://tka/").Caller.Rules) == 0 })
 	t.Logf("ID-14: the grant was gone on a warm connection after %v, %d questions", took.Round(time.Millisecond), asked)
-	if took > 2*time.Second && asked > 500 { // a busy machine asks less often, too
+	if took > 2*time.Second && asked > 500 { // a busy machine also sends fewer requests
 		t.Errorf("the change took %v, and %d questions were answered meanwhile", took, asked)
 	}
 	select {
@@ -311,7 +311,7 @@ func TestIdentities(t *testing.T) {
 		t.Error("Changed did not tell of the new policy")
 	}
 
-	// Expiry and removal, as those see it who look after live sign-ins.
+	// Expiry and removal, as the guard of live sign-ins sees them.
 	device := func(id tailcfg.StableNodeID) (access.Caller, bool) {
 		t.Helper()
 		found, err := n.Devices(within(t), string(id), "n404CNTRL")

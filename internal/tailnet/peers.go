@@ -16,29 +16,29 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Peer is another node of the tailnet, as this node's netmap has it. A netmap
-// holds only nodes that the policy lets this one talk to, or that talk to it.
+// A Peer is another node in this node's netmap. A netmap contains only nodes that the policy lets
+// this node reach, or that may reach this node.
 type Peer struct {
 	access.Device
 	Addrs  []netip.Addr
 	Tags   []access.Tag
-	Shared bool // from another tailnet
-	Online bool // control has heard from it
-	// Services are the addresses of the tailnet's services that it answers for:
-	// single ones that are routed to it and are its own in no other way. A node
-	// sees them when it accepts routes, as one with [Config.Relay] does.
+	Shared bool // shared from another tailnet
+	Online bool // connected to the control server
+	// Services are the tailnet service addresses that this peer answers for: single addresses
+	// routed to the peer that are not the peer's. A node sees them if it accepts routes, as with
+	// [Config.Relay].
 	Services []netip.Addr
 }
 
-// peers is the netmap's peers at one moment.
+// peers is a snapshot of the netmap's peers.
 type peers struct {
-	at   <-chan struct{} // Changed of that moment: open as long as nothing has changed
+	at   <-chan struct{} // Changed at the time of the snapshot; open as long as nothing has changed
 	list []Peer
 }
 
-// Peers returns the peers of now. It asks the backend once for each change of the
-// tailnet; the result is shared and must not be changed. An error, a problem with the code
-// identity_unavailable, says nothing about any of them.
+// Peers returns the current peers. It queries the backend once per change of the tailnet. The
+// result is shared and must not be modified. An error is a problem with the code
+// identity_unavailable and gives no information about any peer.
 func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	changed := n.Changed()
 	if known := n.peers.Load(); known != nil && known.at == changed {
@@ -72,8 +72,8 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	return list, nil
 }
 
-// ask asks the backend for its status, peers included. The error is a problem
-// with the code identity_unavailable; without one the node is Running.
+// ask returns the backend's status with peers. The error is a problem with the code
+// identity_unavailable. If err is nil, the node is Running.
 func (n *Node) ask(ctx context.Context) (*ipnstate.Status, error) {
 	if st := n.Status(); !st.Running() {
 		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
@@ -90,8 +90,8 @@ func (n *Node) ask(ctx context.Context) (*ipnstate.Status, error) {
 	return st, nil
 }
 
-// Dial connects to an address of the tailnet, through the tailnet and nothing
-// else. Whoever sends a byte must have asked WhoIs before.
+// Dial connects to a tailnet address, only through the tailnet. The caller must query WhoIs before
+// it sends data.
 func (n *Node) Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	if st := n.Status(); !st.Running() {
 		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
@@ -99,9 +99,9 @@ func (n *Node) Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	return n.backend.Load().server.Dial(ctx, "tcp", to.String())
 }
 
-// DialHost connects by TCP to a host and port: to names and addresses of the tailnet
-// through it, to others by the network of the machine. It is for peers that prove by
-// TLS who they are, as an issuer of tokens does, which may be in either.
+// DialHost connects by TCP to a host and port. Tailnet names and addresses go through the tailnet,
+// all others through the machine's network. Use it for peers that TLS authenticates and that may be
+// in either network, such as a token issuer.
 func (n *Node) DialHost(ctx context.Context, network, address string) (net.Conn, error) {
 	if st := n.Status(); !st.Running() {
 		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
@@ -109,8 +109,7 @@ func (n *Node) DialHost(ctx context.Context, network, address string) (net.Conn,
 	return n.backend.Load().server.Dial(ctx, network, address)
 }
 
-// WhoIs says whose an address of the tailnet is at this moment, as Identify does
-// of a caller.
+// WhoIs returns the current owner of a tailnet address, in the form that Identify returns a caller.
 func (n *Node) WhoIs(ctx context.Context, at netip.AddrPort) (access.Caller, error) {
 	return n.whoIs(ctx, at.String())
 }

@@ -18,7 +18,8 @@ const gossipPolicy = `{
 	"grants": [{"src": ["tag:tailplane"], "dst": ["tag:tailplane"], "ip": ["tcp:7946"]}, {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]}],
 }`
 
-// DSC-09: servers find each other in the netmap, and can tell who is at an address before they send.
+// DSC-09: Servers find each other in the netmap, and can check who owns an address before they send
+// data.
 func TestPeers(t *testing.T) {
 	tn := tailnettest.Start(t, gossipPolicy)
 	east, _ := serverConfig(t, tn)

@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// A Secret is text that cannot be printed: every way of formatting, logging or
-// encoding it gives "[redacted]". The zero Secret is empty.
+// A Secret is text that cannot be printed. Formatting, logging and encoding return "[redacted]".
+// The zero Secret is empty.
 type Secret struct {
-	// A pointer, so that printing a struct with a Secret in an unexported field,
-	// where fmt calls no methods, shows an address and not the text.
+	// This is a pointer because fmt does not call methods on unexported fields. Printing such a
+	// field then shows an address and not the text.
 	text *string
 }
 
 const redacted = "[redacted]"
 
-// NewSecret returns s as a Secret, without the white space around it that
-// reading a file leaves.
+// NewSecret returns s as a Secret, without the surrounding white space of a file.
 func NewSecret(s string) Secret {
 	if s = strings.TrimSpace(s); s == "" {
 		return Secret{}
@@ -44,7 +43,7 @@ func (s Secret) String() string {
 	return redacted
 }
 
-// Format implements [fmt.Formatter], for the verbs that would pass String by.
+// Format implements [fmt.Formatter], for the verbs that do not call String.
 func (s Secret) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.String()) }
 
 // LogValue implements [slog.LogValuer].

@@ -14,8 +14,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// asPod makes this process a pod of the cluster with the given account, as far as
-// the state store can tell.
+// asPod sets up this process as a pod of the cluster with the given account, for the state store.
 func asPod(t *testing.T, c *kubetest.Cluster, namespace, account string) {
 	t.Helper()
 	token, stderr, code := kubetest.Kubectl(within(t), c.Kubeconfig, "create", "token", account, "--namespace", namespace)
@@ -43,8 +42,8 @@ func asPod(t *testing.T, c *kubetest.Cluster, namespace, account string) {
 	t.Setenv("TS_KUBERNETES_READ_API_SERVER_ADDRESS_FROM_ENV", "true")
 }
 
-// The state in a Secret, with the rights of the access server's Role: get, update
-// and patch of this one Secret, by name.
+// The state in a Secret, with the permissions of the access server's Role: get, update and patch of
+// this one Secret by name.
 func TestStateSecret(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{NoControllers: true})
 	const objects = `
@@ -84,7 +83,7 @@ subjects: [{kind: ServiceAccount, name: access, namespace: tailplane-system}]
 	if err := n.end(t); err != nil {
 		t.Fatal(err)
 	}
-	cfg.AuthKey, cfg.StateDir = Secret{}, t.TempDir() // another pod: only the Secret is left
+	cfg.AuthKey, cfg.StateDir = Secret{}, t.TempDir() // another pod: only the Secret remains
 	n = run(t, cfg)
 	n.up(t)
 	if got := n.Status().ID; got != id {

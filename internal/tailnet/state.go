@@ -12,18 +12,18 @@ import (
 	"tailscale.com/ipn/store/kubestore"
 )
 
-// The files that Tailplane keeps beside the node's own state.
+// Tailplane's files in the state directory.
 const (
 	lockFile  = "tailplane.lock"
 	probeFile = "tailplane.probe"
 )
 
-// probeSize is about what the state and the certificates of one node take up.
+// probeSize is roughly the size of one node's state and certificates.
 const probeSize = 64 << 10
 
-// claimState makes dir this process's own, and makes sure that it can keep the
-// node's keys: a node that joins and then cannot write its state is another node
-// after each restart. The claim ends with release, or with the process.
+// claimState locks dir for this process and checks that it is writable. A node that joins and
+// cannot write its state would become a new node at each restart. The lock ends with release or
+// with the process.
 func claimState(dir string) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, stateError(dir, err)
@@ -68,7 +68,7 @@ func probeState(dir string) (err error) {
 	return os.Rename(path+".new", path)
 }
 
-// stateError says what to do about a state directory that cannot be used.
+// stateError adds advice to an error about the state directory.
 func stateError(dir string, err error) error {
 	todo := "it cannot be used; give the node a directory that it can write"
 	switch {
@@ -87,9 +87,8 @@ func stateError(dir string, err error) error {
 // probeKey is written to a state Secret and removed again.
 const probeKey ipn.StateKey = "tailplane-probe"
 
-// openSecret returns the state that is kept in a Secret of the pod's namespace,
-// and makes sure that it can be written. Nothing keeps another process off it:
-// each replica has a Secret of its own.
+// openSecret returns a state store in a Secret of the pod's namespace, and checks that it is
+// writable. There is no lock against other processes: each replica must have a separate Secret.
 func openSecret(name string, logf func(string, ...any)) (ipn.StateStore, error) {
 	st, err := kubestore.New(logf, name)
 	if err == nil {

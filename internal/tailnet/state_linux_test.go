@@ -43,7 +43,7 @@ func TestStateDirUnusable(t *testing.T) {
 			return
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { // root may write everywhere, so a thread becomes somebody else
+		wg.Go(func() { // root can write everywhere, so one thread changes its user
 			if err := becomeNobody(); err != nil {
 				t.Log("SKIP somebody else's directory as root:", err)
 				return
@@ -67,8 +67,8 @@ func TestStateDirUnusable(t *testing.T) {
 	})
 }
 
-// becomeNobody makes file access of this goroutine's thread that of another
-// user. The thread is never unlocked and so ends with the goroutine.
+// becomeNobody changes the file system user of this goroutine's thread. The thread is never
+// unlocked, so it ends with the goroutine.
 func becomeNobody() error {
 	runtime.LockOSThread()
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETFSUID, 65534, 0, 0); errno != 0 {

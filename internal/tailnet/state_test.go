@@ -33,8 +33,8 @@ func TestClaimState(t *testing.T) {
 	release()
 }
 
-// claimEnv makes this test binary the other process: it claims the directory and
-// keeps it until its standard input ends.
+// claimEnv makes this test binary act as the other process: it claims the directory and holds it
+// until its standard input ends.
 const claimEnv = "TAILNET_TEST_CLAIM"
 
 func claimAndWait(dir string) {
@@ -46,7 +46,8 @@ func claimAndWait(dir string) {
 	io.Copy(io.Discard, os.Stdin)
 }
 
-// The lock is the process's: it holds against another one and ends with it, even if that is killed.
+// The lock belongs to a process: it excludes other processes, and it ends with the process, even if
+// that is killed.
 func TestClaimStateOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])

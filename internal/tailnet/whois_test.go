@@ -12,8 +12,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// ID-05: what a policy can hold, WhoIs can carry: it costs bounded time and
-// memory, widens nothing, and ends with the policy that caused it.
+// ID-05: WhoIs can carry any rules that a policy can contain. They cost bounded time and memory,
+// widen nothing, and end with the policy that contains them.
 func TestHugeRules(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
@@ -58,7 +58,7 @@ func TestHugeRules(t *testing.T) {
 	eventually(t, "it is over", func() bool { c, err := n.whoIs(within(t), ip); return err == nil && len(c.Rules) == 2 })
 }
 
-// The whole question, as each request asks it.
+// The complete query, as for each request.
 func BenchmarkIdentify(b *testing.B) {
 	tn := tailnettest.Start(b, policy)
 	cfg, _ := serverConfig(b, tn)
@@ -81,7 +81,7 @@ func BenchmarkIdentify(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// A request over the tailnet that Identify answers.
+// A request over the tailnet that calls Identify.
 func BenchmarkRequest(b *testing.B) {
 	tn := tailnettest.Start(b, policy)
 	cfg, _ := serverConfig(b, tn)

@@ -1,11 +1,10 @@
-// Package auditotlp sends the audit record to a collector as OpenTelemetry logs.
-// It keeps the law that a record beside the file never holds up a visit: what
-// the collector does not take in time is dropped there and counted, and is still
-// in the file.
+// Package auditotlp sends the audit log to a collector as OpenTelemetry logs. The export never
+// delays a request. Lines that the collector does not accept in time are dropped from the export
+// and counted; they are still in the file.
 //
-// It is off unless the standard OTEL_ variables say where a collector is. Each
-// log carries its line word for word, so the collector is also a witness: what
-// is cut from the file later is still there, with its number and hash.
+// The export is off unless the standard OTEL_ variables name a collector. Each log record carries
+// the complete line. The collector is therefore also a witness: lines that are later removed from
+// the file are still there, with their number and hash.
 package auditotlp
 
 import (
@@ -25,19 +24,20 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 )
 
-// A Config says for whom logs are sent. All fields are required but Version.
+// A Config describes the process whose audit log is exported. All fields except Version are
+// required.
 type Config struct {
-	Service string // service.name, unless the environment names it
+	Service string // service.name, unless the environment sets it
 	Version string // service.version
 	Cluster string // k8s.cluster.name
-	// Getenv is os.Getenv. It decides whether anything is sent at all; the
-	// OpenTelemetry SDK reads its own variables from the environment besides.
+	// Getenv is os.Getenv. It decides whether the export is on. In addition, the OpenTelemetry SDK
+	// reads its own variables from the environment.
 	Getenv func(string) string
 	Log    *slog.Logger
 }
 
-// Enabled reports whether the environment asks for logs to be sent: it names a
-// collector, and does not switch logs off. What we cannot do is an error.
+// Enabled reports whether the environment turns the export on: it names a collector and does not
+// disable logs. An unsupported exporter or protocol is an error.
 func (c Config) Enabled() (bool, error) {
 	if c.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return false, nil
@@ -62,7 +62,7 @@ func (c Config) Enabled() (bool, error) {
 	}
 }
 
-// An Exporter sends lines to a collector.
+// An Exporter sends audit lines to a collector.
 type Exporter struct {
 	provider *sdklog.LoggerProvider
 	logger   log.Logger
@@ -70,9 +70,8 @@ type Exporter struct {
 	taken    atomic.Int64
 }
 
-// New returns an Exporter by the environment, or nil when logs are not asked
-// for. It does not wait for the collector. The caller must Close it, after the
-// audit.Log that it serves.
+// New returns an Exporter configured by the environment, or nil if the export is off. It does not
+// wait for the collector. The caller must close the Exporter after the audit.Log that it serves.
 func New(ctx context.Context, c Config) (*Exporter, error) {
 	if c.Service == "" || c.Cluster == "" || c.Getenv == nil || c.Log == nil {
 		return nil, errors.New("auditotlp: a required field is missing")
@@ -88,7 +87,7 @@ func New(ctx context.Context, c Config) (*Exporter, error) {
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", c.Service), attribute.String("service.version", c.Version),
 			attribute.String("k8s.cluster.name", c.Cluster)),
-		resource.WithFromEnv(), // last: whoever runs this knows better
+		resource.WithFromEnv(), // last, so that the administrator's environment wins
 	)
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -99,23 +98,22 @@ func New(ctx context.Context, c Config) (*Exporter, error) {
 	return e, nil
 }
 
-// Export hands l to the queue of what is sent, and returns at once. It is for
-// audit.Config.Export.
+// Export queues l for sending and returns at once. Use it as audit.Config.Export.
 func (e *Exporter) Export(l audit.Line) {
 	e.taken.Add(1)
 	e.logger.Emit(context.Background(), record(l))
 }
 
-// Stats are counts of lines. What is neither sent nor failed waits, or was
-// dropped because too many waited.
+// Stats counts lines. Lines that are neither sent nor failed are queued, or were dropped because
+// the queue was full.
 type Stats struct{ Taken, Sent, Failed int64 }
 
-// Stats returns the counts.
+// Stats returns the current counts.
 func (e *Exporter) Stats() Stats {
 	return Stats{Taken: e.taken.Load(), Sent: e.out.sent.Load(), Failed: e.out.failed.Load()}
 }
 
-// Close sends what waits, and returns when that is done or ctx ends.
+// Close sends the queued lines. It returns when they are sent or when ctx ends.
 func (e *Exporter) Close(ctx context.Context) error {
 	if err := e.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("OTLP logs: %w", err)
@@ -123,8 +121,8 @@ func (e *Exporter) Close(ctx context.Context) error {
 	return nil
 }
 
-// record is l as OpenTelemetry has it. Attributes have the names of the semantic
-// conventions where there is one.
+// record converts l to an OpenTelemetry log record. Attributes use names from the semantic
+// conventions where one exists.
 func record(l audit.Line) (r log.Record) {
 	r.SetEventName("tailplane.audit." + string(l.Kind))
 	r.SetBody(log.StringValue(string(l.Text)))
@@ -134,7 +132,7 @@ func record(l audit.Line) (r log.Record) {
 			r.AddAttributes(log.String(key, value))
 		}
 	}
-	if l.Seq > 0 { // 0: an entry that is not in the file
+	if l.Seq > 0 { // 0: a lost entry, which is not in the file
 		text("tailplane.audit.log", l.Log)
 		text("tailplane.audit.hash", l.Hash.String())
 		r.AddAttributes(log.Int64("tailplane.audit.seq", int64(l.Seq)))
@@ -182,8 +180,8 @@ func record(l audit.Line) (r log.Record) {
 	return r
 }
 
-// reporting counts what an exporter does, and tells our log of trouble once: the
-// SDK would tell the process's standard error each time.
+// reporting counts the results of an exporter. It logs a failure once, because the SDK would print
+// every failure to standard error.
 type reporting struct {
 	sdklog.Exporter
 	log          *slog.Logger

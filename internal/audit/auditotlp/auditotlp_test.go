@@ -25,13 +25,13 @@ import (
 	"github.com/tailplane/tailplane/internal/audit/auditotlp"
 )
 
-// A collector takes what an OTLP exporter sends.
+// A collector is a server that accepts OTLP exports.
 type collector struct {
 	*httptest.Server
 	mu       sync.Mutex
 	got      []*logs.ExportLogsServiceRequest
 	headers  []http.Header
-	hang     chan struct{} // requests wait for it; nil: they do not
+	hang     chan struct{} // requests wait for it; nil: they do not wait
 	problems []string
 }
 
@@ -82,7 +82,7 @@ func (c *collector) problem(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Sprintf(format, args...))
 }
 
-// clean makes the environment say nothing about OpenTelemetry but what is given.
+// clean removes all OpenTelemetry variables from the environment except those in env.
 func clean(t *testing.T, env map[string]string) {
 	for _, kv := range os.Environ() {
 		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "OTEL_") {
@@ -121,8 +121,8 @@ func attributes(kvs []*common.KeyValue) map[string]string {
 	return m
 }
 
-// The collector gets every line word for word, so that what it has can be
-// verified, with attributes to search by.
+// The collector receives every line unchanged, so that its data can be verified, with attributes
+// for searches.
 func TestLinesArriveWhole(t *testing.T) {
 	c := newCollector(t)
 	clean(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=team1",
@@ -186,7 +186,7 @@ func TestLinesArriveWhole(t *testing.T) {
 	if a := byID["R2"]; a["severity"] != "SEVERITY_NUMBER_WARN" || a["error.type"] != "no_capability" {
 		t.Errorf("%v", a)
 	}
-	// What the collector has is a record.
+	// The data of the collector is a valid audit log.
 	if r, err := audit.Verify(audit.Check{Heads: []audit.Head{l.Head()}}, audit.Source{Name: "collector", Reader: &got}); err != nil || !r.OK() || !r.Closed {
 		t.Errorf("%+v %v", r, err)
 	}
@@ -195,8 +195,7 @@ func TestLinesArriveWhole(t *testing.T) {
 	}
 }
 
-// AU-04: a collector that hangs, or is not there, holds up no visit; trouble is
-// told once.
+// AU-04: A collector that hangs or is unreachable delays no request. The failure is logged once.
 func TestACollectorHoldsUpNothing(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package framing lets nothing through a listener but HTTP/1 that two readers
-// cannot read in two ways. It keeps law 1 where bytes become requests: what one
-// caller sends is that caller's, and nobody's next request.
+// Package framing restricts a listener to strict HTTP/1, so that two parsers cannot read the same
+// bytes differently. It enforces law 1 at the level of bytes: no part of one caller's request can
+// become another caller's request.
 package framing
 
 import (
@@ -17,19 +17,18 @@ import (
 	"time"
 )
 
-// headerTime bounds a TLS handshake, as it does the head of a request.
+// headerTime limits a TLS handshake, and is the same as the limit for request headers.
 const headerTime = 5 * time.Second
 
-// A Listener is one whose connections carry nothing but strict HTTP/1 (ID-15).
-// net/http forgives a bare LF, a folded header, a chunk extension and more; a
-// proxy before us may not, or differently, and one's body is then the other's
-// next request.
+// A Listener accepts connections that carry only strict HTTP/1 (ID-15). net/http accepts a bare LF,
+// folded headers, chunk extensions and more. A proxy in front may reject them or parse them
+// differently. The body of one request could then become another request.
 //
-// With HTTP2, a connection may carry HTTP/2 instead, from its first byte on. Its
-// frames have one length each, so there is nothing to hold against net/http.
+// With HTTP2, a connection may start with HTTP/2 instead. HTTP/2 frames have unambiguous lengths,
+// so they need no check.
 //
-// MaxLine is the longest line of a head in bytes, 32 KiB if it is 0. It must be
-// beyond what net/http reads of a head, so that net/http answers "too large" first.
+// MaxLine is the maximum length of a line before the body, in bytes; 0 means 32 KiB. It must be
+// larger than the header limit of net/http, so that net/http answers "too large" first.
 type Listener struct {
 	net.Listener
 	HTTP2   bool
@@ -45,8 +44,8 @@ func (s Listener) Accept() (net.Conn, error) {
 	return &conn{Conn: c, framing: framing{http2: s.HTTP2, longest: s.MaxLine}}, nil
 }
 
-// A conn ends with an error at the first byte that is not strict HTTP/1.
-// net/http answers 400 to that and closes.
+// A conn returns an error at the first byte that is not strict HTTP/1. net/http then answers 400
+// and closes the connection.
 type conn struct {
 	net.Conn
 	framing framing
@@ -75,8 +74,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// handshake does what net/http does for a connection that it sees to be TLS, and
-// in the same time.
+// handshake performs the TLS handshake, as net/http does for TLS connections, with the same time
+// limit.
 func (c *conn) handshake() error {
 	t, ok := c.Conn.(*tls.Conn)
 	if !ok {
@@ -86,16 +85,17 @@ func (c *conn) handshake() error {
 	defer cancel()
 	err := t.HandshakeContext(ctx)
 	if re, ok := errors.AsType[tls.RecordHeaderError](err); ok && re.Conn != nil && plainHTTP(re.RecordHeader) {
-		io.WriteString(re.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") // it may have left
+		// The client may have left, so the error is ignored.
+		io.WriteString(re.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 	}
 	if err != nil {
-		// As an error of the network: net/http then closes without an answer.
+		// net/http closes without a response after a network error.
 		return &net.OpError{Op: "read", Net: "tcp", Err: fmt.Errorf("TLS handshake: %w", err)}
 	}
 	return nil
 }
 
-// plainHTTP reports whether what stands where a TLS record should begin is HTTP.
+// plainHTTP reports whether the bytes in place of a TLS record header are HTTP.
 func plainHTTP(header [5]byte) bool {
 	switch string(header[:]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
@@ -104,7 +104,7 @@ func plainHTTP(header [5]byte) bool {
 	return false
 }
 
-// CloseWrite lets net/http tell the other side that it has said all, before it closes.
+// CloseWrite closes the write side. net/http uses it before it closes the connection.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -112,11 +112,10 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// NetConn returns the connection inside, as that of *tls.Conn does: what it came
-// through can be told from it.
+// NetConn returns the wrapped connection, like the method of *tls.Conn.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// framing follows the bytes of a connection from request to request.
+// framing parses the bytes of a connection from request to request.
 //
 //	requestLine -> header* -> body ---------------------------> requestLine
 //	                     \-> chunkSize -> chunk -> chunkEnd -+
@@ -125,18 +124,18 @@ func (c *conn) NetConn() net.Conn { return c.Conn }
 //	                     \-> lastLine -> requestLine
 type framing struct {
 	state    part
-	line     []byte // of a line that goes on
-	left     int64  // bytes of a body or chunk
+	line     []byte // an incomplete line
+	left     int64  // remaining bytes of a body or chunk
 	length   int64  // Content-Length; -1: none
 	chunked  bool
 	old      bool // HTTP/1.0
-	requests int  // whole ones so far
-	http2    bool // may begin with preface
-	seen     int  // bytes of preface
-	longest  int  // line; 0: maxLine
+	requests int  // complete requests so far
+	http2    bool // the connection may begin with preface
+	seen     int  // bytes of preface so far
+	longest  int  // maximum line length; 0: maxLine
 }
 
-// preface is how HTTP/2 begins (RFC 9113, section 3.4).
+// preface is the start of an HTTP/2 connection (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 type part int
@@ -148,14 +147,14 @@ const (
 	chunkSize
 	chunk
 	chunkEnd
-	lastLine // after the last chunk: trailers are refused
+	lastLine // after the last chunk; trailers are rejected
 )
 
-// maxLine is the longest line where the listener sets no other limit, and what a
-// connection holds on to between lines.
+// maxLine is the default maximum line length. It is also the largest buffer that a connection keeps
+// between lines.
 const maxLine = 32 << 10
 
-// feed returns how many of the next bytes may be read.
+// feed returns how many of the next bytes are valid.
 func (f *framing) feed(b []byte) int {
 	if f.http2 {
 		return f.begin(b)
@@ -190,7 +189,7 @@ func (f *framing) feed(b []byte) int {
 	return len(b)
 }
 
-// begin is feed until it is clear which protocol is spoken.
+// begin is like feed, until the protocol is known.
 func (f *framing) begin(b []byte) int {
 	n := 0
 	for n < len(b) && f.seen < len(preface) && b[n] == preface[f.seen] {
@@ -200,10 +199,10 @@ func (f *framing) begin(b []byte) int {
 	switch {
 	case f.seen == len(preface):
 		return len(b)
-	case n == len(b): // as far as it goes
+	case n == len(b): // the preface is still incomplete
 		return n
 	}
-	// HTTP/1: what looked like the preface so far is its first line's beginning.
+	// This is HTTP/1. The matched part of the preface is the start of the first line.
 	f.http2 = false
 	if looked := f.seen - n; looked > 0 {
 		if f.feed([]byte(preface[:looked])) < looked {
@@ -213,7 +212,7 @@ func (f *framing) begin(b []byte) int {
 	return f.feed(b)
 }
 
-// ended is the end of a body or a chunk.
+// ended handles the end of a body or a chunk.
 func (f *framing) ended() {
 	if f.state == body {
 		f.state, f.requests = requestLine, f.requests+1
@@ -222,7 +221,7 @@ func (f *framing) ended() {
 	f.state = chunkEnd
 }
 
-// take reads one line.
+// take parses one line.
 func (f *framing) take(line string) bool {
 	switch f.state {
 	case requestLine:
@@ -253,11 +252,11 @@ func (f *framing) take(line string) bool {
 	return false
 }
 
-// field reads one header field.
+// field parses one header field.
 func (f *framing) field(line string) bool {
 	name, value, ok := strings.Cut(line, ":")
 	if !ok || !isToken(name) || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-		return false // folded lines begin with what no name holds
+		return false // folded lines begin with a character that no name contains
 	}
 	value = strings.Trim(value, " \t")
 	switch {
@@ -290,7 +289,7 @@ func (f *framing) headEnds() bool {
 	return true
 }
 
-// chunkLength reads the size of a chunk: hex digits and nothing else.
+// chunkLength parses the size of a chunk, which must consist of hex digits only.
 func chunkLength(line string) (int64, bool) {
 	if line == "" || len(line) > 15 || strings.ContainsFunc(line, func(r rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF", r) }) {
 		return 0, false
@@ -299,8 +298,7 @@ func chunkLength(line string) (int64, bool) {
 	return n, err == nil
 }
 
-// isToken reports whether s is a token of RFC 9110: what methods and names of
-// fields are made of.
+// isToken reports whether s is a token of RFC 9110, as required for methods and field names.
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)

@@ -11,11 +11,11 @@ import (
 
 const post = "POST /x HTTP/1.1\r\nHost: tka\r\n"
 
-// ID-15: how requests may be framed, and how not.
+// ID-15: Valid and invalid framing of requests.
 func TestFraming(t *testing.T) {
 	for _, tt := range []struct {
 		name, raw string
-		requests  int // whole ones; -1: refused
+		requests  int // complete requests; -1: rejected
 	}{
 		{"GET", "GET / HTTP/1.1\r\nHost: tka\r\n\r\n", 1},
 		{"HTTP/1.0", "GET / HTTP/1.0\r\n\r\n", 1},
@@ -67,7 +67,7 @@ func TestFraming(t *testing.T) {
 		{"TLS", "\x16\x03\x01\x02\x00\n\r\n", -1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			for _, size := range []int{len(tt.raw), 1, 3} { // however the bytes arrive
+			for _, size := range []int{len(tt.raw), 1, 3} { // for any split of the bytes
 				var f framing
 				refused := false
 				for rest := []byte(tt.raw); len(rest) > 0 && !refused; {
@@ -86,7 +86,7 @@ func TestFraming(t *testing.T) {
 	}
 }
 
-// Law: whatever is let through, net/http reads as the same requests.
+// Law: net/http parses the accepted bytes as the same requests.
 func FuzzFraming(f *testing.F) {
 	for _, s := range []string{post + "Content-Length: 2\r\n\r\n{}", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + post + "\r\n",
 		"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.1\r\nHost: b\r\n\r\n"} {
@@ -117,7 +117,7 @@ func FuzzFraming(f *testing.F) {
 	})
 }
 
-// A head larger than net/http takes is its business: it says 431.
+// A header that is too large for net/http passes, and net/http answers 431.
 func TestLongLinesGoOn(t *testing.T) {
 	var f framing
 	long := "GET / HTTP/1.1\r\nA: " + strings.Repeat("x", 24<<10)
@@ -129,7 +129,7 @@ func TestLongLinesGoOn(t *testing.T) {
 	}
 }
 
-// A listener may take longer lines, and a connection does not hold on to their room.
+// A listener can accept longer lines, and a connection does not keep their buffer.
 func TestMaxLine(t *testing.T) {
 	head := "GET /?" + strings.Repeat("x", 100<<10) + " HTTP/1.1\r\nHost: tka\r\n\r\n"
 	for _, size := range []int{len(head), 4096} {
@@ -154,7 +154,7 @@ func TestMaxLine(t *testing.T) {
 	}
 }
 
-// A connection that may carry HTTP/2 is opaque after the preface, and as strict as any before it.
+// A connection with HTTP/2 is opaque after the preface, and as strict as HTTP/1 before it.
 func TestPreface(t *testing.T) {
 	for _, tt := range []struct {
 		raw     string

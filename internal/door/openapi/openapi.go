@@ -1,6 +1,5 @@
-// Package openapi writes the reference of declared operations: an OpenAPI 3.1
-// document and a page for people. It keeps the law that generated texts are made
-// from the declarations alone, so that they cannot say anything else.
+// Package openapi generates the API reference: an OpenAPI 3.1 document and a page for people. Both
+// are generated only from the declarations of the operations, so they cannot differ from the code.
 package openapi
 
 import (
@@ -20,17 +19,16 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Reference describes the operations of one API. All fields are required but
-// those of the second group.
+// A Reference describes the operations of one API. The fields of the first group are required.
 type Reference struct {
 	Title, Version string
-	About          string // some sentences, Markdown
-	Server         string // an example of its URL
+	About          string // some sentences in Markdown
+	Server         string // an example of the server's URL
 	Operations     []door.Declaration
 
-	// Refusal is a refusal as it is sent; nil: a problem.Error.
+	// Refusal is an example of a refusal as sent; nil: a problem.Error.
 	Refusal any
-	// Unproved is an API whose server has no key to prove itself by.
+	// Unproved means that the API's server has no key for proofs.
 	Unproved bool
 }
 
@@ -41,7 +39,7 @@ func (r Reference) refusal() reflect.Type {
 	return reflect.TypeOf(r.Refusal)
 }
 
-// id names an operation: by its verb, where no other has that.
+// id returns the operation ID: the verb, if no other operation has it.
 func (r Reference) id(op door.Declaration) string {
 	method, path, _ := strings.Cut(op.Pattern, " ")
 	same, there := 0, 0
@@ -56,7 +54,7 @@ func (r Reference) id(op door.Declaration) string {
 	if same == 1 {
 		return string(op.Verb)
 	}
-	if there > 1 { // two methods of one path
+	if there > 1 { // two methods on one path
 		path += "/" + strings.ToLower(method)
 	}
 	return string(op.Verb) + "." + strings.Trim(strings.NewReplacer("/", "-", "{", "", "}", "", ".", "-").Replace(path), "-")
@@ -177,7 +175,7 @@ func (w writer) responses(op door.Declaration) (object, error) {
 		key := strconv.Itoa(status)
 		refused := object{"description": strings.Join(names, ", "), "headers": headers(status == http.StatusAccepted || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable),
 			"content": object{"application/json": object{"schema": w.schema(w.refusal())}}}
-		if have, ok := responses[key].(object); ok { // one status, two forms
+		if have, ok := responses[key].(object); ok { // one status with two forms
 			media := have["content"].(object)["application/json"].(object)
 			media["schema"] = object{"oneOf": []any{media["schema"], w.schema(w.refusal())}}
 			have["description"] = have["description"].(string) + ", or " + refused["description"].(string)
@@ -188,14 +186,14 @@ func (w writer) responses(op door.Declaration) (object, error) {
 	return responses, nil
 }
 
-// A Parameter is part of a request that stands outside its body.
+// A Parameter is a part of a request outside the body.
 type Parameter struct {
 	In, Name, Doc string // In: query, path or header
 	Type          reflect.Type
 	Example       string
 }
 
-// Outside are the parameters of an operation, in the order of their declaration.
+// Outside returns the parameters of an operation, in the order of their declaration.
 func Outside(op door.Declaration) (all []Parameter, err error) {
 	for f := range door.Fields(op.Request) {
 		for _, in := range []string{"path", "query", "header"} {
@@ -212,7 +210,7 @@ func Outside(op door.Declaration) (all []Parameter, err error) {
 				}
 				p.Example = string(example)
 			} else {
-				p.Example = fmt.Sprint(value) // a string
+				p.Example = fmt.Sprint(value) // the value is a string
 			}
 			all = append(all, p)
 		}
@@ -220,7 +218,7 @@ func Outside(op door.Declaration) (all []Parameter, err error) {
 	return all, nil
 }
 
-// parameter describes a type that is read from text.
+// parameter returns the schema of a type that is parsed from text.
 func (w writer) parameter(t reflect.Type) object {
 	if t != reflect.TypeFor[door.Duration]() {
 		switch t.Kind() {
@@ -233,7 +231,7 @@ func (w writer) parameter(t reflect.Type) object {
 	return w.schema(t)
 }
 
-// forms are the forms of an answer by media type.
+// forms returns the forms of a response by media type.
 func forms(answer any) map[string]any {
 	if f, ok := answer.(interface{ Forms() map[string]any }); ok {
 		return f.Forms()
@@ -241,8 +239,7 @@ func forms(answer any) map[string]any {
 	return map[string]any{"application/json": answer}
 }
 
-// Codes returns every code that the operation may be refused with, in the order
-// in which it is refused.
+// Codes returns every code that can refuse the operation, in the order of the checks.
 func Codes(op door.Declaration) []problem.Code {
 	all := slices.Concat(door.Before(), op.Refusals)
 	return slices.DeleteFunc(problem.Codes(), func(c problem.Code) bool { return !slices.Contains(all, c) })
@@ -264,7 +261,7 @@ func hasBody(t reflect.Type) bool {
 	return false
 }
 
-// schema describes a type; structs with a name are described once and referred to.
+// schema returns the schema of a type. Named structs are described once and referenced.
 func (w writer) schema(t reflect.Type) object {
 	switch {
 	case t == reflect.TypeFor[door.Duration]():
@@ -272,7 +269,7 @@ func (w writer) schema(t reflect.Type) object {
 	case t == reflect.TypeFor[time.Time]():
 		return object{"type": "string", "format": "date-time"}
 	case t == reflect.TypeFor[problem.Code]():
-		return object{"type": "string"} // open: codes are added
+		return object{"type": "string"} // an open set, because codes may be added
 	case t == reflect.TypeFor[json.RawMessage]():
 		return object{"type": "object"}
 	case t == reflect.TypeFor[[]byte]():
@@ -302,7 +299,7 @@ func (w writer) schema(t reflect.Type) object {
 			return ref
 		}
 		described := object{}
-		w.schemas[name] = described // before its fields: a type may hold itself
+		w.schemas[name] = described // set before its fields, because a type may contain itself
 		maps.Copy(described, w.properties(t))
 		return ref
 	}
@@ -334,8 +331,8 @@ func (w writer) properties(t reflect.Type) object {
 	return described
 }
 
-// Name is the name of a type, in which that of a generic one has its argument:
-// EnvelopeOfClusterList for Envelope[[]Cluster].
+// Name returns the name of a type. A generic type includes its argument: Envelope[[]Cluster] is
+// EnvelopeOfClusterList.
 func Name(t reflect.Type) string {
 	name, arg, generic := strings.Cut(t.Name(), "[")
 	if !generic {
@@ -354,10 +351,10 @@ type Field struct {
 	Name, Doc string
 	Enum      []string
 	Type      reflect.Type
-	Required  bool // it is always there
+	Required  bool // the member is always present
 }
 
-// Fields returns the members of the JSON object that a struct type becomes.
+// Fields returns the members of the JSON object for a struct type.
 func Fields(t reflect.Type) (fields []Field) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Markdown returns the page for people.
+// Markdown returns the reference page for people.
 func (r Reference) Markdown() ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n<!-- Generated from the declared operations; do not edit. -->\n\n%s\n\n", r.Title, r.About)
@@ -33,7 +33,7 @@ func (r Reference) Markdown() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// anchor is the name of an operation's section.
+// anchor returns the name of an operation's section.
 func (r Reference) anchor(op door.Declaration) string { return strings.ReplaceAll(r.id(op), ".", "-") }
 
 func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
@@ -98,8 +98,8 @@ func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
 	return nil
 }
 
-// parameters lists what stands in the URL and in headers, and returns the example's
-// address, with the headers that belong to it.
+// parameters writes the table of parameters in the URL and in headers. It returns the example URL
+// with the example headers.
 func (r Reference) parameters(b *bytes.Buffer, op door.Declaration) (address string, err error) {
 	_, path, _ := strings.Cut(op.Pattern, " ")
 	outside, err := Outside(op)
@@ -138,7 +138,7 @@ func table(b *bytes.Buffer, fields []Field) {
 	}
 }
 
-// inside returns the struct types that a struct holds, each once, depth first.
+// inside returns the struct types that a struct contains, without duplicates, depth first.
 func inside(t reflect.Type) (types []reflect.Type) {
 	var visit func(reflect.Type)
 	visit = func(t reflect.Type) {
@@ -157,7 +157,7 @@ func inside(t reflect.Type) (types []reflect.Type) {
 	return types
 }
 
-// kind names a type for people.
+// kind returns the name of a type for people.
 func kind(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[door.Duration]():
@@ -188,7 +188,7 @@ func kind(t reflect.Type) string {
 	return "string"
 }
 
-// codes lists every code, with an anchor that other pages and messages point to.
+// codes writes a table of all codes. Other pages and messages link to its anchors.
 func (r Reference) codes(b *bytes.Buffer) {
 	b.WriteString("\n## Refusals\n\nEvery refusal is an object of this form. `message` and `advice` are for people; branch on `code`.\n\n| in a refusal | type | |\n|---|---|---|\n")
 	table(b, Fields(r.refusal()))

@@ -46,16 +46,15 @@ func planeAPI() openapi.Reference {
 	}
 }
 
-// The references in docs, and the one that the plane serves, are what the
-// operations declare.
+// The references in docs, and the reference that the plane serves, match the declared operations.
 func TestReference(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "docs", "reference")
 	same(t, signinAPI(), filepath.Join(docs, "api", "openapi.json"), filepath.Join(docs, "api", "README.md"))
 	same(t, planeAPI(), filepath.Join(docs, "plane", "openapi.json"), filepath.Join(docs, "plane", "README.md"), filepath.Join("..", "..", "plane", "openapi.json"))
 }
 
-// same compares what r gives with its files: the document, the page, and where a
-// server has the document, without spaces, too.
+// same compares the output of r with its files: the document, the page, and the compact documents
+// that a server serves.
 func same(t *testing.T, r openapi.Reference, documentAt, pageAt string, served ...string) {
 	t.Helper()
 	document, err := r.JSON()
@@ -89,9 +88,8 @@ func same(t *testing.T, r openapi.Reference, documentAt, pageAt string, served .
 	}
 }
 
-// The document holds together: every reference leads somewhere, every operation
-// has an id of its own, an answer and its refusals, and nothing is described
-// that no operation uses.
+// The document is consistent. Every reference has a target. Every operation has a unique ID, a
+// response and its refusals. Every schema is used.
 func TestDocumentHoldsTogether(t *testing.T) {
 	t.Run("signin", func(t *testing.T) { holds(t, signinAPI()) })
 	t.Run("plane", func(t *testing.T) { holds(t, planeAPI()) })
@@ -159,7 +157,7 @@ func holds(t *testing.T, r openapi.Reference) {
 	}
 }
 
-// Every code has its anchor, for messages that point there.
+// Every code has an anchor that messages can link to.
 func TestEveryCodeHasItsAnchor(t *testing.T) {
 	page, err := signinAPI().Markdown()
 	if err != nil {

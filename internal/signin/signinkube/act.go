@@ -22,9 +22,9 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// act carries out a step on o, part by part in the order of the step's fields.
-// Whatever was done already is done: it may have been killed after any part. An
-// error for which kube.Stale is true means that somebody else wrote meanwhile.
+// act executes a step on o, in the order of the step's fields. Each part is idempotent, because the
+// process may have been killed after any part. An error for which kube.Stale is true means that
+// another writer changed the object.
 func (r *reconciler) act(ctx context.Context, o *v1alpha1.TkaSignin, step signin.Step) error {
 	for _, b := range step.Unbind {
 		if err := kube.Delete(ctx, r.Client, bound(b, nil)); err != nil {
@@ -81,7 +81,7 @@ func (r *reconciler) act(ctx context.Context, o *v1alpha1.TkaSignin, step signin
 	return nil
 }
 
-// made is the metadata of what is made for o.
+// made returns the metadata of the objects that the operator creates for o.
 func made(o *v1alpha1.TkaSignin) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Labels: map[string]string{
@@ -91,9 +91,9 @@ func made(o *v1alpha1.TkaSignin) metav1.ObjectMeta {
 	}
 }
 
-// bound is the object of a binding, to be made for o or, without o, to be deleted.
-// It has no owner: garbage collection does not reach over namespaces, and takes
-// an owner in another one for a dead one.
+// bound returns the binding object, for creation with o, or for deletion if o is nil. It has no
+// owner reference. Garbage collection does not work across namespaces, and treats an owner in
+// another namespace as deleted.
 func bound(b signin.Binding, o *v1alpha1.TkaSignin) client.Object {
 	m := metav1.ObjectMeta{}
 	var subjects []rbacv1.Subject
@@ -109,7 +109,7 @@ func bound(b signin.Binding, o *v1alpha1.TkaSignin) client.Object {
 	return &rbacv1.RoleBinding{ObjectMeta: m, RoleRef: role, Subjects: subjects}
 }
 
-// attempted writes down when it was last tried to provision o.
+// attempted records the time of the last attempt to provision o.
 func (r *reconciler) attempted(ctx context.Context, o *v1alpha1.TkaSignin) error {
 	at := r.Now().UTC().Format(time.RFC3339)
 	if o.Annotations[v1alpha1.LastAttemptAnnotation] == at {
@@ -124,14 +124,14 @@ func (r *reconciler) attempted(ctx context.Context, o *v1alpha1.TkaSignin) error
 	return nil
 }
 
-// overwritten remembers the versions of sign-ins that we have written over: a
-// cache that still shows one lags behind us.
+// overwritten stores the versions of sign-ins that this process has overwritten. A cache that still
+// returns one of them lags.
 type overwritten struct {
 	mu       sync.Mutex
 	versions map[string][]string // by name
 }
 
-// overwrote notes that the version before is no more, if o really is another one.
+// overwrote records that the version before is outdated, if o has a different version.
 func (w *overwritten) overwrote(before string, o *v1alpha1.TkaSignin) {
 	if before == o.ResourceVersion {
 		return
@@ -157,9 +157,9 @@ func (w *overwritten) forget(name string) {
 	delete(w.versions, name)
 }
 
-// report stores what the operator says of o, if it says anything new. This is the
-// one place that writes a status, and it does so only upon the version that was
-// read: if the sign-in has been extended meanwhile, nothing is said about it.
+// report writes the status of o if it changed. Only this method writes a status, and only for the
+// version that was read. If the sign-in was extended in the meantime, the write fails with a
+// conflict.
 func (r *reconciler) report(ctx context.Context, o *v1alpha1.TkaSignin, rep signin.Report) error {
 	if rep.Phase == "" {
 		return nil // nothing was decided yet
@@ -181,9 +181,9 @@ func (r *reconciler) report(ctx context.Context, o *v1alpha1.TkaSignin, rep sign
 	return nil
 }
 
-// failed reports that a step could not be carried out and returns why, so that
-// it is tried again. What was ready before a look failed stays so: not to know
-// is no reason to take anything away.
+// failed reports that a step failed and returns the cause, so that the step is tried again. A
+// sign-in that was ready before a failed read stays ready: missing knowledge is no reason to revoke
+// access.
 func (r *reconciler) failed(ctx context.Context, o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step, cause error) error {
 	if ctx.Err() != nil {
 		return cause
@@ -203,12 +203,12 @@ func (r *reconciler) failed(ctx context.Context, o *v1alpha1.TkaSignin, f signin
 		err = r.report(ctx, o, signin.Failed(f, step, reason, short(cause.Error())))
 	}
 	if kube.Stale(err) {
-		err = nil // somebody else wrote: the next look will tell
+		err = nil // another writer changed the object; the next reconcile handles it
 	}
 	return errors.Join(cause, err)
 }
 
-// short cuts a message to what a condition should hold.
+// short limits the length of a condition message.
 func short(s string) string {
 	const most = 512
 	if len(s) <= most {
@@ -217,7 +217,7 @@ func short(s string) string {
 	return s[:most] + "…"
 }
 
-// record tells what was done, on transitions only.
+// record emits the event, the log line and the metrics of a transition.
 func (r *reconciler) record(o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step) {
 	if step.Report.Phase == signin.PhaseReady && r.Readied != nil {
 		if took, first := r.arrivals.waited(f.Signin); first {

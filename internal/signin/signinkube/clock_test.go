@@ -13,16 +13,16 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// SGN-17: a clock that is ten minutes wrong puts an end off by ten minutes, and
-// not by more; a sign-in from the operator's future is refused by name, gives
-// nothing, and is had when that time has come.
+// SGN-17: A clock that is wrong by ten minutes moves the end by ten minutes at most. The operator
+// refuses a sign-in from its future with a specific reason, grants nothing, and provisions it when
+// that time has come.
 func TestSGN17_ClocksApart(t *testing.T) {
 	const skew, period = 10 * time.Minute, time.Hour
 	for _, tt := range []struct {
 		why              string
 		access, operator time.Duration // how far each clock is ahead
-		refused          bool          // until the operator's clock has come near
-		off              time.Duration // of the end
+		refused          bool          // refused until the operator's clock has come near
+		off              time.Duration // expected error of the end
 	}{
 		{"both right", 0, 0, false, 0},
 		{"access ahead", skew, 0, true, skew},
@@ -43,7 +43,7 @@ func TestSGN17_ClocksApart(t *testing.T) {
 			if r := w.ask(alice, signin.Login.Declare(), "", signin.LoginRequest{Period: door.Duration(period)}); r.status != http.StatusAccepted {
 				t.Fatal(r)
 			}
-			end := asked.Add(period + tt.off) // by the right clock
+			end := asked.Add(period + tt.off) // by the correct clock
 			if tt.refused {
 				r := w.ask(alice, signin.GetKubeconfig.Declare(), "?wait=10s", nil)
 				var p problem.Error
@@ -60,7 +60,7 @@ func TestSGN17_ClocksApart(t *testing.T) {
 				if err := w.invariantsAt(w.clock(w.operator)); err != nil {
 					t.Error(err)
 				}
-				w.leapTo(asked.Add(tt.access - tt.operator - 55*time.Second)) // the operator bears a minute
+				w.leapTo(asked.Add(tt.access - tt.operator - 55*time.Second)) // the operator tolerates one minute
 				w.until("ready, when the time has come", func() bool {
 					s, err := w.peek(alice.owner.Name())
 					return err == nil && s.State(w.clock(w.operator)) == signin.Ready
@@ -96,10 +96,10 @@ func TestSGN17_ClocksApart(t *testing.T) {
 	}
 }
 
-// now is the right time in the world.
+// now returns the correct time of the environment.
 func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
 
-// leapTo puts the world's clock to a time, as if both programs had slept.
+// leapTo moves the clock of the environment forward to a time, as if both programs had slept.
 func (w *world) leapTo(at time.Time) {
 	w.t.Helper()
 	d := at.Sub(w.now())
@@ -107,7 +107,7 @@ func (w *world) leapTo(at time.Time) {
 		w.t.Fatalf("the time %v has passed %v ago: the machine is too slow for this test", at, -d)
 	}
 	w.ahead.Add(int64(d))
-	w.again(w.operator) // its timers run on the machine's clock
+	w.again(w.operator) // restart, because the operator's timers use the machine's clock
 	w.until("the operator is at work", w.operator.ready)
 	w.until("rest", func() bool { return w.invariantsAt(w.clock(w.operator)) == nil })
 }

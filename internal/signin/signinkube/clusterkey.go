@@ -17,39 +17,38 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// Where the cluster's key is kept.
+// The Secret of the cluster's key.
 const (
 	ClusterKeySecret = "tailplane-cluster-key"
 	clusterKeyData   = "ed25519"  // the seed, 32 bytes
-	previousKeyData  = "previous" // that of the key before, while others still know that one
+	previousKeyData  = "previous" // the seed of the previous key, while clients still pin that key
 )
 
-// PublicKeyAnnotation is where whoever makes a key says its public half, for
-// people who are to know it.
+// PublicKeyAnnotation holds the public key of a generated key, for people who must know it.
 const PublicKeyAnnotation = "tailplane.dev/public-key"
 
-// A KeySecret is a Secret that holds the seed of an Ed25519 key, and nothing
-// that could be printed. It needs get and update on that one Secret.
+// A KeySecret is a Secret with the seed of an Ed25519 key. It holds no value that could be printed.
+// It needs get and update on that one Secret.
 type KeySecret[K any] struct {
 	client client.Client
 	key    client.ObjectKey
 	parse  func(seed []byte) (K, error)
 	public func(K) string
-	lost   string // what to do when there is no copy of the right key
+	lost   string // advice for an invalid Secret without a backup
 }
 
 // A ClusterKey is the Secret that all access servers of a cluster share.
 type ClusterKey = KeySecret[door.Key]
 
-// NewClusterKey returns the Secret of that name in namespace. It asks nothing yet.
+// NewClusterKey returns the cluster key Secret in namespace. It makes no request yet.
 func NewClusterKey(config *rest.Config, namespace string) (*ClusterKey, error) {
 	return NewKeySecret(config, namespace, ClusterKeySecret, "have everybody pin the new one", door.NewKey,
 		func(k door.Key) string { return k.Public().String() })
 }
 
-// NewKeySecret returns the Secret of that name, whose seed parse makes a key of.
-// Public is the text of its public half; lost says what follows when the key has
-// to be made anew. It asks nothing yet.
+// NewKeySecret returns the Secret of that name. parse creates a key from the seed, and public
+// returns the text of its public key. lost says what follows if the key must be generated again. It
+// makes no request yet.
 func NewKeySecret[K any](config *rest.Config, namespace, name, lost string, parse func(seed []byte) (K, error), public func(K) string) (*KeySecret[K], error) {
 	c, err := narrowClient(config)
 	if err != nil {
@@ -58,7 +57,7 @@ func NewKeySecret[K any](config *rest.Config, namespace, name, lost string, pars
 	return &KeySecret[K]{c, client.ObjectKey{Namespace: namespace, Name: name}, parse, public, lost}, nil
 }
 
-// narrowClient knows just the kinds of this file.
+// narrowClient returns a client that knows only the kinds of this file.
 func narrowClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -69,10 +68,9 @@ func narrowClient(config *rest.Config) (client.Client, error) {
 	return client.New(kube.Unthrottled(config), client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// Load reads the key, and makes it when the Secret holds none: of several
-// servers that find it empty the first one to write wins, and the others read
-// what it wrote. A Secret that holds anything but a key is never overwritten.
-// No error of it shows any of the key.
+// Load reads the key, and generates it if the Secret has none. If several servers find the Secret
+// empty, the first write wins and the other servers read that key. Load never overwrites data that
+// is not a key. Its errors never contain any part of the key.
 func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 	for range writeTries {
 		s := new(corev1.Secret)
@@ -100,7 +98,7 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 			s.Annotations = map[string]string{}
 		}
 		s.Annotations[PublicKeyAnnotation] = k.public(key)
-		if err = k.client.Update(ctx, s); err == nil { // of the version that was read
+		if err = k.client.Update(ctx, s); err == nil { // fails if the Secret changed since it was read
 			return key, nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -110,8 +108,8 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 	return none, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
 }
 
-// Previous reads the key that an administrator has replaced, if the Secret still
-// has it: it vouches for the new one.
+// Previous reads the key that an administrator has replaced, if the Secret still has it. That key
+// vouches for the new one.
 func (k *KeySecret[K]) Previous(ctx context.Context) (none K, ok bool, err error) {
 	s := new(corev1.Secret)
 	if err := k.client.Get(ctx, k.key, s); err != nil {
@@ -130,11 +128,11 @@ func (k *KeySecret[K]) Previous(ctx context.Context) (none K, ok bool, err error
 
 const writeTries = 5
 
-// ErrForbidden means that this account lacks the right to ask.
+// ErrForbidden means that this account lacks the permission for the request.
 var ErrForbidden = errors.New("this account may not ask")
 
-// ClusterUID returns the UID of the namespace kube-system, which is as old as
-// the cluster and known as its identity. ErrForbidden.
+// ClusterUID returns the UID of the namespace kube-system, which serves as the identity of the
+// cluster. It returns ErrForbidden if the account may not read the namespace.
 func ClusterUID(ctx context.Context, config *rest.Config) (string, error) {
 	c, err := narrowClient(config)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// keyPlace is a namespace with the Secret as the manifests make it, and an
-// account that may get and update it, by name, and nothing else.
+// keyPlace creates a namespace with the Secret from the manifests, and an account that may only get
+// and update that Secret by name.
 func keyPlace(t *testing.T) (p *place, config *rest.Config, k *kubernetes.Clientset) {
 	t.Helper()
 	p = newPlace(t)
@@ -69,8 +69,8 @@ func load(t *testing.T, config *rest.Config, ns string) (door.Key, error) {
 	return k.Load(t.Context())
 }
 
-// Many access servers start at once on an empty Secret: they all have one key,
-// with just the rights of their account, and have it again after a restart.
+// Many access servers start at once with an empty Secret. They all get the same key with only their
+// account's rights, and get it again after a restart.
 func TestClusterKeyIsMadeOnce(t *testing.T) {
 	p, config, k := keyPlace(t)
 	var mu sync.Mutex
@@ -101,7 +101,7 @@ func TestClusterKeyIsMadeOnce(t *testing.T) {
 	}
 }
 
-// What is in the Secret and is no key stays; no error shows any of it.
+// Load keeps Secret data that is not a key, and its errors show none of the data.
 func TestClusterKeyRefusals(t *testing.T) {
 	p, config, k := keyPlace(t)
 	secrets := k.CoreV1().Secrets(p.ns)
@@ -135,8 +135,8 @@ func TestClusterKeyRefusals(t *testing.T) {
 	}
 }
 
-// Another key of the same kind: in a Secret of its own, with its public half beside
-// it for whoever is to know it, and out of reach without a right to that Secret.
+// Another key of the same kind is in a separate Secret, with its public key in an annotation. It is
+// not readable without rights on that Secret.
 func TestKeySecret(t *testing.T) {
 	p, config, k := keyPlace(t)
 	parse := func(seed []byte) (audit.Key, error) { return audit.KeyFromSeed(seed) }
@@ -176,7 +176,7 @@ func TestKeySecret(t *testing.T) {
 	}
 }
 
-// DSC-10: the key before is read where an administrator left it, and nothing else is.
+// DSC-10: Previous reads the previous key where an administrator left it, and nothing else.
 func TestPreviousClusterKey(t *testing.T) {
 	p, config, k := keyPlace(t)
 	first, err := load(t, config, p.ns)

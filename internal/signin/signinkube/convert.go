@@ -1,7 +1,6 @@
-// Package signinkube keeps sign-ins in a Kubernetes cluster: the store that the
-// access server writes to, and the operator that carries out what signin.Next
-// decides. It keeps law 9: whatever it does is derived from what is stored, so
-// that it may be killed between any two writes.
+// Package signinkube stores sign-ins in a Kubernetes cluster. It contains the store of the access
+// server, and the operator that executes the steps of signin.Next. It enforces law 9: everything is
+// derived from stored objects, so the process may be killed between any two writes.
 package signinkube
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// signinOf is o as the rest of the house knows it.
+// signinOf converts o to a signin.Signin.
 func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 	s := signin.Signin{
 		Name: o.Name, UID: string(o.UID), Version: o.ResourceVersion, Generation: o.Generation,
@@ -47,7 +46,7 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 	return s
 }
 
-// expiredAt is when o was found to be over, or the zero time.
+// expiredAt returns when the expiry of o was recorded, or the zero time.
 func expiredAt(o *v1alpha1.TkaSignin) time.Time {
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionExpired); c != nil && c.Status == metav1.ConditionTrue {
 		return c.LastTransitionTime.Time
@@ -55,8 +54,7 @@ func expiredAt(o *v1alpha1.TkaSignin) time.Time {
 	return time.Time{}
 }
 
-// objectOf is a new sign-in as it is to be stored. The finalizer is there from
-// the first moment on.
+// objectOf returns the new object for a sign-in. It has the finalizer from the start.
 func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 	return &v1alpha1.TkaSignin{
 		ObjectMeta: metav1.ObjectMeta{
@@ -75,9 +73,9 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 	}
 }
 
-// printable makes a name that identifies nobody fit to be stored and shown: it
-// comes from the identity provider or the device's owner, and its oddities must
-// not keep anybody from signing in.
+// printable cleans a display name for storage and display. The name comes from the identity
+// provider or the device's owner and identifies no person. An unusual name must not prevent a
+// sign-in.
 func printable(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -95,8 +93,8 @@ func printable(name string) string {
 	return name
 }
 
-// statusOf is what r says, as it is stored; old's conditions keep their times of
-// transition.
+// statusOf converts r to a status. Conditions that do not change keep their transition times from
+// old.
 func statusOf(r signin.Report, old []metav1.Condition, now time.Time) v1alpha1.TkaSigninStatus {
 	st := v1alpha1.TkaSigninStatus{
 		ObservedGeneration: r.Generation, Phase: v1alpha1.SigninPhase(r.Phase), Role: string(r.Role),

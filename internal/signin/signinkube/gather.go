@@ -20,11 +20,11 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// AdmissionPolicy is the name of the admission policy, and of its binding, that
-// lets only the access server write sign-ins.
+// AdmissionPolicy is the name of the admission policy that allows only the access server to write
+// sign-ins. Its binding has the same name.
 const AdmissionPolicy = "tailplane-signins"
 
-// signinName is the name of the sign-in whose bindings are called name, or "".
+// signinName returns the name of the sign-in for a binding name, or "".
 func signinName(name string) string {
 	s, ok := strings.CutPrefix(name, signin.BindingName(""))
 	if !ok {
@@ -33,10 +33,9 @@ func signinName(name string) string {
 	return s
 }
 
-// gather looks at all that signin.Next wants to know of one sign-in. It reads
-// from the cache, or, if live, what has a known name from the API server. It
-// returns the object even if a later look fails, and a NotFound error only when
-// there is no sign-in.
+// gather collects the facts that signin.Next needs for one sign-in. It reads from the cache. If
+// live, it reads objects with a known name from the API server. It returns the object even if a
+// later read fails. It returns a NotFound error only if the sign-in does not exist.
 func (r *reconciler) gather(ctx context.Context, name string, live bool) (f signin.Facts, o *v1alpha1.TkaSignin, err error) {
 	reader := client.Reader(r.Client)
 	if live {
@@ -59,7 +58,7 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 		return f, o, err
 	}
 	if f.Deleting || !f.ExpiredAt.IsZero() {
-		return f, o, nil // what would allow it matters no more
+		return f, o, nil // the conditions for provisioning are not needed
 	}
 	for _, ns := range f.Namespaces {
 		there, err := namespaceExists(ctx, reader, ns)
@@ -89,10 +88,10 @@ func (r *reconciler) account(ctx context.Context, reader client.Reader, s signin
 	return a, nil
 }
 
-// unlessLeaving turns a lack of rights on ServiceAccounts into "not found" while
-// the namespace of the sign-ins is being deleted: our Role there has gone with
-// it, and the ServiceAccounts go too, whatever we do. What lies elsewhere is ours
-// to remove, and the namespace waits for that by our finalizers.
+// unlessLeaving turns a Forbidden error for ServiceAccounts into NotFound while the namespace of
+// the sign-ins is being deleted. The operator's Role in that namespace is already gone, and the
+// ServiceAccounts go with it. The operator must still remove the objects elsewhere; its finalizers
+// keep the namespace until then.
 func (r *reconciler) unlessLeaving(ctx context.Context, err error) error {
 	if !apierrors.IsForbidden(err) {
 		return err
@@ -104,8 +103,8 @@ func (r *reconciler) unlessLeaving(ctx context.Context, err error) error {
 	return apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "")
 }
 
-// bindings returns those under the sign-in's name and, from the cache, those
-// anywhere that carry its UID.
+// bindings returns the bindings with the sign-in's name, and from the cache all bindings with its
+// UID.
 func (r *reconciler) bindings(ctx context.Context, reader client.Reader, s signin.Signin) ([]signin.Binding, error) {
 	var found []signin.Binding
 	add := func(b signin.Binding) {
@@ -160,7 +159,8 @@ func (r *reconciler) bindingOf(o client.Object, role rbacv1.RoleRef, subjects []
 	return b
 }
 
-// labelled is the UID of the sign-in that o's labels name, if it carries all of ours.
+// labelled returns the UID of the sign-in in the labels of o, if o carries all labels of this
+// operator.
 func (r *reconciler) labelled(o client.Object) string {
 	l := o.GetLabels()
 	if l[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy || l[v1alpha1.SigninNamespaceLabel] != r.Namespace {
@@ -175,11 +175,11 @@ func namespaceExists(ctx context.Context, reader client.Reader, name string) (bo
 	if err := reader.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
-	return ns.DeletionTimestamp == nil, nil // nothing can be made in one that is going
+	return ns.DeletionTimestamp == nil, nil // no object can be created in a namespace that is being deleted
 }
 
-// answered remembers what was asked of the API server about roles and policies,
-// which our rights do not let us watch.
+// answered caches the answers of the API server about roles and policies, which the operator has no
+// permission to watch.
 type answered struct {
 	mu      sync.Mutex
 	answers map[string]answer
@@ -190,8 +190,8 @@ type answer struct {
 	at  time.Time
 }
 
-// ask returns the answer to question, from memory if it is not older than
-// Rules.Recheck. A failure to ask is no answer.
+// ask returns the answer to question. It uses the cached answer if that is not older than
+// Rules.Recheck. Errors are not cached.
 func (r *reconciler) ask(question string, find func() (bool, error)) (bool, error) {
 	now := r.Now()
 	r.mu.Lock()
@@ -210,9 +210,9 @@ func (r *reconciler) ask(question string, find func() (bool, error)) (bool, erro
 	return yes, nil
 }
 
-// roleExists says whether the cluster has the ClusterRole. Kubernetes would let
-// us bind one that it lacks. Only roles on the list are asked for: our rights
-// name them one by one.
+// roleExists reports whether the cluster has the ClusterRole. Kubernetes would accept a binding to
+// a missing role. It queries only roles on the allow-list, because the operator's permissions name
+// them one by one.
 func (r *reconciler) roleExists(ctx context.Context, role access.Role) (bool, error) {
 	if !slices.Contains(r.Rules.Roles, role) {
 		return false, nil
@@ -223,7 +223,7 @@ func (r *reconciler) roleExists(ctx context.Context, role access.Role) (bool, er
 	})
 }
 
-// policyOn says whether the admission policy and its binding are there and deny.
+// policyOn reports whether the admission policy and its binding exist and deny.
 func (r *reconciler) policyOn(ctx context.Context) (bool, error) {
 	if !r.Rules.RequireAdmissionPolicy {
 		return false, nil

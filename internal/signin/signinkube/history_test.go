@@ -25,9 +25,8 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A history is every version of every object of a place, in the one order in
-// which the API server stored them: what holds at each of its moments held at
-// every instant.
+// A history contains every version of every object of an environment, in the order of the API
+// server's writes. A property that holds at each of these moments holds at all times.
 type history struct {
 	p     *place
 	begun time.Time
@@ -35,10 +34,10 @@ type history struct {
 
 	mu      sync.Mutex
 	moment  []moment
-	checked uint64               // version up to which the laws were looked at
+	checked uint64               // version up to which the laws were checked
 	known   map[string]bool      // UIDs
-	died    map[string]time.Time // accounts by UID, and when we heard of their end; no earlier than it was
-	forged  map[string]bool      // UIDs of bindings that a test made
+	died    map[string]time.Time // time at which the watch reported the deletion of an account, by UID; the deletion was not later
+	forged  map[string]bool      // UIDs of bindings that a test created
 	marks   map[string]int       // see abreast
 }
 
@@ -49,7 +48,7 @@ type moment struct {
 	object  client.Object
 }
 
-// follow begins a history.
+// follow starts a history.
 func follow(p *place) *history {
 	h := &history{p: p, begun: time.Now(), late: &unanswered{paths: map[string]bool{}}, known: map[string]bool{}, died: map[string]time.Time{}, forged: map[string]bool{}, marks: map[string]int{}}
 	for list, opts := range map[client.ObjectList][]client.ListOption{
@@ -91,31 +90,31 @@ func (h *history) hear(e watch.Event) {
 	if !h.ours(o) && !h.known[string(o.GetUID())] {
 		return
 	}
-	h.known[string(o.GetUID())] = true // also when a hand has taken our marks off it
+	h.known[string(o.GetUID())] = true // kept even if a test removes the labels
 	h.moment = append(h.moment, moment{version, e.Type == watch.Deleted, o})
 	if _, account := o.(*corev1.ServiceAccount); account && e.Type == watch.Deleted {
 		h.died[string(o.GetUID())] = time.Now()
 	}
 }
 
-// length is how many writes were heard of.
+// length returns the number of recorded writes.
 func (h *history) length() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.moment)
 }
 
-// forge notes a binding that a test made: what it gives is none of the operator's doing.
+// forge records a binding that a test created, so that it is not attributed to the operator.
 func (h *history) forge(uid string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.forged[uid] = true
 }
 
-// ours reports whether o is of this place.
+// ours reports whether o belongs to this environment.
 func (h *history) ours(o client.Object) bool {
 	if _, account := o.(*corev1.ServiceAccount); account && o.GetName() == "default" {
-		return false // every namespace has one
+		return false // every namespace has this account
 	}
 	return o.GetNamespace() == h.p.ns || o.GetLabels()[v1alpha1.SigninNamespaceLabel] == h.p.ns ||
 		slices.ContainsFunc(subjects(o), func(s rbacv1.Subject) bool { return s.Namespace == h.p.ns })
@@ -141,9 +140,9 @@ func roleOf(o client.Object) string {
 	return ""
 }
 
-// caughtUp reports whether the history has heard of all that is stored.
+// caughtUp reports whether the history contains everything that is stored.
 func (h *history) caughtUp() bool {
-	known := map[string]string{} // UID to version
+	known := map[string]string{} // version by UID
 	h.mu.Lock()
 	for _, m := range h.moment {
 		if uid := string(m.object.GetUID()); m.gone {
@@ -174,11 +173,11 @@ func (h *history) caughtUp() bool {
 	return maps.Equal(known, stored)
 }
 
-const mark = "mark-" // begins the name of what abreast makes
+const mark = "mark-" // prefix of the names of objects that abreast creates
 
-// abreast waits until the history has heard of all that was stored until now: also of
-// what came and went, which no list tells. Of each kind that is made for a sign-in
-// something is made and deleted, and heard of.
+// abreast waits until the history contains all writes so far, including objects that were created
+// and deleted in the meantime. For each kind, it creates and deletes an object and waits for the
+// events.
 func (h *history) abreast() {
 	h.p.t.Helper()
 	h.mu.Lock()
@@ -190,7 +189,7 @@ func (h *history) abreast() {
 		if err := h.p.admin.Create(h.p.t.Context(), o); err != nil {
 			h.p.t.Fatal(err)
 		}
-		if err := h.p.admin.Delete(h.p.t.Context(), o); client.IgnoreNotFound(err) != nil { // a model's rest takes accounts away too
+		if err := h.p.admin.Delete(h.p.t.Context(), o); client.IgnoreNotFound(err) != nil { // the model also deletes accounts when it rests
 			h.p.t.Fatal(err)
 		}
 	}
@@ -201,9 +200,8 @@ func (h *history) abreast() {
 	})
 }
 
-// laws returns what was broken at some instant since it was called last. Tampered are the names of
-// sign-ins that somebody changed by hand: for them, what is shown may be wrong
-// for a moment.
+// laws returns the violations since its last call. tampered contains the names of sign-ins that a
+// test changed by hand. Their status may be wrong for a moment.
 func (h *history) laws(tampered map[string]bool) (broken []string) {
 	h.abreast()
 	h.mu.Lock()
@@ -288,7 +286,7 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 			fail(m, "%s shows the role %s; bound is %v", s.Name, s.BoundRole, got)
 		}
 		got := slices.DeleteFunc(slices.Sorted(maps.Keys(places[s.Name])), func(ns string) bool {
-			return !slices.Contains(where, ns) && h.late.binding(ns) // until the operator hears of it
+			return !slices.Contains(where, ns) && h.late.binding(ns) // until the operator sees the namespace
 		})
 		if !slices.Equal(got, where) {
 			fail(m, "%s is shown to be bound in %q; it is in %q", s.Name, where, got)
@@ -300,7 +298,7 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 	return broken
 }
 
-// before are the last writes for a sign-in up to a moment of it.
+// before formats the last writes for a sign-in up to a moment.
 func before(all []moment, m moment) string {
 	var lines []string
 	for _, x := range all {
@@ -326,24 +324,24 @@ func lastWriter(o client.Object) (who string) {
 	return who
 }
 
-// holders use tokens all the time, as somebody does who has copied one.
+// holders use tokens continuously, like a person who copied one.
 type holders struct {
 	w  *world
 	mu sync.Mutex
 	of map[string]*holder // by the UID of the account
 
-	slowest time.Duration // answer; the API server itself learns of an end as late as it is slow
+	slowest time.Duration // slowest response; a slow API server also learns of a deletion late
 }
 
 type holder struct {
 	token     signin.Token
-	last      time.Time // when the last request began that was let in
-	unknown   bool      // the API server has said 401 after the account's end
+	last      time.Time // start of the last accepted request
+	unknown   bool      // the API server returned 401 after the account was deleted
 	succeeded int
 }
 
-// revoked is how long a token may be taken after its account is gone: the API
-// server's cache of tokens, and a second for the clock's grain.
+// revoked is how long a token may be accepted after its account is deleted: the lifetime of the API
+// server's token cache, plus one second for the clock's precision.
 const revoked = 11 * time.Second
 
 func hold(w *world) *holders {
@@ -363,7 +361,7 @@ func hold(w *world) *holders {
 	return h
 }
 
-// take gives a token to somebody who keeps it. There are at most twelve.
+// take adds a token holder. At most twelve are active.
 func (h *holders) take(account string, token signin.Token) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -394,7 +392,7 @@ func (h *holders) round(ctx context.Context) {
 		h.mu.Lock()
 		h.slowest = max(h.slowest, time.Since(began))
 		switch {
-		case err != nil: // no answer is no success
+		case err != nil: // no response is not an accepted request
 		case status == http.StatusUnauthorized:
 			x.unknown = x.unknown || dead
 		case status == http.StatusOK:
@@ -408,7 +406,7 @@ func (h *holders) round(ctx context.Context) {
 	}
 }
 
-// use asks for pods, as the holder of a token.
+// use lists pods with a token.
 func (h *holders) use(ctx context.Context, token signin.Token) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -429,8 +427,8 @@ func (h *holders) use(ctx context.Context, token signin.Token) (int, error) {
 	return resp.StatusCode, nil
 }
 
-// dead returns how many tokens are of accounts that are gone, and how many of
-// these the API server still takes for somebody.
+// dead returns the number of tokens of deleted accounts, and how many of them the API server still
+// accepts.
 func (h *holders) dead() (all, known int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

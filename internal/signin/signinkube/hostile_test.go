@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// SI-11, SI-04: whatever is written into a sign-in, the API server refuses it or
-// it gets one reason why not; nothing panics and no other sign-in notices.
+// SI-11, SI-04: For any content of a sign-in, either the API server rejects it or the operator
+// reports one reason. Nothing panics, and other sign-ins are not affected.
 func TestHostileContent(t *testing.T) {
 	p := newPlace(t)
 	p.rules.Min = access.MinPeriod
@@ -27,9 +27,9 @@ func TestHostileContent(t *testing.T) {
 	megabyte := strings.Repeat("x", 1<<20)
 	for _, tt := range []struct {
 		why    string
-		path   string // of the field, with dots
+		path   string // of the field, separated by dots
 		value  any
-		reason string // of the refusal by the operator; "": the API server refuses
+		reason string // reason of the operator's refusal; "": the API server rejects it
 	}{
 		{"a megabyte of login", "spec.user.login", megabyte, ""},
 		{"a megabyte of name", "spec.user.displayName", megabyte, ""},
@@ -93,7 +93,7 @@ func TestHostileContent(t *testing.T) {
 			end(p, s, u.GetName())
 		})
 	}
-	// Others do not notice.
+	// Other sign-ins are not affected.
 	x := p.login(s, wanted(p.owner("alice@a.example", "laptop"), "view", time.Hour))
 	end(p, s, x.Name)
 }
@@ -105,12 +105,12 @@ func many(n int) (names []any) {
 	return names
 }
 
-// Who and what are immutable for everybody, by the schema itself.
+// The schema makes the user, device, role and namespaces immutable for every writer.
 func TestImmutable(t *testing.T) {
 	p := newPlace(t)
 	s, _ := p.open()
 	owner := p.owner("alice@a.example", "laptop")
-	owner.UserID = "" // a field that is absent stays absent
+	owner.UserID = "" // an absent field must stay absent
 	x, err := s.Create(t.Context(), wanted(owner, "view", time.Hour))
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestImmutable(t *testing.T) {
 	if err := p.admin.Update(t.Context(), o); err != nil {
 		t.Errorf("change of the period: %v", err)
 	}
-	for _, name := range []string{x.Name, narrow.Name} { // nobody operates here
+	for _, name := range []string{x.Name, narrow.Name} { // no operator runs here
 		o := p.object(name)
 		o.Finalizers = nil
 		if err := p.admin.Update(t.Context(), o); err != nil {

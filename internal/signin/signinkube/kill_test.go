@@ -24,10 +24,10 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A killer is a transport that lets a number of writes succeed and then ends the
-// process: the answer to the last one is not heard, and nothing is sent any more.
-// The API server's log then says "http: Handler timeout" of each request whose
-// client went away: nothing has hung. How long the slowest took is kept here.
+// A killer is a transport that lets a number of writes succeed and then kills the process: the last
+// response is dropped, and no further request is sent. The API server then logs "http: Handler
+// timeout" for each request whose client left, which does not mean that it hung. The killer also
+// records the slowest response.
 type killer struct {
 	mu     sync.Mutex
 	armed  bool
@@ -66,7 +66,7 @@ func (k *killer) wrap(config *rest.Config) *rest.Config {
 			if req.Method == http.MethodGet || strings.Contains(req.URL.Path, "/events") || strings.Contains(req.URL.Path, "/leases") {
 				return next.RoundTrip(req)
 			}
-			// One write at a time, so that "the n-th" means something.
+			// Allow one write at a time, so that the n-th write is well defined.
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			if k.dead() {
@@ -103,8 +103,7 @@ func (k *killer) last() string {
 	return k.wrote[len(k.wrote)-1]
 }
 
-// A stopwatch keeps which request took longest to be answered, as a word for whoever
-// wonders whether the API server hung.
+// A stopwatch records the slowest request, to show whether the API server hung.
 type stopwatch struct {
 	mu   sync.Mutex
 	took time.Duration
@@ -134,8 +133,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// mortal runs operator and store in what is one process to the killer: they end
-// together when it strikes. The returned function ends them and waits.
+// mortal runs the operator and the store as one process: the killer ends both. The returned
+// function stops them and waits.
 func (p *place) mortal(k *killer) (s *Store, end func()) {
 	p.t.Helper()
 	s, err := NewStore(k.wrap(p.accessConfig), p.ns, nil)
@@ -145,7 +144,7 @@ func (p *place) mortal(k *killer) (s *Store, end func()) {
 	o := p.operator(k.wrap(p.operatorConfig))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Run(ctx) }) // how a killed process ends says nothing
+	wg.Go(func() { _ = s.Run(ctx) }) // the error of a killed process has no meaning
 	wg.Go(func() { _ = o.Run(ctx) })
 	wg.Go(func() {
 		select {
@@ -160,7 +159,7 @@ func (p *place) mortal(k *killer) (s *Store, end func()) {
 	return s, end
 }
 
-// login does what the desk does, once: create, extend or replace.
+// login does what the service does, once: create, extend or replace.
 func login(ctx context.Context, s *Store, want signin.Signin) error {
 	have, err := s.Get(ctx, want.Name)
 	if err == nil && !have.Deleting && have.Role == want.Role && have.Phase != signin.PhaseExpired {
@@ -184,14 +183,15 @@ func login(ctx context.Context, s *Store, want signin.Signin) error {
 	return err
 }
 
-// invariants returns what is wrong at this instant: a binding or an account
-// without a live sign-in, or a ready one without its own.
+// invariants returns what is wrong now: a binding or account without a live sign-in, or a ready
+// sign-in without them.
 func (p *place) invariants() error { return p.invariantsAt(time.Now()) }
 
-// invariantsAt is the same by another clock.
+// invariantsAt is like invariants, with another clock.
 func (p *place) invariantsAt(now time.Time) error {
 	p.t.Helper()
-	// In this order: what is made for a sign-in is made after it and removed before it.
+	// This order matters: the operator creates objects after their sign-in and deletes them before
+	// it.
 	accounts, everywhere, somewhere := p.made()
 	var list v1alpha1.TkaSigninList
 	if err := p.admin.List(p.t.Context(), &list, client.InNamespace(p.ns)); err != nil {
@@ -234,9 +234,9 @@ func (p *place) invariantsAt(now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// SGN-08, SI-06: whatever is being done, the process is killed after the first,
-// the second, ... the last write of it, and started again. It comes to rest with
-// nothing too much, the person tries again, and the outcome is the same.
+// SGN-08, SI-06: For each operation, the process is killed after its first, second, ... last write
+// and restarted. It reaches a stable state without extra objects. The person tries again, and the
+// result is the same.
 func TestKilledAfterEveryWrite(t *testing.T) {
 	const view, edit = access.Role("view"), access.Role("edit")
 	type scene struct {
@@ -253,9 +253,9 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 	tests := []struct {
 		name    string
 		setting func(*place)
-		before  func(context.Context, scene) error // done in peace
-		during  func(context.Context, scene) error // done under the killer; done again after it struck
-		after   func(signin.Signin, bool) bool     // the outcome
+		before  func(context.Context, scene) error // runs without the killer
+		during  func(context.Context, scene) error // runs with the killer, and again after the kill
+		after   func(signin.Signin, bool) bool     // the expected result
 		later   time.Duration                      // how far the clock is ahead from then on
 	}{
 		{name: "login", after: ready(view),
@@ -292,7 +292,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 		{name: "role taken off the list", after: in(signin.Refused),
 			setting: func(p *place) { p.rules.Roles = []access.Role{"edit"} },
 			before: func(ctx context.Context, c scene) error {
-				// As it was left by an operator that allowed the role.
+				// This is the state that an operator leaves that allowed the role.
 				p := *c.p
 				p.rules.Roles = []access.Role{"view"}
 				stop := p.operate()
@@ -306,7 +306,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 			during: func(context.Context, scene) error { return nil }},
 		{name: "sweep", after: gone,
 			before: func(ctx context.Context, c scene) error {
-				// What is left when somebody forced a sign-in out of the store.
+				// This is the state after a user removed a sign-in by force.
 				return c.p.orphan(ctx, c.owner.Name())
 			},
 			during: func(context.Context, scene) error { return nil }},
@@ -326,7 +326,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 					defer cancel()
 					c := scene{p: p, owner: p.owner(fmt.Sprintf("alice-%d@a.example", n), "laptop")}
 
-					// In peace.
+					// Without the killer.
 					p.ahead = 0
 					if tt.before != nil {
 						peace := newKiller(0)
@@ -346,7 +346,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 						end()
 					}
 
-					// Under the killer.
+					// With the killer.
 					p.ahead = tt.later
 					k := newKiller(n)
 					k.arm()
@@ -375,7 +375,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 						t.Logf("killed after write %d, %s; the slowest answer took %v", n, k.last(), &k.slow)
 					}
 
-					// Again, unharmed.
+					// Again, without the killer.
 					s, end = p.mortal(newKiller(0))
 					defer end()
 					c.s = s
@@ -412,7 +412,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 	}
 }
 
-// peek reads a sign-in past the store, so that the killer does not hear of it.
+// peek reads a sign-in without the store, so that the killer does not count the request.
 func (p *place) peek(name string) (signin.Signin, error) {
 	o := new(v1alpha1.TkaSignin)
 	if err := p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: p.ns, Name: name}, o); err != nil {
@@ -421,7 +421,7 @@ func (p *place) peek(name string) (signin.Signin, error) {
 	return signinOf(o), nil
 }
 
-// orphan makes what a sign-in that does not exist would have left.
+// orphan creates the objects of a sign-in that does not exist.
 func (p *place) orphan(ctx context.Context, name string) error {
 	labels := map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninNamespaceLabel: p.ns, v1alpha1.SigninUIDLabel: "7e2b0f6e-0000-4000-8000-" + p.ns[2:] + "0000000"}
 	m := metav1.ObjectMeta{Name: signin.BindingName(name), Labels: labels}
@@ -437,8 +437,8 @@ func (p *place) orphan(ctx context.Context, name string) error {
 	)
 }
 
-// When all is done the operator is at rest: it asks for nothing and retries
-// nothing. TKA's queue holds an item that fails for ever after each logout.
+// When all work is done, the operator is idle: it sends no requests and retries nothing. In TKA,
+// the queue keeps an item that fails forever after each logout.
 func TestQueueIsIdle(t *testing.T) {
 	p := newPlace(t)
 	p.rules.KeepExpired = time.Second
@@ -457,8 +457,8 @@ func TestQueueIsIdle(t *testing.T) {
 		p.await(s, over.Name, gone)
 	}
 	p.nothingLeft()
-	// The first retries come after 20, 40, 80 ... milliseconds: an item that
-	// fails is heard within two seconds.
+	// The first retries come after 20, 40, 80 ... milliseconds, so a failing item sends a request
+	// within two seconds.
 	last, since := count.now(), time.Now()
 	p.until("two seconds without a request", func() bool {
 		if n := count.now(); n != last {
@@ -468,9 +468,9 @@ func TestQueueIsIdle(t *testing.T) {
 	})
 }
 
-// A counter counts requests, but for the election and for events.
+// A counter counts requests, except those for leader election and events.
 type counter struct {
-	writes bool // only
+	writes bool // count writes only
 	mu     sync.Mutex
 	n      int
 }
@@ -492,8 +492,8 @@ func (c *counter) wrap(config *rest.Config) *rest.Config {
 	return config
 }
 
-// unanswered are the writes that an API server, or we, gave up after a time limit:
-// they may be stored at any time later, whoever has decided otherwise meanwhile.
+// unanswered records writes that the API server or the client gave up after a time limit. They may
+// still be stored later, whatever was decided in the meantime.
 type unanswered struct {
 	mu    sync.Mutex
 	paths map[string]bool

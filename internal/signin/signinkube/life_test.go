@@ -27,8 +27,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// mayList asks the API server whether the holder of a token may list pods, by
-// listing them.
+// mayList checks whether a token may list pods, by listing them.
 func (p *place) mayList(token signin.Token, ns string) error {
 	p.t.Helper()
 	return p.as(token).List(p.t.Context(), &corev1.PodList{}, client.InNamespace(ns))
@@ -43,7 +42,7 @@ func (p *place) token(s *Store, x signin.Signin) signin.Token {
 	return token
 }
 
-// events waits until an event with each of the reasons was written about a sign-in.
+// events waits until an event with each of the reasons exists for a sign-in.
 func (p *place) events(name string, reasons ...string) {
 	p.t.Helper()
 	var seen []string
@@ -62,7 +61,7 @@ func (p *place) events(name string, reasons ...string) {
 	})
 }
 
-// A sign-in from the first moment to the last: provisioned, used, logged out.
+// The complete lifecycle of a sign-in: provisioned, used, logged out.
 func TestLife(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -123,8 +122,8 @@ func TestLife(t *testing.T) {
 	p.events(ready.Name, "Provisioned", "Revoked")
 }
 
-// Readiness is pushed: from the write of a sign-in to its being ready takes tens
-// of milliseconds, and none of it is waiting for a clock.
+// Readiness is event-driven. From the creation of a sign-in to its readiness it takes tens of
+// milliseconds, without polling.
 func TestReadinessIsPushed(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -139,14 +138,14 @@ func TestReadinessIsPushed(t *testing.T) {
 		}
 		p.await(s, x.Name, gone)
 	}
-	took = took[1:] // the server prepares itself for a new kind at its first object
+	took = took[1:] // the API server initialises a new kind with its first object
 	slices.Sort(took)
 	t.Logf("from Create to Ready: p50 %v, max %v of %d", took[len(took)/2].Round(100*time.Microsecond), took[len(took)-1].Round(100*time.Microsecond), len(took))
 	p.nothingLeft()
 }
 
-// alice@a.example and alice@b.example are two people; a laptop and a phone are
-// two sign-ins. Ending one leaves the others.
+// alice@a.example and alice@b.example are two people. A laptop and a phone have separate sign-ins.
+// Ending one leaves the others.
 func TestTwoPeople(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -183,7 +182,7 @@ func TestTwoPeople(t *testing.T) {
 	p.nothingLeft()
 }
 
-// SGN-08: to ask again moves the end and nothing else.
+// SGN-08: A repeated login changes the end and nothing else.
 func TestExtend(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -192,7 +191,7 @@ func TestExtend(t *testing.T) {
 	token := p.token(s, first)
 	_, before, _ := p.made()
 
-	for _, period := range []time.Duration{2 * time.Hour, 30 * time.Minute} { // longer, and shorter
+	for _, period := range []time.Duration{2 * time.Hour, 30 * time.Minute} { // longer, then shorter
 		now, err := s.Get(t.Context(), first.Name)
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +242,7 @@ func end(p *place, s *Store, name string) {
 	p.nothingLeft()
 }
 
-// At its end a sign-in loses everything, stays to be read and goes.
+// When a sign-in expires, it loses all access, stays readable for a while, and is deleted.
 func TestExpiry(t *testing.T) {
 	p := newPlace(t)
 	stop := p.operate()
@@ -278,7 +277,7 @@ func TestExpiry(t *testing.T) {
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionExpired); c == nil || c.Status != metav1.ConditionTrue {
 		t.Errorf("condition Expired: %+v", c)
 	}
-	// Expired never goes back: not even the admin can say otherwise.
+	// The condition Expired never reverts, not even if an administrator writes the status.
 	o.Status.Conditions = nil
 	if err := p.admin.Status().Update(t.Context(), o); !apierrors.IsInvalid(err) {
 		t.Errorf("taking the condition Expired back: %v, want Invalid", err)
@@ -291,7 +290,7 @@ func TestExpiry(t *testing.T) {
 	p.nothingLeft()
 }
 
-// SI-07: an operator that was away at the end acts when it is back.
+// SI-07: An operator that was down when a sign-in expired acts after its restart.
 func TestExpiryWhileAway(t *testing.T) {
 	p := newPlace(t)
 	stop := p.operate()
@@ -309,8 +308,8 @@ func TestExpiryWhileAway(t *testing.T) {
 	end(p, s, ready.Name)
 }
 
-// SI-05: another role is another sign-in. At no instant are two roles bound, and
-// the old token stays dead.
+// SI-05: A different role creates a new sign-in. Two roles are never bound at the same time, and
+// the old token stays invalid.
 func TestReplace(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -319,7 +318,7 @@ func TestReplace(t *testing.T) {
 	most := p.watchRoles(alice.Name())
 	first := p.login(s, wanted(alice, "edit", time.Hour))
 	old := p.token(s, first)
-	if err := p.mayList(old, "default"); err != nil { // from now on the API server remembers the token
+	if err := p.mayList(old, "default"); err != nil { // from now on the API server caches the token
 		t.Fatal(err)
 	}
 	for _, role := range []access.Role{"view", "edit", "view"} {
@@ -341,12 +340,12 @@ func TestReplace(t *testing.T) {
 		}
 	}
 	replaced := time.Now()
-	last := replaced // when the last request began that was let in
+	last := replaced // start of the last accepted request
 	p.until("the old token is refused", func() bool {
 		began := time.Now()
 		err := p.mayList(old, "default")
 		if err == nil {
-			// The name is bound again, and a remembered token is its name to the API server.
+			// The name is bound again, and the API server resolves a cached token to that name.
 			last = began
 		}
 		return apierrors.IsUnauthorized(err)
@@ -364,8 +363,8 @@ func TestReplace(t *testing.T) {
 	end(p, s, alice.Name())
 }
 
-// watchRoles follows the bindings of one sign-in; the function it returns tells
-// how many there were at most at one time.
+// watchRoles watches the bindings of one sign-in. The returned function returns the largest number
+// that existed at one time.
 func (p *place) watchRoles(name string) func() int {
 	p.t.Helper()
 	w, err := p.admin.Watch(p.t.Context(), &rbacv1.ClusterRoleBindingList{})
@@ -396,7 +395,7 @@ func (p *place) watchRoles(name string) func() int {
 	}
 }
 
-// SGN-14: bound in the namespaces that there are, and in the others when they appear.
+// SGN-14: The role is bound in the existing namespaces, and in the others when they are created.
 func TestNamespaces(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -418,7 +417,7 @@ func TestNamespaces(t *testing.T) {
 		t.Errorf("bindings: %d everywhere, %+v", len(everywhere), somewhere)
 	}
 
-	// A namespace appears, and goes again.
+	// A namespace is created and deleted again.
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: later}}
 	if err := p.admin.Create(t.Context(), ns); err != nil {
 		t.Fatal(err)
@@ -460,7 +459,7 @@ func TestNoNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.await(s, want.Name, in(signin.Ready))
-	// The only namespace goes, and with it everything.
+	// The only namespace is deleted, and all access with it.
 	if err := p.admin.Delete(t.Context(), ns); err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +467,7 @@ func TestNoNamespace(t *testing.T) {
 	end(p, s, want.Name)
 }
 
-// What is refused says why, makes nothing, and may be allowed later.
+// A refused sign-in has a reason, creates nothing, and may be allowed later.
 func TestRefused(t *testing.T) {
 	p := newPlace(t)
 	stop := p.operate()
@@ -496,7 +495,7 @@ func TestRefused(t *testing.T) {
 	if no := p.await(s, reserved.Name, in(signin.Refused)); no.Reason != signin.ReasonRoleNotAllowed {
 		t.Errorf("in our own namespace: %s", no.Reason)
 	}
-	// A role that is allowed, and that the cluster does not have.
+	// A role that is on the allow-list but missing in the cluster.
 	stop()
 	role := access.Role("role-of-" + p.ns)
 	p.rules.Roles = append(slices.Clone(p.rules.Roles), role)
@@ -530,7 +529,7 @@ func TestRefused(t *testing.T) {
 	p.nothingLeft()
 }
 
-// The words of a Store.
+// The results and errors of a Store.
 func TestStore(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -568,7 +567,7 @@ func TestStore(t *testing.T) {
 	ready := p.await(s, want.Name, in(signin.Ready))
 	p.until("the cache", func() bool { x, there := s.Known(want.Name); return there && x.Phase == signin.PhaseReady })
 
-	// A token's life is at least ten minutes, and it is the account's of that UID only.
+	// A token lives at least ten minutes and is valid only for the account with that UID.
 	token, expires, err := s.Token(ctx, ready, time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -585,7 +584,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("Token of another UID: %v, want ErrConflict", err)
 	}
 
-	// Waiting ends with the context, and is woken by the watch.
+	// Waiting ends with the context, and the watch triggers it.
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	if err := s.Await(short, want.Name, func(signin.Signin, bool) bool { return false }); !errors.Is(err, context.DeadlineExceeded) {
@@ -613,7 +612,7 @@ func TestStore(t *testing.T) {
 	p.nothingLeft()
 }
 
-// The kind as people meet it: columns are filled, explain is complete, wait works.
+// The resource with kubectl: columns are filled, explain is complete, wait works.
 func TestKubectl(t *testing.T) {
 	p := newPlace(t)
 	p.operate()

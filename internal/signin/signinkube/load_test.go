@@ -14,14 +14,14 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// Many people at once: each becomes ready, and a restart of the operator with all
-// of them live writes nothing and delays nobody.
+// Many sign-ins at once: each becomes ready. A restart of the operator with all of them live writes
+// nothing and causes no delay.
 func TestManyAtOnce(t *testing.T) {
 	const people = 300
 	p := newPlace(t)
 	stop := p.operate()
 	s, _ := p.open()
-	first := p.login(s, wanted(p.owner("first@a.example", "laptop"), "view", time.Hour)) // the server prepares itself for a new kind
+	first := p.login(s, wanted(p.owner("first@a.example", "laptop"), "view", time.Hour)) // the API server initialises a new kind
 
 	start := time.Now()
 	var wg sync.WaitGroup
@@ -43,7 +43,7 @@ func TestManyAtOnce(t *testing.T) {
 	took := time.Since(start)
 	t.Logf("%d sign-ins ready in %v: %.0f a second", people, took.Round(time.Millisecond), people/took.Seconds())
 
-	// Row 8: a restart with everybody live writes nothing.
+	// Row 8: a restart with all sign-ins live writes nothing.
 	stop()
 	before := p.versions()
 	writes := &counter{writes: true}
@@ -60,7 +60,7 @@ func TestManyAtOnce(t *testing.T) {
 			t.Errorf("%s was written at a restart", name)
 		}
 	}
-	if n := writes.now(); n != 4 { // ServiceAccount, binding, annotation, status of the new one
+	if n := writes.now(); n != 4 { // ServiceAccount, binding, annotation and status of the new one
 		t.Errorf("%d writes after the restart, want the 4 of the new sign-in", n)
 	}
 
@@ -74,7 +74,7 @@ func TestManyAtOnce(t *testing.T) {
 	p.nothingLeft()
 }
 
-// versions are the stored versions of all sign-ins.
+// versions returns the resource versions of all sign-ins.
 func (p *place) versions() map[string]string {
 	p.t.Helper()
 	var list v1alpha1.TkaSigninList

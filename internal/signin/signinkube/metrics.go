@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// All returns every sign-in, from the cache of an operator that is at work; false
-// while it is not.
+// All returns every sign-in from the operator's cache, or false while the operator is not running.
 func (o *Operator) All() ([]signin.Signin, bool) {
 	reader := o.reader.Load()
 	if reader == nil || !o.Synced() {
@@ -34,15 +33,15 @@ func (o *Operator) All() ([]signin.Signin, bool) {
 	return all, true
 }
 
-// arrivals are the times at which the watch showed sign-ins that nobody had
-// looked at yet. They are only for the measure of how long people wait.
+// arrivals stores when the watch first showed each new sign-in. It is used only to measure how long
+// people wait.
 type arrivals struct {
 	mu  sync.Mutex
 	now func() time.Time
 	at  map[types.UID]time.Time
 }
 
-// handler notes what comes and forgets what goes. It wakes nobody.
+// handler records new sign-ins and forgets deleted ones. It enqueues nothing.
 func (a *arrivals) handler() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
@@ -61,10 +60,9 @@ func (a *arrivals) handler() handler.EventHandler {
 	}
 }
 
-// waited returns how long the owner of s has been waiting for it: since the watch
-// showed it, or, if there was no operator then, since it was asked for. A stored
-// time is whole seconds, so of that wait up to one is not counted. It is false for
-// one that is not on its first way to being ready.
+// waited returns how long the owner of s has been waiting. The wait starts when the watch showed
+// the sign-in, or at AskedAt if no operator was running then. Stored times are whole seconds, so up
+// to one second is not counted. It returns false if s was ready before.
 func (a *arrivals) waited(s signin.Signin) (time.Duration, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,16 +77,16 @@ func (a *arrivals) waited(s signin.Signin) (time.Duration, bool) {
 	return a.now().Sub(since), true
 }
 
-// An End is that of a sign-in which no request to the access server caused.
+// An End describes a sign-in that ended without a request to the access server.
 type End struct {
 	Signin signin.Signin
 	Cause  signin.Cause
-	Reason string // a sentence, for the record
+	Reason string // a sentence for the audit log
 }
 
-// endBy returns the end that step, once carried out, is for a sign-in; false when
-// it ends none: one that had ended before, or that the access server ended, which
-// counts and records it with the request.
+// endBy returns the End that the executed step causes. It returns false if the sign-in had already
+// ended, or if the access server ended it. The access server counts and audits such an end with its
+// request.
 func endBy(f signin.Facts, step signin.Step, asked bool) (End, bool) {
 	if !f.ExpiredAt.IsZero() || f.Phase == signin.PhaseRefused {
 		return End{}, false

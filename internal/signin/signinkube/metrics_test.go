@@ -25,9 +25,9 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// Everything that ends without a request is heard of once, with its cause, and
-// what the access server ended is not; a restart tells nothing again, and counts
-// the sign-ins by what is stored.
+// The operator reports each end that no request caused once, with its cause. It does not report
+// ends that the access server caused. A restart reports nothing again and counts the stored
+// sign-ins.
 func TestEndsAreHeardOfOnce(t *testing.T) {
 	p := newPlace(t)
 	var mu sync.Mutex
@@ -136,8 +136,7 @@ func TestEndsAreHeardOfOnce(t *testing.T) {
 	}
 }
 
-// SGN-16: an operator that starts looks at every sign-in that there is, in
-// whatever state, and writes nothing.
+// SGN-16: A starting operator reconciles every existing sign-in in any state and writes nothing.
 func TestSGN16_RelistWritesNothing(t *testing.T) {
 	const people = 200
 	p := newPlace(t)
@@ -174,7 +173,7 @@ func TestSGN16_RelistWritesNothing(t *testing.T) {
 		o := p.object(expired)
 		return o.Status.Phase == v1alpha1.SigninPhase(signin.PhaseExpired) && len(o.Finalizers) == 0
 	})
-	held := p.object(create(wanted(owner("held"), "view", time.Hour))) // by somebody else's finalizer
+	held := p.object(create(wanted(owner("held"), "view", time.Hour))) // by the finalizer of another controller
 	p.await(s, held.Name, in(signin.Ready))
 	patch := client.MergeFrom(held.DeepCopy())
 	held = p.object(held.Name)
@@ -201,7 +200,7 @@ func TestSGN16_RelistWritesNothing(t *testing.T) {
 	if len(before) != len(names) {
 		t.Fatalf("%d sign-ins, want %d", len(before), len(names))
 	}
-	var writes atomic.Int64 // Events too
+	var writes atomic.Int64 // including Events
 	p.operatorConfig = rest.CopyConfig(p.operatorConfig)
 	p.operatorConfig.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -225,17 +224,16 @@ func TestSGN16_RelistWritesNothing(t *testing.T) {
 	}
 }
 
-// lookedAt is how often operators of this process have looked at a sign-in.
+// lookedAt returns how often operators of this process have reconciled a sign-in.
 func lookedAt(t *testing.T) float64 { return sum(t, "controller_runtime_reconcile_total") }
 
-// atWork is how many sign-ins operators of this process have in hand or in their
-// queues. Those in the queue of one that was stopped stay counted.
+// atWork returns how many sign-ins the operators of this process are reconciling or have queued.
+// The queue of a stopped operator still counts.
 func atWork(t testing.TB) float64 {
 	return sum(t, "workqueue_depth") + sum(t, "controller_runtime_active_workers")
 }
 
-// idle waits until the operator has nothing to do and is doing nothing, as it was
-// before it was started.
+// idle waits until the operator has at most the work that it had before the start.
 func idle(p *place, before float64) {
 	p.t.Helper()
 	p.until("the operator is idle", func() bool {
@@ -243,7 +241,7 @@ func idle(p *place, before float64) {
 	})
 }
 
-// sum adds up the samples of a metric of controller-runtime's own registry.
+// sum returns the sum of the samples of a metric in controller-runtime's registry.
 func sum(t testing.TB, name string) (n float64) {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()

@@ -31,20 +31,20 @@ var (
 	modelTime = flag.Duration("model.time", 40*time.Second, "how long TestModel goes on; lives then come to their end")
 )
 
-// what is what somebody may do: a role, and where; nothing at all is the zero value.
+// A what is a role and the places where it holds. The zero value is no access.
 type what struct{ role, places string }
 
-// A person is somebody on a device, and what the model holds to be possible.
+// A person is a user on a device, with the states that the model considers possible.
 type person struct {
 	owner  signin.Owner
-	grants []json.RawMessage // guarded by the world's mu
-	role   string            // of the grants; "" when there is none
+	grants []json.RawMessage // guarded by mu of the environment
+	role   string            // of the grants; "" without a grant
 	places []string
 
-	can      map[what]bool // what may be signed in by now
-	was      map[what]bool // and what was, since the last rest: it may still be on its way out
-	from, by time.Time     // when it ends, at the earliest and at the latest
-	shaken   bool          // something that may end it at any time has happened
+	can      map[what]bool // possible current sign-ins
+	was      map[what]bool // possible sign-ins since the last rest, which may still be in removal
+	from, by time.Time     // earliest and latest possible end
+	shaken   bool          // an event happened that may end the sign-in at any time
 	tampered bool
 }
 
@@ -53,7 +53,7 @@ func (x *person) only(w what) {
 	x.can = map[what]bool{w: true}
 }
 
-// covers reports whether what is granted now covers what is signed in.
+// covers reports whether the current grant covers the sign-in.
 func (x *person) covers(w what) bool {
 	if w.role != x.role {
 		return false
@@ -64,25 +64,24 @@ func (x *person) covers(w what) bool {
 	return w.places != "" && !slices.ContainsFunc(strings.Split(w.places, ","), func(p string) bool { return !slices.Contains(x.places, p) })
 }
 
-// A life is one world on its way through the model.
+// A life is one environment during a run of the model.
 type life struct {
 	*world
-	trouble bool // a storm or a crash since the last rest
-	skewed  bool // a clock was wrong since then
+	trouble bool // a storm or a crash happened since the last rest
+	skewed  bool // a clock was wrong since the last rest
 	told    []string
 }
 
-// SGN-08, SGN-09, SGN-15, SGN-17: whatever people, administrators, crashes,
-// clocks and the API server do, in whatever order, the laws of a sign-in hold at
-// every instant, and when it is quiet again everything is as the model says.
-// A life is repeated with -model.seed=N; -model.time=1h looks longer.
+// SGN-08, SGN-09, SGN-15, SGN-17: People, administrators, crashes, clocks and the API server act in
+// any order. The laws of a sign-in hold at all times, and after the system has settled, everything
+// is as the model predicts. Use -model.seed=N to repeat a run and -model.time=1h for a longer one.
 func TestModel(t *testing.T) {
 	if *modelSeed != 0 {
 		lead(t, *modelSeed, time.Now().Add(time.Hour))
 		return
 	}
 	until := time.Now().Add(*modelTime)
-	for lane := range 4 { // lives that disturb each other by load only
+	for lane := range 4 { // runs that affect each other only by load
 		t.Run(fmt.Sprint("lane ", lane), func(t *testing.T) {
 			t.Parallel()
 			for ok := true; ok && time.Now().Before(until); {
@@ -130,7 +129,7 @@ func (l *life) broken(format string, args ...any) {
 	l.t.Errorf(format, args...)
 }
 
-// step does one thing at random.
+// step performs one random action.
 func (l *life) step() {
 	x := l.people[l.rand.IntN(len(l.people))]
 	switch n := l.rand.IntN(100); {
@@ -172,7 +171,7 @@ func (l *life) wish(x *person) signin.LoginRequest {
 	return req
 }
 
-// asked is what a request for a sign-in may lead to.
+// asked returns the result that a request for a sign-in may have.
 func (x *person) asked(req signin.LoginRequest) what {
 	if len(req.Namespaces) > 0 {
 		return what{req.Role, strings.Join(req.Namespaces, ",")}
@@ -180,7 +179,7 @@ func (x *person) asked(req signin.LoginRequest) what {
 	return what{x.role, strings.Join(x.places, ",")}
 }
 
-// written makes the model believe that a login may have been, or was, carried out.
+// written tells the model that a login may have been executed, or was executed.
 func (l *life) written(x *person, req signin.LoginRequest, began time.Time, surely bool) {
 	period := time.Duration(req.Period)
 	if period == 0 || period > 2*time.Hour {
@@ -193,7 +192,7 @@ func (l *life) written(x *person, req signin.LoginRequest, began time.Time, sure
 		return
 	}
 	x.can[x.asked(req)] = true
-	x.can[what{}] = true // the old one may be gone already
+	x.can[what{}] = true // the old sign-in may be gone already
 	if x.from.IsZero() || from.Before(x.from) {
 		x.from = from
 	}
@@ -226,7 +225,7 @@ func (l *life) heardOfLogin(x *person, req signin.LoginRequest, began time.Time,
 	}
 }
 
-// race is two logins of one device at once: one wins, or the other after it.
+// race sends two logins of one device at the same time. One wins, or one follows the other.
 func (l *life) race(x *person) {
 	reqs := []signin.LoginRequest{l.wish(x), l.wish(x)}
 	replies := make([]reply, len(reqs))
@@ -239,7 +238,7 @@ func (l *life) race(x *person) {
 	l.tell("%s on %s: two logins: %v and %v", x.owner.Login, x.owner.DeviceName, replies[0], replies[1])
 	before := maps.Clone(x.can)
 	for i, r := range replies {
-		if r.code == problem.Conflict { // the loser
+		if r.code == problem.Conflict { // the login that lost
 			continue
 		}
 		l.heardOfLogin(x, reqs[i], began, r)
@@ -254,12 +253,12 @@ func (l *life) race(x *person) {
 	}
 }
 
-// mayBeOut reports whether it is no surprise that somebody is not signed in.
+// mayBeOut reports whether the person may have no sign-in.
 func (l *life) mayBeOut(x *person) bool {
 	return x.can[what{}] || x.shaken || !x.from.IsZero() && !l.latest().Before(x.from)
 }
 
-// overtaken notes whose end has come by some clock, before that clock is put back.
+// overtaken records whose end has passed by any clock, before that clock is set back.
 func (l *life) overtaken() {
 	for _, x := range l.people {
 		if l.mayBeOut(x) {
@@ -345,21 +344,21 @@ func (l *life) logout(x *person) {
 			l.broken("logout: not signed in, but one of %v", x.can)
 		}
 	case r.code == problem.NoCapability && x.role == "":
-		// With no grant only an owner is heard, and a server that has just begun
-		// does not know who owns what.
+		// Without a grant only an owner gets an answer, and a server that has just started does not
+		// know the owners.
 	default:
 		l.broken("logout: %v %s", r, r.body)
 	}
 }
 
-// erase is an administrator's kubectl delete signin.
+// erase runs an administrator's kubectl delete signin.
 func (l *life) erase(x *person) {
 	l.tell("kubectl delete signin of %s on %s", x.owner.Login, x.owner.DeviceName)
 	l.byHand(l.admin.Delete(l.t.Context(), &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: l.ns, Name: x.owner.Name()}}))
 	x.only(what{})
 }
 
-// byHand takes the outcome of an administrator's write: others may be faster.
+// byHand checks the result of an administrator's write. Other writers may be faster.
 func (l *life) byHand(err error) {
 	l.t.Helper()
 	if client.IgnoreAlreadyExists(client.IgnoreNotFound(err)) != nil && !strings.Contains(err.Error(), "object has been modified") {
@@ -385,11 +384,11 @@ func (l *life) regrant(x *person) {
 		x.shaken = x.shaken || w.role != "" && !x.covers(w)
 	}
 	if l.rand.IntN(2) == 0 {
-		l.kubeconfig(x, "") // before anybody has looked
+		l.kubeconfig(x, "") // before the guard runs
 	}
 }
 
-// tamper changes what is there for somebody, as an administrator could.
+// tamper changes existing objects as an administrator could.
 func (l *life) tamper(x *person) {
 	ctx, name := l.t.Context(), x.owner.Name()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: l.ns, Name: name}}
@@ -436,14 +435,14 @@ func (l *life) tamper(x *person) {
 	}
 }
 
-// leap puts the world's clock forward, as if both programs had slept.
+// leap moves the clock of the environment forward, as if both programs had slept.
 func (l *life) leap(d time.Duration) {
 	l.tell("%v pass", d)
 	l.ahead.Add(int64(d))
-	l.again(l.operator) // its timers run on the machine's clock
+	l.again(l.operator) // restart, because its timers use the machine's clock
 }
 
-// skew sets one program's clock wrong, or right again.
+// skew sets the clock of one program wrong, or correct again.
 func (l *life) skew() {
 	p := []*program{l.access, l.operator}[l.rand.IntN(2)]
 	d := []time.Duration{0, 0, 30 * time.Second, -30 * time.Second, 10 * time.Minute, -10 * time.Minute}[l.rand.IntN(6)]
@@ -454,7 +453,7 @@ func (l *life) skew() {
 	l.again(l.operator)
 }
 
-// storm makes the API server fail, or not any more.
+// storm makes the API server fail, or stops the failures.
 func (l *life) storm() {
 	chances := map[kubetest.Fault]float64{}
 	for _, f := range []kubetest.Fault{kubetest.TooManyRequests, kubetest.ServerError, kubetest.Unavailable, kubetest.Conflict, kubetest.Refused, kubetest.Lost,
@@ -472,7 +471,7 @@ func (l *life) storm() {
 	l.tell("a storm before %s: %v; %d watches are cut", p.name, chances, p.storm.CutWatches())
 }
 
-// crash ends a program after some writes more, or starts one that has ended.
+// crash kills a program after a number of further writes, or starts a killed program.
 func (l *life) crash() {
 	p := []*program{l.access, l.operator}[l.rand.IntN(2)]
 	l.trouble = true
@@ -486,8 +485,8 @@ func (l *life) crash() {
 	p.crashAfter(n)
 }
 
-// rest ends all trouble, waits until everything is quiet and compares it with
-// the model, which knows again what is so.
+// rest ends all failures, waits until the system has settled, and compares it with the model. The
+// model then continues from the actual state.
 func (l *life) rest() {
 	l.tell("rest")
 	l.overtaken()
@@ -498,12 +497,12 @@ func (l *life) rest() {
 	if !l.access.spared() {
 		l.again(l.access)
 	}
-	// What was refused because clocks were apart is accepted by now.
+	// Sign-ins that were refused because of clock differences are accepted by now.
 	l.leap(11 * time.Minute)
 	var accounts corev1.ServiceAccountList
 	l.must(l.admin.List(l.t.Context(), &accounts, client.InNamespace(l.ns)))
 	for i := range accounts.Items {
-		if a := &accounts.Items[i]; a.Name != "default" && a.Labels == nil { // a hand put it there
+		if a := &accounts.Items[i]; a.Name != "default" && a.Labels == nil { // created by a test
 			l.byHand(l.admin.Delete(l.t.Context(), a))
 		}
 	}
@@ -528,7 +527,7 @@ func (l *life) rest() {
 	}
 }
 
-// quiet waits for a condition and returns how long that took; -1: too long.
+// quiet waits for a condition and returns the duration, or -1 after the deadline.
 func (l *life) quiet(is func() bool) time.Duration {
 	began := time.Now()
 	for !is() {
@@ -540,7 +539,7 @@ func (l *life) quiet(is func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// unrest is what is still to be done.
+// unrest returns the remaining work.
 func (l *life) unrest() error {
 	for _, p := range []*program{l.access, l.operator} {
 		if p.killer.dead() || !p.ready() {
@@ -562,12 +561,12 @@ func (l *life) unrest() error {
 	return nil
 }
 
-// key is what a sign-in gives.
+// key returns the access that a sign-in gives.
 func key(s signin.Signin) what {
 	return what{string(s.BoundRole), strings.Join(s.BoundNamespaces, ",")}
 }
 
-// compare holds what is there against the model, which learns from it.
+// compare compares the stored state with the model and updates the model.
 func (l *life) compare(x *person) {
 	s, err := l.peek(x.owner.Name())
 	if client.IgnoreNotFound(err) != nil {
@@ -588,19 +587,19 @@ func (l *life) compare(x *person) {
 	x.only(actual)
 	x.from, x.by, x.shaken, x.tampered = s.ValidUntil, s.ValidUntil, false, false
 	r := l.kubeconfig(x, "")
-	clear(x.was) // until then what is not ready may be on its way out
+	clear(x.was) // until then, access that is not ready may still be in removal
 	if got := r.status == http.StatusOK; got != (actual != what{}) && l.clock(l.access).Before(s.ValidUntil.Add(-time.Minute)) {
 		l.broken("%s on %s has %v and hears %v", x.owner.Login, x.owner.DeviceName, actual, r)
 	}
 }
 
-// leave ends all sign-ins, by hand or by time, and sees that nothing stays:
-// no object, no token that is taken, no work.
+// leave ends all sign-ins, by hand or by time, and checks that nothing remains: no object, no
+// accepted token, no work.
 func (l *life) leave() {
 	for _, x := range l.people[:1] {
 		l.logout(x)
 	}
-	for range 2 { // over, and forgotten
+	for range 2 { // expired, then deleted
 		l.leap(3 * time.Hour)
 		if l.quiet(func() bool { return l.operator.ready() && l.invariantsAt(l.clock(l.operator)) == nil }) < 0 {
 			l.broken("no rest after the end: %v", l.invariantsAt(l.clock(l.operator)))

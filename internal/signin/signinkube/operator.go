@@ -46,61 +46,60 @@ import (
 )
 
 const (
-	operatorName = "tailplane-operator" // of the Lease, of events and of field managers
+	operatorName = "tailplane-operator" // name of the Lease, the event source and the field manager
 
-	workers    = 16               // sign-ins at a time
-	sweepEvery = 10 * time.Minute // for what nobody's sign-in left behind
-	longestNap = 10 * time.Minute // a clock may be set: nothing sleeps longer without a look
-	tries      = 4                // of one sign-in in one go, when others write at the same time
+	workers    = 16               // concurrent reconciles
+	sweepEvery = 10 * time.Minute // interval between sweeps for orphans
+	longestNap = 10 * time.Minute // maximum requeue delay, because the clock may be changed
+	tries      = 4                // attempts of one reconcile when other writers interfere
 
-	lookLimit  = 20 * time.Second      // for one look at one sign-in: an API server that hangs holds no worker for ever
-	lag        = 50 * time.Millisecond // of the cache behind our own writes; an event mostly comes before
-	retryFirst = 20 * time.Millisecond // after a failure, doubled each time
-	retryLast  = 20 * time.Second      // nothing outlives its end by more than a minute, failures or not
+	lookLimit  = 20 * time.Second      // time limit of one reconcile, so that a hanging API server does not block a worker
+	lag        = 50 * time.Millisecond // assumed delay of the cache after a write; an event usually comes earlier
+	retryFirst = 20 * time.Millisecond // first retry delay after a failure; doubled each time
+	retryLast  = 20 * time.Second      // maximum retry delay: no sign-in outlives its end by more than a minute, even with failures
 )
 
-// Keys of the cache's indexes.
+// Names of the cache indexes.
 const (
 	bySignin    = "signin"    // ServiceAccounts and bindings by the UID in their label
-	byName      = "name"      // RoleBindings by their name, over all namespaces
-	byUID       = "uid"       // sign-ins by their UID
-	byNamespace = "namespace" // sign-ins by the namespaces they wish for
+	byName      = "name"      // RoleBindings by name, in all namespaces
+	byUID       = "uid"       // sign-ins by UID
+	byNamespace = "namespace" // sign-ins by the namespaces that they request
 )
 
-// An Operator provisions the sign-ins of one namespace and takes them down.
-// Fields without a remark are required.
+// An Operator provisions the sign-ins of one namespace and removes their objects at the end. Fields
+// are required unless their comment says otherwise.
 type Operator struct {
 	Config    *rest.Config
-	Namespace string // of the sign-ins
+	Namespace string // namespace of the sign-ins
 
-	// LeaseNamespace holds the Lease that elects one of several operators.
-	// Empty: this one does not ask; two that work at once do no harm, only
-	// each other's work.
+	// LeaseNamespace holds the Lease for leader election. If it is empty, there is no leader
+	// election. Two active operators do no harm; they only do the same work twice.
 	LeaseNamespace string
 
 	Rules signin.Rules
 	Log   *slog.Logger
 	Now   func() time.Time
 
-	// Readied, optional, hears how long the owner of a new sign-in waited until it
+	// Readied, optional, is called with the time that the owner of a new sign-in waited until it
 	// was ready.
 	Readied func(time.Duration)
-	// Ended, optional, hears of each sign-in that ended without the access server.
+	// Ended, optional, is called for each sign-in that ended without the access server.
 	Ended func(End)
-	// Swept, optional, hears of what was removed because no sign-in accounts for it:
-	// a ServiceAccount or a binding (of the namespace, or of the whole cluster).
+	// Swept, optional, is called for each ServiceAccount or binding that was removed because it
+	// belongs to no sign-in. namespace is "" for a ClusterRoleBinding.
 	Swept func(kind, namespace, name string)
 
 	synced atomic.Bool
-	reader atomic.Pointer[client.Reader] // of the cache, from the start on
+	reader atomic.Pointer[client.Reader] // reads the cache; set at the start of Run
 }
 
-// Synced reports whether the operator has filled its caches and is at work, for
-// a readiness check. One that waits to be elected is not at work.
+// Synced reports whether the operator has filled its caches and is running, for a readiness check.
+// It is false while the operator waits for leader election.
 func (o *Operator) Synced() bool { return o.synced.Load() }
 
-// Run works until ctx ends. It returns an error when a setting is missing, when
-// the API server cannot be asked at the start, or when another operator took over.
+// Run reconciles until ctx ends. It returns an error if a setting is missing, if the API server
+// cannot be reached at the start, or if another operator became the leader.
 func (o *Operator) Run(ctx context.Context) error {
 	if o.Config == nil || o.Namespace == "" || o.Log == nil || o.Now == nil || len(o.Rules.Roles) == 0 ||
 		o.Rules.Min <= 0 || o.Rules.Max < o.Rules.Min || o.Rules.KeepExpired <= 0 || o.Rules.Recheck <= 0 {
@@ -116,7 +115,7 @@ func (o *Operator) Run(ctx context.Context) error {
 		Scheme:         runtime.NewScheme(),
 		Logger:         log,
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kube.Mapper(kinds()), nil },
-		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
+		Metrics:        metricsserver.Options{BindAddress: "0"}, // the main package serves metrics
 		Cache:          o.cacheOptions(),
 		Client: client.Options{
 			FieldOwner: operatorName,
@@ -161,7 +160,7 @@ func (o *Operator) Run(ctx context.Context) error {
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			ReconciliationTimeout:   lookLimit,
-			SkipNameValidation:      new(true), // names of metrics; two operators in one process may share theirs
+			SkipNameValidation:      new(true), // names are metric labels; two operators in one process may share them
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast),
 		}).
 		Complete(r)
@@ -177,7 +176,7 @@ func (o *Operator) Run(ctx context.Context) error {
 	return nil
 }
 
-// cacheOptions keep in memory what is watched, and of bindings only our own.
+// cacheOptions limits the cache to what is watched, and to bindings with Tailplane's labels.
 func (o *Operator) cacheOptions() cache.Options {
 	ours := labels.SelectorFromSet(labels.Set{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninNamespaceLabel: o.Namespace})
 	here := map[string]cache.Config{o.Namespace: {}}
@@ -206,8 +205,8 @@ func kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 		}
 }
 
-// lease is the election's lock. It writes no events: they would need rights in
-// the namespace of the Lease.
+// lease returns the lock for leader election. It emits no events, because they would need
+// permissions in the Lease namespace.
 func lease(config *rest.Config, namespace string) (resourcelock.Interface, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -224,10 +223,10 @@ func lease(config *rest.Config, namespace string) (resourcelock.Interface, error
 	}, nil
 }
 
-// A reconciler is an operator at work.
+// A reconciler is a running operator.
 type reconciler struct {
 	*Operator
-	client.Client // reads from the cache, but for roles and policies
+	client.Client // reads from the cache, except roles and admission policies
 	live          client.Reader
 	events        events.EventRecorder
 
@@ -236,7 +235,7 @@ type reconciler struct {
 	arrivals arrivals
 }
 
-// index prepares the look-ups in the cache.
+// index registers the cache indexes.
 func (r *reconciler) index(ctx context.Context, f client.FieldIndexer) error {
 	label := func(o client.Object) []string {
 		if uid := o.GetLabels()[v1alpha1.SigninUIDLabel]; uid != "" {
@@ -254,8 +253,8 @@ func (r *reconciler) index(ctx context.Context, f client.FieldIndexer) error {
 	)
 }
 
-// matters says whether a change of a sign-in is worth a look. Its annotations are
-// not: we write one at every attempt, and would wake ourselves after each failure.
+// matters reports whether an update of a sign-in needs a reconcile. Annotations do not count: the
+// operator writes one at each attempt, and would trigger itself after each failure.
 func matters(e event.UpdateEvent) bool {
 	was, ok := e.ObjectOld.(*v1alpha1.TkaSignin)
 	is, ok2 := e.ObjectNew.(*v1alpha1.TkaSignin)
@@ -263,8 +262,8 @@ func matters(e event.UpdateEvent) bool {
 		!slices.Equal(was.Finalizers, is.Finalizers) || !apiequality.Semantic.DeepEqual(was.Status, is.Status)
 }
 
-// ofMade returns whose sign-in an event about a ServiceAccount or a binding
-// concerns: the one that its name says and the one that its label says.
+// ofMade returns the sign-ins that a ServiceAccount or binding belongs to: by its name and by its
+// label.
 func (r *reconciler) ofMade(ctx context.Context, o client.Object) []reconcile.Request {
 	name := o.GetName()
 	if _, account := o.(*corev1.ServiceAccount); !account {
@@ -280,7 +279,7 @@ func (r *reconciler) ofMade(ctx context.Context, o client.Object) []reconcile.Re
 	return requests
 }
 
-// ofNamespace returns whose sign-ins wish for a namespace that came or went.
+// ofNamespace returns the sign-ins that request a namespace.
 func (r *reconciler) ofNamespace(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.indexed(ctx, byNamespace, o.GetName())
 }
@@ -300,11 +299,11 @@ func (r *reconciler) request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: r.Namespace, Name: name}}
 }
 
-// Reconcile brings one sign-in to where it should be: gather, decide, act,
-// report; again at once when somebody else wrote meanwhile.
+// Reconcile brings one sign-in to its desired state: gather, decide, act, report. It repeats at
+// once if another writer interfered.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var (
-		live bool // ask the API server, not the cache
+		live bool // read from the API server instead of the cache
 		f    signin.Facts
 		o    *v1alpha1.TkaSignin
 		step signin.Step
@@ -320,18 +319,18 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, r.failed(ctx, o, f, signin.Step{}, fmt.Errorf("look at the sign-in %s: %w", req.Name, err))
 		}
 		if !live && r.written.isOverwritten(o) {
-			return reconcile.Result{RequeueAfter: lag}, nil // what the cache will show in a moment was decided upon already
+			return reconcile.Result{RequeueAfter: lag}, nil // an earlier reconcile already handled this version; wait for the cache
 		}
 		var wake time.Time
 		step, wake = signin.Next(f, r.Now())
 		if !live && (step.Destroys() || step.Deed == signin.Correct) {
-			live = true // law 7: nothing is taken away, nobody accused, on the word of a cache
+			live = true // law 7: a cache is no basis to remove anything or to report a change by others
 			continue
 		}
 		err = r.act(ctx, o.DeepCopy(), step)
 		switch {
 		case kube.Stale(err):
-			live = true // somebody else wrote meanwhile
+			live = true // another writer changed the object
 			continue
 		case err != nil:
 			return reconcile.Result{}, r.failed(ctx, o, f, step, fmt.Errorf("%s the sign-in %s: %w", step.Deed, req.Name, err))
@@ -343,10 +342,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if nap := wake.Sub(r.Now()); nap > 0 {
 			return reconcile.Result{RequeueAfter: min(nap, longestNap)}, nil
 		}
-		live = true // at once
+		live = true // next step at once
 	}
 	if err == nil {
-		return reconcile.Result{RequeueAfter: retryFirst}, nil // each step was carried out, and there are more
+		return reconcile.Result{RequeueAfter: retryFirst}, nil // all steps succeeded, and more remain
 	}
 	return reconcile.Result{}, r.failed(ctx, o, f, step, fmt.Errorf("%s the sign-in %s, and somebody else writes as well: %w", step.Deed, req.Name, err))
 }

@@ -27,26 +27,26 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// deadline bounds every wait for a real condition on a loaded machine.
+// deadline limits every wait for a condition, on a loaded machine.
 const deadline = 3 * time.Minute
 
-// A place is a namespace of sign-ins on a real cluster.
+// A place is a test environment: a namespace of sign-ins on a real cluster.
 type place struct {
 	t       testing.TB
 	cluster *kubetest.Cluster
 	admin   client.WithWatch
 	ns      string
 	rules   signin.Rules
-	lease   string        // namespace of the Lease, if operators are to be elected
-	ahead   time.Duration // how far the clock of operators that start is ahead of ours
+	lease   string        // Lease namespace for leader election; "": no election
+	ahead   time.Duration // clock offset of operators that start
 
-	accessConfig, operatorConfig *rest.Config // whose rights the two programs have
+	accessConfig, operatorConfig *rest.Config // client configurations of the two programs
 }
 
-var installed sync.Map // *kubetest.Cluster -> func() error
+var installed sync.Map // func() error by *kubetest.Cluster
 
-// newPlace makes a namespace on the cluster that all tests share. The programs
-// run there as the admin; tests of rights take a cluster with the manifests.
+// newPlace creates a namespace on the shared test cluster. The programs run as administrator there;
+// tests of permissions use a cluster with the manifests.
 func newPlace(t testing.TB) *place {
 	t.Helper()
 	c := kubetest.Start(t)
@@ -81,7 +81,7 @@ func placeOn(t testing.TB, c *kubetest.Cluster, ns string) *place {
 	}
 }
 
-// files reads the files of a pattern.
+// files reads the files that match a pattern.
 func files(t testing.TB, pattern string) (docs [][]byte) {
 	t.Helper()
 	names, err := filepath.Glob(pattern)
@@ -98,7 +98,7 @@ func files(t testing.TB, pattern string) (docs [][]byte) {
 	return docs
 }
 
-// testLog writes to the test's own log, until the test is over.
+// testLog returns a logger that writes to the test's log until the test ends.
 func testLog(t testing.TB) *slog.Logger {
 	w := &logWriter{t: t}
 	t.Cleanup(func() {
@@ -128,7 +128,7 @@ func (w *logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// operate runs an operator until the returned function is called, or the test ends.
+// operate runs an operator until the returned function is called or the test ends.
 func (p *place) operate() (stop func()) {
 	p.t.Helper()
 	o := p.operator(p.operatorConfig)
@@ -180,7 +180,7 @@ func (p *place) run(what string, run func(context.Context) error, ready func() b
 	return stop
 }
 
-// until polls a real condition.
+// until polls a condition.
 func (p *place) until(what string, is func() bool) time.Duration {
 	p.t.Helper()
 	start := time.Now()
@@ -193,8 +193,8 @@ func (p *place) until(what string, is func() bool) time.Duration {
 	return time.Since(start)
 }
 
-// alice on her laptop, and others. Each place has people of its own, because
-// bindings of the whole cluster have no namespace that would tell them apart.
+// owner returns an owner, such as alice on her laptop. Owners differ between environments, because
+// cluster-wide bindings have no namespace to distinguish them.
 func (p *place) owner(login, device string) signin.Owner {
 	return signin.Owner{Login: login, UserID: "u1", DisplayName: "Some One", DeviceID: device + "-" + p.ns, DeviceName: device, Tailnet: "example.com"}
 }
@@ -203,7 +203,7 @@ func wanted(o signin.Owner, role access.Role, period time.Duration, namespaces .
 	return signin.Signin{Name: o.Name(), Owner: o, Role: role, Namespaces: namespaces, Period: period, AskedAt: time.Now()}
 }
 
-// await waits until the sign-in is in that state and returns it.
+// await waits until is returns true for the sign-in, and returns it.
 func (p *place) await(s *Store, name string, is func(signin.Signin, bool) bool) signin.Signin {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), deadline)
@@ -233,8 +233,8 @@ func (p *place) login(s *Store, want signin.Signin) signin.Signin {
 	return p.await(s, want.Name, in(signin.Ready))
 }
 
-// shorten lets a sign-in that is ready end in a moment, and returns when. One that
-// is asked for no longer than that could be over before it was seen to be ready.
+// shorten changes a ready sign-in so that it ends soon, and returns the end. A sign-in that is
+// created with so short a period could end before the test sees it ready.
 func (p *place) shorten(s *Store, x signin.Signin) time.Time {
 	p.t.Helper()
 	x.Period, x.AskedAt = p.rules.Min, time.Now()
@@ -245,7 +245,7 @@ func (p *place) shorten(s *Store, x signin.Signin) time.Time {
 	return x.AskedAt.Add(x.Period).Truncate(time.Second)
 }
 
-// made lists what exists for the sign-ins of this place, by what gives access.
+// made lists the objects that give access for the sign-ins of this environment.
 func (p *place) made() (accounts []corev1.ServiceAccount, everywhere []rbacv1.ClusterRoleBinding, somewhere []rbacv1.RoleBinding) {
 	p.t.Helper()
 	var a corev1.ServiceAccountList
@@ -282,7 +282,7 @@ func (p *place) made() (accounts []corev1.ServiceAccount, everywhere []rbacv1.Cl
 	return accounts, everywhere, somewhere
 }
 
-// nothingLeft fails unless nothing of any sign-in is left here.
+// nothingLeft fails the test if any object of a sign-in remains.
 func (p *place) nothingLeft() {
 	p.t.Helper()
 	accounts, everywhere, somewhere := p.made()
@@ -295,7 +295,7 @@ func (p *place) nothingLeft() {
 	}
 }
 
-// object reads the stored object of a sign-in.
+// object returns the stored object of a sign-in.
 func (p *place) object(name string) *v1alpha1.TkaSignin {
 	p.t.Helper()
 	o := new(v1alpha1.TkaSignin)
@@ -305,7 +305,7 @@ func (p *place) object(name string) *v1alpha1.TkaSignin {
 	return o
 }
 
-// may asks the API server whether the holder of a token may do something, by doing it.
+// as returns a client that uses a token.
 func (p *place) as(token signin.Token) client.Client {
 	p.t.Helper()
 	c, err := client.New(p.cluster.TokenConfig(token.Reveal()), client.Options{Scheme: p.admin.Scheme(), Mapper: p.admin.RESTMapper()})

@@ -32,13 +32,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// product is a cluster as the manifests make it, shared by the tests that look
-// at rights and policies. It ends with the test binary.
+// product is a cluster with the manifests. Tests of permissions and policies share it. It ends with
+// the test binary.
 var product = sync.OnceValues(func() (*kubetest.Cluster, error) {
 	return kubetest.Run(context.Background(), kubetest.Options{Name: "product"})
 })
 
-// manifests are the files of deploy: CRDs and base.
+// manifests returns the files of deploy: CRDs and base.
 func manifests(t testing.TB) (docs [][]byte) {
 	t.Helper()
 	for _, folder := range []string{"crds", "base"} {
@@ -55,9 +55,8 @@ func manifests(t testing.TB) (docs [][]byte) {
 	return docs
 }
 
-// productPlace is the product's own namespace, with operator and store as their
-// own ServiceAccounts. Tests that use it run one after the other and leave
-// nothing behind.
+// productPlace returns an environment in the product's namespace, in which the operator and the
+// store use their ServiceAccounts. Tests that use it run sequentially and must clean up.
 func productPlace(t *testing.T) *place {
 	t.Helper()
 	kubetest.SkipIfShort(t)
@@ -108,7 +107,7 @@ func (p *place) client(config *rest.Config) client.Client {
 	return c
 }
 
-// user speaks as somebody with the given rights in the namespace of the sign-ins.
+// user returns a client with the given permissions in the namespace of the sign-ins.
 func (p *place) user(name string, rules ...rbacv1.PolicyRule) client.Client {
 	p.t.Helper()
 	m := metav1.ObjectMeta{Namespace: p.ns, Name: name}
@@ -126,16 +125,16 @@ func (p *place) user(name string, rules ...rbacv1.PolicyRule) client.Client {
 	return p.client(config)
 }
 
-// denied reports whether an admission policy of ours said no.
+// denied reports whether one of Tailplane's admission policies rejected the request.
 func denied(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'tailplane-") ||
 		apierrors.IsInvalid(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'tailplane-")
 }
 
-// byRBAC reports whether a right was lacking.
+// byRBAC reports whether RBAC rejected the request.
 func byRBAC(err error) bool { return apierrors.IsForbidden(err) && !denied(err) }
 
-// The manifests give each program the rights it needs, election included.
+// The manifests give each program the permissions it needs, including leader election.
 func TestManifestsSuffice(t *testing.T) {
 	p := productPlace(t)
 	p.lease = "tailplane-system"
@@ -162,7 +161,7 @@ func TestManifestsSuffice(t *testing.T) {
 	end(p, s, short.Name)
 }
 
-// now is want upon the version that is stored now.
+// now returns want with the stored version.
 func (p *place) now(s *Store, want signin.Signin) signin.Signin {
 	p.t.Helper()
 	have, err := s.Get(p.t.Context(), want.Name)
@@ -173,7 +172,7 @@ func (p *place) now(s *Store, want signin.Signin) signin.Signin {
 	return have
 }
 
-// SGN-12, SI-01: a sign-in is written by the access server, or not at all.
+// SGN-12, SI-01: Only the access server can write a sign-in.
 func TestForged(t *testing.T) {
 	p := productPlace(t)
 	p.operate()
@@ -245,8 +244,8 @@ func TestForged(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// Ending is always allowed, and the garbage collector works: foreground
-	// deletion waits for it to take its finalizer off.
+	// Deleting is always allowed. The garbage collector also works: foreground deletion waits until
+	// it removes its finalizer.
 	if err := mallory.Delete(ctx, p.object(alice.Name), client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		t.Errorf("a tenant ends a sign-in: %v", err)
 	}
@@ -254,8 +253,8 @@ func TestForged(t *testing.T) {
 	p.nothingLeft()
 }
 
-// SGN-12: without the policy nothing is provisioned, and when it is back, what
-// the access server wrote is.
+// SGN-12: Without the policy, the operator provisions nothing. After the policy is back, it
+// provisions what the access server wrote.
 func TestPolicyMissing(t *testing.T) {
 	p := productPlace(t)
 	p.operate()
@@ -266,7 +265,7 @@ func TestPolicyMissing(t *testing.T) {
 		if err := p.admin.Delete(ctx, o); err != nil {
 			t.Fatal(err)
 		}
-		// Answers of before are believed for a while.
+		// Cached answers are valid for a while.
 		want := wanted(p.owner("alice@a.example", "laptop"), "view", time.Hour)
 		var no signin.Signin
 		p.until("nothing is provisioned without "+o.GetName(), func() bool {
@@ -303,8 +302,8 @@ func TestPolicyMissing(t *testing.T) {
 	missing(binding, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: key.Name, Labels: binding.Labels}, Spec: binding.Spec})
 }
 
-// SGN-12, SI-01: without the policy and without the requirement, a forged sign-in
-// still gets no role that is not listed and no name that is not its owner's.
+// SGN-12, SI-01: Even without the policy and the requirement, a forged sign-in gets no role outside
+// the allow-list and no name of another owner.
 func TestForgedWithoutPolicy(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -338,7 +337,7 @@ func TestForgedWithoutPolicy(t *testing.T) {
 	}
 }
 
-// SGN-13, SI-12: the rights of each account are these, and no others.
+// SGN-13, SI-12: Each account has exactly these permissions.
 func TestRights(t *testing.T) {
 	p := productPlace(t)
 	if err := authorizationv1.AddToScheme(p.admin.Scheme()); err != nil {
@@ -424,7 +423,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// SGN-13: what these rights do not reach.
+// SGN-13: Actions that these permissions do not allow.
 func TestOutOfReach(t *testing.T) {
 	p := productPlace(t)
 	ctx := t.Context()
@@ -490,7 +489,7 @@ func TestOutOfReach(t *testing.T) {
 			t.Errorf("%s: %v, want denied by a policy", what, err)
 		}
 	}
-	// What somebody changed, and a role that is listed no more, can be removed.
+	// A binding that was changed, or whose role is no longer on the list, can be deleted.
 	for i, b := range []*rbacv1.ClusterRoleBinding{
 		crb(nil),
 		crb(func(b *rbacv1.ClusterRoleBinding) { b.RoleRef.Name = "cluster-admin" }),
@@ -510,7 +509,7 @@ func TestOutOfReach(t *testing.T) {
 	}
 }
 
-// SI-12: the rules of the manifests, as written.
+// SI-12: The rules in the manifests, as written.
 func TestManifestRules(t *testing.T) {
 	seen := 0
 	for _, doc := range manifests(t) {
@@ -573,7 +572,7 @@ func TestKustomizeBase(t *testing.T) {
 	}
 }
 
-// No pod runs as a sign-in, and no token of one can be kept.
+// No pod can run as a sign-in's account, and no token of it can be stored.
 func TestQuota(t *testing.T) {
 	p := productPlace(t)
 	ctx := t.Context()
@@ -581,8 +580,8 @@ func TestQuota(t *testing.T) {
 	if err := p.admin.Get(ctx, client.ObjectKey{Namespace: p.ns, Name: "tailplane-signins"}, q); err != nil {
 		t.Fatal(err)
 	}
-	// The quota controller is not among those of the testbed. Its part, to copy
-	// the bounds and to count, is done here by hand; to refuse is the API server's.
+	// The testbed has no quota controller. The test does its part by hand: it copies the limits and
+	// the usage. The API server enforces them.
 	q.Status.Hard, q.Status.Used = q.Spec.Hard, corev1.ResourceList{}
 	for k := range q.Spec.Hard {
 		q.Status.Used[k] = resource.MustParse("0")
@@ -603,7 +602,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// SGN-12: namespace deletion works with the policies on.
+// SGN-12: Namespace deletion works with the policies on.
 func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 	p := productOn(t, kubetest.New(t, kubetest.Options{Name: "ending"}))
 	p.operate()
@@ -615,9 +614,10 @@ func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 	if err := p.admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.ns}}); err != nil {
 		t.Fatal(err)
 	}
-	// The access server's rights go with the namespace, so the administrator looks.
+	// The permissions of the access server are deleted with the namespace, so the test reads as
+	// administrator.
 	p.until("the sign-in is gone", func() bool { _, err := p.peek(x.Name); return apierrors.IsNotFound(err) })
-	// What is left is Kubernetes' own work, which looks again after 8 s and longer.
+	// The rest is done by Kubernetes, which retries after 8 s or more.
 	ns, began := new(corev1.Namespace), time.Now()
 	for !apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: p.ns}, ns)) {
 		if time.Since(began) > 5*deadline {
@@ -629,8 +629,7 @@ func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 	p.nothingLeft()
 }
 
-// Sign-ins in the operator's own namespace would let the access server make the
-// operator's token.
+// Sign-ins in the operator's namespace would let the access server create a token of the operator.
 func TestSameNamespaceIsRefused(t *testing.T) {
 	p := &place{t: t, ns: "one", lease: "one", rules: signin.Rules{Roles: []access.Role{"view"}, Min: time.Minute, Max: time.Hour, KeepExpired: time.Minute, Recheck: time.Second}}
 	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "a namespace of their own") {

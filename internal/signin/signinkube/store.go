@@ -27,21 +27,20 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// minTokenLife is the shortest life that the API server gives to a token.
+// minTokenLife is the minimum token lifetime that the API server accepts.
 const minTokenLife = 10 * time.Minute
 
-// wordLimit is how long the mark of an end may take before the end itself.
+// wordLimit limits the write of the annotation before a deletion.
 const wordLimit = 2 * time.Second
 
-// byLogin indexes cached sign-ins by the login of their owner.
+// byLogin is the name of the cache index by the login of the owner.
 const byLogin = "login"
 
-// A Store keeps sign-ins as TkaSignin objects in one namespace. It is a
-// signin.Store. It needs get, list, watch, create, patch and delete on
-// tkasignins and create on serviceaccounts/token there, and nothing else.
+// A Store stores sign-ins as TkaSignin objects in one namespace. It implements signin.Store. In
+// that namespace it needs get, list, watch, create, patch and delete on tkasignins, and create on
+// serviceaccounts/token.
 //
-// What is asked of the cache answers "nothing" until Run has filled it; Await
-// waits for that.
+// Until Run has filled the cache, reads from the cache find nothing. Await waits for the cache.
 type Store struct {
 	namespace string
 	audiences []string
@@ -51,14 +50,13 @@ type Store struct {
 	synced chan struct{} // closed when the cache is filled
 
 	mu      sync.Mutex
-	waiting map[string]map[chan struct{}]struct{} // by name; each is signalled, never blocked on
+	waiting map[string]map[chan struct{}]struct{} // by name; sends on each channel must not block
 }
 
 var _ signin.Store = (*Store)(nil)
 
-// NewStore returns a store of the sign-ins in namespace. Audiences are those of
-// the tokens; none means the API server's own, which is what nearly every
-// cluster wants.
+// NewStore returns a store for the sign-ins in namespace. audiences are the audiences of the
+// tokens; empty means those of the API server, which suits nearly every cluster.
 func NewStore(config *rest.Config, namespace string, audiences []string) (*Store, error) {
 	if config == nil || namespace == "" {
 		return nil, errors.New("a store of sign-ins needs a client configuration and a namespace")
@@ -88,7 +86,7 @@ func NewStore(config *rest.Config, namespace string, audiences []string) (*Store
 	return s, err
 }
 
-// Run keeps the cache until ctx ends. It may be called once.
+// Run keeps the cache up to date until ctx ends. It must be called at most once.
 func (s *Store) Run(ctx context.Context) error {
 	if err := s.cache.IndexField(ctx, &v1alpha1.TkaSignin{}, byLogin, func(o client.Object) []string {
 		return []string{o.(*v1alpha1.TkaSignin).Spec.User.Login}
@@ -118,7 +116,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return err
 }
 
-// Synced reports whether the cache has been filled, for a readiness check.
+// Synced reports whether the cache is filled, for a readiness check.
 func (s *Store) Synced() bool {
 	select {
 	case <-s.synced:
@@ -141,12 +139,12 @@ func (s *Store) wake(o any) {
 	for w := range s.waiting[signin.Name] {
 		select {
 		case w <- struct{}{}:
-		default: // it has not looked since it was woken last
+		default: // a notification is already pending
 		}
 	}
 }
 
-// Get reads the sign-in as it is stored now.
+// Get reads the sign-in from the API server.
 func (s *Store) Get(ctx context.Context, name string) (signin.Signin, error) {
 	o := new(v1alpha1.TkaSignin)
 	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, o); err != nil {
@@ -155,7 +153,7 @@ func (s *Store) Get(ctx context.Context, name string) (signin.Signin, error) {
 	return signinOf(o), nil
 }
 
-// Known reads from the cache.
+// Known reads the sign-in from the cache.
 func (s *Store) Known(name string) (signin.Signin, bool) {
 	if !s.Synced() {
 		return signin.Signin{}, false
@@ -167,7 +165,7 @@ func (s *Store) Known(name string) (signin.Signin, bool) {
 	return signinOf(o), true
 }
 
-// Live counts the sign-ins of a login that are neither over nor ending.
+// Live returns the number of sign-ins of a login that are neither expired nor ending.
 func (s *Store) Live(login string) int {
 	if !s.Synced() {
 		return 0
@@ -194,7 +192,7 @@ func (s *Store) Create(ctx context.Context, want signin.Signin) (signin.Signin, 
 	return signinOf(o), nil
 }
 
-// Extend writes period and time of asking, of the version that was read.
+// Extend writes the period and the request time, if the stored version is the one that was read.
 func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, error) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version},
@@ -210,8 +208,8 @@ func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, 
 	return signinOf(o), nil
 }
 
-// Delete asks for the end of exactly this sign-in, and leaves word that it did:
-// the deletion itself does not say who asked for it.
+// Delete deletes exactly this sign-in. First it marks the sign-in with an annotation, because a
+// deletion does not show who requested it.
 func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.Name}}
 	s.leaveWord(ctx, which)
@@ -223,7 +221,7 @@ func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 		if !apierrors.IsConflict(err) {
 			return said("end", which.Name, err)
 		}
-		// It is gone only if another one has its name: nobody is told so of one that lives.
+		// The sign-in is gone only if another one has its name. Do not report a live one as gone.
 		now, err := s.Get(ctx, which.Name)
 		if err != nil {
 			return err
@@ -235,8 +233,8 @@ func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 	return fmt.Errorf("end the sign-in %s: %w", which.Name, signin.ErrConflict)
 }
 
-// leaveWord marks the sign-in. That this fails is no reason not to end it: the
-// operator's record then has one entry more.
+// leaveWord sets the annotation. A failure does not prevent the deletion; the operator then adds
+// one more entry to the audit log.
 func (s *Store) leaveWord(ctx context.Context, which signin.Signin) {
 	ctx, cancel := context.WithTimeout(ctx, wordLimit)
 	defer cancel()
@@ -248,8 +246,8 @@ func (s *Store) leaveWord(ctx context.Context, which signin.Signin) {
 	_ = s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
 }
 
-// Await is woken by the watch; what it then says is read from the API server,
-// because the cache may lag behind a write that the caller knows of.
+// Await implements signin.Store. The watch triggers each check. A positive check is repeated on the
+// API server, because the cache may lag behind a write that the caller knows of.
 func (s *Store) Await(ctx context.Context, name string, done func(signin.Signin, bool) bool) error {
 	select {
 	case <-s.synced:
@@ -289,9 +287,9 @@ func (s *Store) Await(ctx context.Context, name string, done func(signin.Signin,
 	}
 }
 
-// Token asks for a token of which's ServiceAccount. The account is named by its
-// UID, and the UID in the token is compared: API servers before Kubernetes 1.34
-// only warn of a mismatch.
+// Token requests a token of the ServiceAccount of which. The request names the UID of the account,
+// and Token compares the UID in the token. API servers before Kubernetes 1.34 only warn about a
+// mismatch.
 func (s *Store) Token(ctx context.Context, which signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
 	if which.ServiceAccountUID == "" {
 		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: no ServiceAccount is known: %w", which.Name, signin.ErrConflict)
@@ -318,9 +316,8 @@ func (s *Store) Token(ctx context.Context, which signin.Signin, life time.Durati
 	return signin.NewToken(token), request.Status.ExpirationTimestamp.Time, nil
 }
 
-// accountUID reads the UID of the ServiceAccount out of its token. The token
-// came from the API server just now, so its signature is not checked. No error
-// of it shows any of the token.
+// accountUID returns the UID of the ServiceAccount in its token. It does not verify the signature,
+// because the token comes directly from the API server. Its errors contain no part of the token.
 func accountUID(token string) (string, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -343,8 +340,8 @@ func accountUID(token string) (string, error) {
 	return c.Kubernetes.ServiceAccount.UID, nil
 }
 
-// said says what was being done, and turns the API server's answers into the
-// desk's words.
+// said wraps an error with the operation and maps API server errors to the errors of package
+// signin.
 func said(doing, name string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -357,8 +354,7 @@ func said(doing, name string, err error) error {
 	return fmt.Errorf("%s the sign-in %s: %w", doing, name, err)
 }
 
-// All returns every sign-in of the namespace from the cache; false while it is
-// not filled.
+// All returns every sign-in of the namespace from the cache, or false until the cache is filled.
 func (s *Store) All() ([]signin.Signin, bool) {
 	if !s.Synced() {
 		return nil, false

@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// sweepForEver removes at the start and every ten minutes what no sign-in
-// accounts for: the last resort behind finalizer and owner reference.
+// sweepForEver removes orphaned objects at the start and every ten minutes. It is the last resort
+// if the finalizer and the owner reference fail.
 func (r *reconciler) sweepForEver(ctx context.Context) error {
 	r.synced.Store(true)
 	r.Log.Info("operator is working", "namespace", r.Namespace)
@@ -36,8 +36,7 @@ func (r *reconciler) sweepForEver(ctx context.Context) error {
 	}
 }
 
-// sweep deletes bindings and ServiceAccounts that carry the UID of a sign-in
-// that does not exist.
+// sweep deletes bindings and ServiceAccounts that carry the UID of a sign-in that does not exist.
 func (r *reconciler) sweep(ctx context.Context) error {
 	made, err := r.made(ctx)
 	if err != nil {
@@ -46,8 +45,8 @@ func (r *reconciler) sweep(ctx context.Context) error {
 	return r.removeOrphans(ctx, made, r.all)
 }
 
-// sweepName does the same at once for what bears the name of a sign-in that is
-// gone, as after somebody took its finalizer off by hand.
+// sweepName sweeps the objects with the name of a deleted sign-in at once. This is needed if a user
+// removed its finalizer by hand.
 func (r *reconciler) sweepName(ctx context.Context, name string) error {
 	var made []client.Object
 	sa, crb := new(corev1.ServiceAccount), new(rbacv1.ClusterRoleBinding)
@@ -72,7 +71,7 @@ func (r *reconciler) sweepName(ctx context.Context, name string) error {
 	return r.removeOrphans(ctx, made, r.only(name))
 }
 
-// made lists all that carries our labels, from the cache: to be read only.
+// made lists all objects with Tailplane's labels from the cache. Callers must not modify them.
 func (r *reconciler) made(ctx context.Context) (made []client.Object, err error) {
 	var accounts corev1.ServiceAccountList
 	var everywhere rbacv1.ClusterRoleBindingList
@@ -94,10 +93,9 @@ func (r *reconciler) made(ctx context.Context) (made []client.Object, err error)
 	return made, nil
 }
 
-// removeOrphans deletes those of made whose sign-in does not exist. The cache
-// only says which may be; exist then tells the UIDs that do, from the API server,
-// and later than made was read: what is in made was made for a sign-in that
-// existed before.
+// removeOrphans deletes the objects in made whose sign-in does not exist. The cache only selects
+// candidates. exist then returns the UIDs of existing sign-ins from the API server. It runs after
+// made was read, and each object was created after its sign-in.
 func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, exist func(context.Context) (map[string]bool, error)) error {
 	var suspects []client.Object
 	for _, o := range made {
@@ -144,7 +142,7 @@ func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, ex
 	return errors.Join(errs...)
 }
 
-// all tells the UIDs of all sign-ins.
+// all returns the UIDs of all sign-ins.
 func (r *reconciler) all(ctx context.Context) (map[string]bool, error) {
 	list := new(metav1.PartialObjectMetadataList)
 	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TkaSigninList"))
@@ -158,7 +156,7 @@ func (r *reconciler) all(ctx context.Context) (map[string]bool, error) {
 	return uids, nil
 }
 
-// only tells the UID of the sign-in of that name, if there is one.
+// only returns a function that returns the UID of the sign-in of that name, if it exists.
 func (r *reconciler) only(name string) func(context.Context) (map[string]bool, error) {
 	return func(ctx context.Context) (map[string]bool, error) {
 		o := new(v1alpha1.TkaSignin)

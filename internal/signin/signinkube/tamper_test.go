@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// SGN-15, SI-02: what somebody does to what was made is corrected, or ends the
-// sign-in, and is told in an event. Access never outlives the sign-in.
+// SGN-15, SI-02: If a user changes the created objects, the operator repairs them or ends the
+// sign-in, and emits an event. Access never outlives the sign-in.
 func TestTamper(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -64,7 +64,7 @@ func TestTamper(t *testing.T) {
 			b := w.binding.DeepCopy()
 			b.ObjectMeta = metav1.ObjectMeta{Name: b.Name, Labels: b.Labels}
 			b.RoleRef.Name = "cluster-admin"
-			// The operator may be faster than us: then there is nothing to correct.
+			// If the operator is faster, there is nothing to repair.
 			if err := p.admin.Create(t.Context(), b); err != nil && !apierrors.IsAlreadyExists(err) {
 				t.Fatal(err)
 			}
@@ -118,21 +118,21 @@ func TestTamper(t *testing.T) {
 			} else if err := p.mayList(token, "default"); !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 				t.Errorf("after the end: %v", err)
 			}
-			// Somebody else's ServiceAccount is not ours to remove.
+			// The operator must not remove a ServiceAccount that it did not create.
 			_ = client.IgnoreNotFound(p.admin.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: x.Name}}))
 		})
 	}
 }
 
-// A victim is what there is of one sign-in.
+// A victim contains the objects of one sign-in.
 type victim struct {
 	account *corev1.ServiceAccount
 	binding *rbacv1.ClusterRoleBinding
 	signin  *v1alpha1.TkaSignin
 }
 
-// SGN-15: a ServiceAccount that was there before, perhaps with a token that
-// lasts, is never adopted. One that we left is replaced.
+// SGN-15: The operator never adopts an existing ServiceAccount, which may have a permanent token.
+// It replaces an account that it created for an earlier sign-in.
 func TestPremadeAccount(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -155,14 +155,14 @@ func TestPremadeAccount(t *testing.T) {
 	if _, everywhere, _ := p.made(); len(everywhere) != 0 {
 		t.Error("a foreign ServiceAccount was bound")
 	}
-	// It goes, and the sign-in may be had.
+	// After the account is deleted, the sign-in can be provisioned.
 	if err := p.admin.Delete(t.Context(), sa); err != nil {
 		t.Fatal(err)
 	}
 	p.await(s, foreign.Name, in(signin.Ready))
 	end(p, s, foreign.Name)
 
-	// Left by a dead sign-in of that name, as far as its labels tell.
+	// An account of an earlier sign-in with that name, according to its labels.
 	mine := wanted(p.owner("bob@a.example", "laptop"), "view", time.Hour)
 	left := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: mine.Name,
 		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninNamespaceLabel: p.ns, v1alpha1.SigninUIDLabel: "7e2b0f6e-0000-4000-8000-000000000001"}}}
@@ -175,8 +175,8 @@ func TestPremadeAccount(t *testing.T) {
 	end(p, s, mine.Name)
 }
 
-// SI-02: the namespace of the sign-ins is deleted. Bindings go although they lie
-// elsewhere, and the namespace does not hang.
+// SI-02: When the namespace of the sign-ins is deleted, the bindings in other namespaces are
+// removed, and the deletion does not hang.
 func TestNamespaceTerminating(t *testing.T) {
 	p := newPlace(t)
 	p.operate()

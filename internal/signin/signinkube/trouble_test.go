@@ -13,9 +13,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// SGN-17: an API server that answers each deletion with a conflict has ended
-// nothing, and nobody is told that it has: neither is a sign-in gone that lives,
-// nor is one reported as somebody else's.
+// SGN-17: If the API server answers each deletion with a conflict, nothing has ended, and the store
+// does not report an end. It does not report a live sign-in as gone, and it does not report it as
+// another one.
 func TestSGN17_AConflictIsNoEnd(t *testing.T) {
 	p := newPlace(t)
 	p.operate()
@@ -31,7 +31,7 @@ func TestSGN17_AConflictIsNoEnd(t *testing.T) {
 	if now, err := s.Get(t.Context(), x.Name); err != nil || now.State(time.Now()) != signin.Ready {
 		t.Errorf("afterwards it is %+v, %v", now, err)
 	}
-	storm.Blow(map[kubetest.Fault]float64{kubetest.Conflict: .5}) // some get through
+	storm.Blow(map[kubetest.Fault]float64{kubetest.Conflict: .5}) // some requests succeed
 	for {
 		err := s.Delete(t.Context(), x)
 		if err == nil || errors.Is(err, signin.ErrNotFound) {

@@ -28,13 +28,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A world is some people, an access server and an operator on a real API server,
-// between which anything may happen: storms, crashes, clocks that are wrong and
-// clocks that leap.
+// A world is a test environment with people, an access server and an operator on a real API server.
+// Tests inject storms, crashes, wrong clocks and clock jumps.
 type world struct {
 	*place
 	rand     *rand.Rand
-	ahead    atomic.Int64 // how far the world's clock is ahead of the machine's, in nanoseconds
+	ahead    atomic.Int64 // how far the clock of the environment is ahead of the machine's, in nanoseconds
 	access   *program
 	operator *program
 	people   []*person
@@ -42,20 +41,20 @@ type world struct {
 	holders  *holders
 	requests *counter // of both programs
 
-	mu      sync.Mutex // guards what people are granted
+	mu      sync.Mutex // guards the grants of the people
 	changed chan struct{}
 }
 
-// A program is one of the two servers: it can be killed and started again.
+// A program is one of the two servers. A test can kill and restart it.
 type program struct {
 	name  string
 	storm *kubetest.Storm
-	skew  atomic.Int64 // of its clock, in nanoseconds
+	skew  atomic.Int64 // clock error in nanoseconds
 	start func() error
 
 	killer *killer
 	end    func()
-	desk   http.Handler // of the access server
+	desk   http.Handler // HTTP handler of the access server
 	ready  func() bool
 }
 
@@ -65,7 +64,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 	w := &world{place: p, rand: rand.New(rand.NewPCG(seed, 1)), changed: make(chan struct{}), requests: new(counter)}
 	w.access = &program{name: "access", storm: kubetest.NewStorm(seed), start: w.startAccess}
 	w.operator = &program{name: "operator", storm: kubetest.NewStorm(seed + 1), start: w.startOperator}
-	w.ahead.Store(int64(time.Hour)) // the deadlines of visits are on the machine's clock, and must not have passed where a clock is behind
+	w.ahead.Store(int64(time.Hour)) // request deadlines use the machine's clock, and must not have passed if a program's clock is behind
 	w.history = follow(p)
 	w.holders = hold(w)
 	for _, x := range [][2]string{{"alice@a.example", "laptop"}, {"alice@a.example", "phone"}, {"bob@a.example", "desk"}} {
@@ -85,17 +84,18 @@ func (w *world) must(err error) {
 	}
 }
 
-// clock is what a program takes for the time.
+// clock returns the time as a program sees it.
 func (w *world) clock(p *program) time.Time {
 	return time.Now().Add(time.Duration(w.ahead.Load() + p.skew.Load()))
 }
 
-// latest is the time by whichever clock is ahead, earliest by the other.
+// latest returns the time of the clock that is further ahead, and earliest the time of the other.
 func (w *world) latest() time.Time {
 	return time.Now().Add(time.Duration(w.ahead.Load() + max(w.access.skew.Load(), w.operator.skew.Load())))
 }
 
-// config is how a program reaches the API server: through its storm, until it is killed.
+// config returns the client configuration of a program. Requests pass through its storm until the
+// program is killed.
 func (w *world) config(p *program) *rest.Config {
 	p.killer = newKiller(0)
 	p.killer.arm()
@@ -104,12 +104,12 @@ func (w *world) config(p *program) *rest.Config {
 	return p.killer.wrap(c)
 }
 
-// live runs what a program consists of until it is killed or ended.
+// live runs the parts of a program until it is killed or stopped.
 func (p *program) live(parts ...func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, run := range parts {
-		wg.Go(func() { _ = run(ctx) }) // how a killed process ends says nothing
+		wg.Go(func() { _ = run(ctx) }) // the error of a killed process has no meaning
 	}
 	killed := p.killer.killed
 	wg.Go(func() {
@@ -122,15 +122,15 @@ func (p *program) live(parts ...func(context.Context) error) {
 	p.end = sync.OnceFunc(func() { cancel(); wg.Wait() })
 }
 
-// crashAfter lets the program live for n writes more.
+// crashAfter kills the program after n further writes.
 func (p *program) crashAfter(n int) {
 	p.killer.mu.Lock()
 	defer p.killer.mu.Unlock()
 	p.killer.left = n
 }
 
-// spared lets the program live on; false: it is dead already. It waits for the
-// write that is on its way, which may be the last one.
+// spared cancels the pending kill. It returns false if the program is already dead. It waits for
+// the write in progress, which may be the last one.
 func (p *program) spared() bool {
 	p.killer.mu.Lock()
 	defer p.killer.mu.Unlock()
@@ -138,7 +138,7 @@ func (p *program) spared() bool {
 	return !p.killer.dead()
 }
 
-// again starts the program anew.
+// again restarts the program.
 func (w *world) again(p *program) {
 	w.t.Helper()
 	p.end()
@@ -155,7 +155,7 @@ func (w *world) startOperator() error {
 	return nil
 }
 
-// startAccess wires what `tailplaned access` does, but for the tailnet.
+// startAccess does the setup of `tailplaned access`, without the tailnet.
 func (w *world) startAccess() error {
 	p := w.access
 	s, err := NewStore(w.config(p), w.ns, nil)
@@ -208,7 +208,8 @@ func (w *world) caller(x *person) access.Caller {
 		Device: access.Device{ID: x.owner.DeviceID, Name: x.owner.DeviceName}, Rules: x.grants}
 }
 
-// A reply is what somebody hears. One whose server is killed meanwhile hears nothing.
+// A reply is the response that a caller receives. heard is false if the server was killed before
+// the response.
 type reply struct {
 	heard  bool
 	status int
@@ -227,7 +228,7 @@ func (r reply) String() string {
 	return fmt.Sprint(r.status)
 }
 
-// ask is a request of x. It may be called from several goroutines.
+// ask sends a request as x. Several goroutines may call it.
 func (w *world) ask(x *person, op door.Declaration, query string, body any) (out reply) {
 	method, path, _ := strings.Cut(op.Pattern, " ")
 	text := ""
@@ -264,7 +265,7 @@ func (w *world) ask(x *person, op door.Declaration, query string, body any) (out
 	return out
 }
 
-// grant is one rule for a role.
+// grant returns one rule for a role.
 func grant(role string, period time.Duration, namespaces ...string) []json.RawMessage {
 	rule := map[string]any{"role": role, "period": period.String()}
 	if len(namespaces) > 0 {

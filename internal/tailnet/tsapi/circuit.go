@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// A CircuitState says whether the API is asked at all.
+// A CircuitState says whether the client sends requests to the API.
 type CircuitState string
 
-// The states of a circuit.
+// The states of the circuit breaker.
 const (
-	Closed   CircuitState = "Closed"   // it is asked
-	Open     CircuitState = "Open"     // it failed too often: it is left alone for a minute
-	HalfOpen CircuitState = "HalfOpen" // one request finds out whether it is well again
+	Closed   CircuitState = "Closed"   // requests are sent
+	Open     CircuitState = "Open"     // too many failures: no requests for one minute
+	HalfOpen CircuitState = "HalfOpen" // one request tests whether the API works again
 )
 
-// A circuit keeps count of failures in a row.
+// A circuit is a circuit breaker that counts consecutive failures.
 //
 //	Closed --5 failures--> Open --60 s--> HalfOpen --success--> Closed
 //	                         ^--------------failure------|
 //
-// Its caller guards it.
+// The caller must synchronise access.
 type circuit struct {
 	failures int
-	until    time.Time // it is open; zero: closed
-	probing  bool      // one is on its way to find out
-	pause    time.Time // until when the API asked not to be asked
+	until    time.Time // open until this time; zero: closed
+	probing  bool      // the test request is in progress
+	pause    time.Time // the API requested a pause until this time
 }
 
 func (c *circuit) state(now time.Time) CircuitState {
@@ -38,8 +38,8 @@ func (c *circuit) state(now time.Time) CircuitState {
 	return Open
 }
 
-// admit says whether to ask now; if not, why, and when to try again. Whoever is
-// admitted must say how it ended: succeeded, failed or abandoned.
+// admit reports whether a request may be sent now. If not, it returns the reason and the time to
+// wait. After a positive answer, the caller must call succeeded, failed, abandoned or limited.
 func (c *circuit) admit(now time.Time) (why Class, wait time.Duration) {
 	switch c.state(now) {
 	case Open:
@@ -60,10 +60,10 @@ func (c *circuit) admit(now time.Time) (why Class, wait time.Duration) {
 	return OK, 0
 }
 
-// succeeded: the API answered, be it with a refusal.
+// succeeded records that the API answered, even with a refusal.
 func (c *circuit) succeeded() { c.failures, c.until, c.probing = 0, time.Time{}, false }
 
-// failed returns how long to wait: not at all after the first failure.
+// failed records a failure and returns the time to wait, which is 0 after the first failure.
 func (c *circuit) failed(now time.Time) time.Duration {
 	c.failures++
 	c.probing = false
@@ -74,10 +74,12 @@ func (c *circuit) failed(now time.Time) time.Duration {
 	return backoff(c.failures, rand.Float64())
 }
 
-// abandoned: the caller left before there was an answer, which says nothing.
+// abandoned records that the caller left before the response, which is no information about the
+// API.
 func (c *circuit) abandoned() { c.probing = false }
 
-// limited: the API asked for a pause, if only by saying that it was asked too often.
+// limited records a rate limit and returns the time to wait. wish is the pause that the API
+// requested; 0: none.
 func (c *circuit) limited(now time.Time, wish time.Duration) time.Duration {
 	c.succeeded()
 	if wish <= 0 {
@@ -89,7 +91,7 @@ func (c *circuit) limited(now time.Time, wish time.Duration) time.Duration {
 	return c.pause.Sub(now)
 }
 
-// backoff is how long to wait after so many failures in a row; random lies in [0, 1).
+// backoff returns the time to wait after this number of consecutive failures. random is in [0, 1).
 func backoff(failures int, random float64) time.Duration {
 	if failures <= 1 {
 		return 0

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// wire answers as it is told, in the bubble of a test.
+// A wire is a fake transport for tests with a fake clock.
 type wire struct {
 	answer func(*http.Request) (int, string)
-	asked  []time.Time // for lists
+	asked  []time.Time // times of list requests
 	tokens int
 }
 
@@ -28,7 +28,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		status, body = w.answer(r)
 	}
 	if status == 0 {
-		<-r.Context().Done() // a hang
+		<-r.Context().Done() // the request hangs
 		return nil, r.Context().Err()
 	}
 	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
@@ -43,8 +43,8 @@ func bubbleClient(t *testing.T, w *wire) *Client {
 		UserAgent: "x", PerSecond: 1000, Burst: 1000, Now: time.Now, transport: w})
 }
 
-// GTW-09: five failures in a row open the circuit for 60 s; then one request finds
-// out, and the others still wait.
+// GTW-09: Five consecutive failures open the circuit for 60 s. Then one request tests the API, and
+// the others still wait.
 func TestCircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := 500
@@ -63,7 +63,8 @@ func TestCircuit(t *testing.T) {
 				break
 			}
 		}
-		// The first is repeated at once; then about 1, 2 and 4 seconds, until the fifth.
+		// The first is repeated at once; then the waits are about 1, 2 and 4 seconds, until the
+		// fifth.
 		if len(w.asked) != 5 || len(waits) != 4 {
 			t.Fatalf("%d requests, waits %v", len(w.asked), waits)
 		}
@@ -82,7 +83,7 @@ func TestCircuit(t *testing.T) {
 			t.Errorf("a minute later: %+v", s)
 		}
 
-		// The probe fails: open for another minute, in which nothing is asked.
+		// The test request fails: the circuit is open for another minute without requests.
 		_, err := c.Lists(t.Context(), 0)
 		if f := failure(err); f == nil || f.RetryAfter != time.Minute || c.State().Circuit != Open {
 			t.Fatalf("%v, %+v", err, c.State())
@@ -98,7 +99,7 @@ func TestCircuit(t *testing.T) {
 			t.Errorf("another operation: %v", err)
 		}
 
-		// The probe hangs, and nobody else is let through meanwhile.
+		// The test request hangs, and no other request is sent meanwhile.
 		time.Sleep(30 * time.Second)
 		status = 0
 		got := make(chan error, 1)
@@ -112,7 +113,7 @@ func TestCircuit(t *testing.T) {
 			t.Errorf("the hanging probe: %v after %v", f, time.Since(begun))
 		}
 
-		// It recovers.
+		// The API works again.
 		time.Sleep(time.Minute)
 		status = 200
 		if _, err := c.Lists(t.Context(), 0); err != nil {
@@ -127,7 +128,7 @@ func TestCircuit(t *testing.T) {
 	})
 }
 
-// A refusal is an answer, and who gives up waiting says nothing about the API.
+// A refusal is an answer. A caller that gives up gives no information about the API.
 func TestCircuitCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := 403
@@ -150,7 +151,7 @@ func TestCircuitCounts(t *testing.T) {
 		if s := c.State(); s.Circuit != Closed || s.Failures != 0 {
 			t.Errorf("%+v", s)
 		}
-		// A key may have been made by a request that was not answered: none is asked twice.
+		// A request without a response may have created a key, so it is not repeated.
 		asked := len(w.asked)
 		if _, err := c.CreateKey(t.Context(), KeyRequest{}); failure(err) == nil || failure(err).Class != Unavailable {
 			t.Error(err)
@@ -161,7 +162,7 @@ func TestCircuitCounts(t *testing.T) {
 	})
 }
 
-// A token is used until a minute before its end.
+// A token is used until one minute before it expires.
 func TestTokenLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(*http.Request) (int, string) { return 200, `{"keys":[]}` }}

@@ -1,7 +1,7 @@
-// Package tsapi asks Tailscale's HTTP API about several tailnets, with a client
-// for each that shares nothing with another: credential, token, limit, circuit and
-// memory. It keeps law 7: an answer that is not understood is a failure with a
-// class and never an empty list, and what was known stays known.
+// Package tsapi is a client for Tailscale's HTTP API, for several tailnets. The clients share
+// nothing: each has a separate credential, token, rate limit, circuit breaker and cache. The
+// package enforces law 7. A response that cannot be parsed is a classified error and never an empty
+// list, and cached data stays available.
 package tsapi
 
 import (
@@ -21,24 +21,24 @@ import (
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
-// Config is what a client needs. Fields without a remark are required.
+// Config configures a Client. Fields are required unless their comment says otherwise.
 type Config struct {
 	BaseURL    string // without /api/v2; https, or http to a loopback address
-	Tailnet    string // as paths name it; "-": the credential's own
+	Tailnet    string // as used in URL paths; "-": the tailnet of the credential
 	Credential Credential
 	UserAgent  string
-	PerSecond  float64 // requests, tokens included
+	PerSecond  float64 // requests per second, including token requests
 	Burst      int
 	Now        func() time.Time
-	// Observe, optional, hears of each request and of each that was not made.
+	// Observe, optional, is called for each request, and for each request that was not sent.
 	Observe func(Op, Class, time.Duration)
 
-	// transport, in tests, stands for the network.
+	// transport replaces the network in tests.
 	transport http.RoundTripper
 }
 
-// ParseBaseURL checks where a credential may be sent: to an https URL without a path,
-// or by plain http to this machine.
+// ParseBaseURL parses a URL that may receive a credential: an https URL without a path, or an http
+// URL of the local machine.
 func ParseBaseURL(text string) (*url.URL, error) {
 	u, err := httptransport.ParseBase(text)
 	if err != nil {
@@ -50,13 +50,13 @@ func ParseBaseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// A Client asks the API of one tailnet. Its methods may be called at the same time.
+// A Client is an API client for one tailnet. It is safe for concurrent use.
 type Client struct {
 	config Config
 	base   *url.URL
 	wire   http.RoundTripper        // below api and tokens
-	api    *httptransport.Transport // of operations
-	tokens *httptransport.Transport // of access tokens, whose answers are small
+	api    *httptransport.Transport // for API operations
+	tokens *httptransport.Transport // for access tokens, whose responses are small
 	limit  *rate.Limiter
 
 	token    atomic.Pointer[token]
@@ -73,12 +73,12 @@ type Client struct {
 	circuit   circuit
 	last      *Error
 	lastAt    time.Time
-	callers   int // at work
+	callers   int // calls in progress
 	dropped   bool
-	abandoned bool // and nobody is at work any more
+	abandoned bool // dropped, and no call is in progress
 }
 
-// New returns a client. It asks nothing yet.
+// New returns a client. It sends no request.
 func New(c Config) (*Client, error) {
 	base, err := ParseBaseURL(c.BaseURL)
 	if err != nil {
@@ -119,23 +119,23 @@ func (c *Client) observe(op Op, class Class, took time.Duration) {
 	}
 }
 
-// State is how a client gets on with its API.
+// A State is the health of a client.
 type State struct {
 	Circuit  CircuitState
-	Failures int       // in a row
-	Last     *Error    // the last that was no success; nil: there was none
+	Failures int       // consecutive
+	Last     *Error    // the last error; nil: none
 	LastAt   time.Time // of Last
 }
 
-// State returns how the client gets on.
+// State returns the health of the client.
 func (c *Client) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return State{Circuit: c.circuit.state(c.now()), Failures: c.circuit.failures, Last: c.last, LastAt: c.lastAt}
 }
 
-// Scopes returns what the last access token was good for, as the API said; nil if
-// there was none yet, or if it did not say.
+// Scopes returns the scopes of the last access token, as reported by the API. It returns nil if
+// there was no token yet or if the API did not report scopes.
 func (c *Client) Scopes() []string {
 	if t := c.token.Load(); t != nil {
 		return t.scopes
@@ -143,8 +143,8 @@ func (c *Client) Scopes() []string {
 	return nil
 }
 
-// enter and leave frame each piece of work, so that a client that is dropped can
-// finish what it began.
+// enter registers a call, so that a dropped client can finish it. The caller must call leave if
+// enter returns true.
 func (c *Client) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,7 +165,7 @@ func (c *Client) leave() {
 	}
 }
 
-// drop gives the client up: work in hand goes on, new work is refused.
+// drop retires the client. Calls in progress continue, and new calls are refused.
 func (c *Client) drop() {
 	c.mu.Lock()
 	c.dropped = true
@@ -186,7 +186,8 @@ func (c *Client) end() {
 	}
 }
 
-// start runs f beside its caller for as long as the client lives; false: it does no more.
+// start runs f in the background for as long as the client lives. It returns false if the client is
+// retired.
 func (c *Client) start(f func(context.Context)) bool {
 	if !c.enter() {
 		return false
@@ -198,8 +199,8 @@ func (c *Client) start(f func(context.Context)) bool {
 	return true
 }
 
-// ask runs one operation: within the limit, unless the circuit is open, and the
-// second time at once if the first failed for no reason of ours.
+// ask runs one operation within the rate limit, unless the circuit is open. It retries once at once
+// if the first attempt failed with Unavailable and no wait is required.
 func (c *Client) ask(ctx context.Context, op Op, do func(context.Context, *tailscale.Client) error) error {
 	if !c.enter() {
 		return &Error{Op: op, Class: Dropped}
@@ -248,13 +249,13 @@ func (c *Client) attempt(ctx context.Context, op Op, do func(context.Context, *t
 		if failure.Status != 0 {
 			c.circuit.succeeded()
 		} else {
-			c.circuit.abandoned() // nothing was asked of Tailscale
+			c.circuit.abandoned() // no request was sent to Tailscale
 		}
 	default:
-		c.circuit.succeeded() // it is well enough to refuse
+		c.circuit.succeeded() // the API works, it refused the request
 	}
 	if class != NotFound {
-		c.last, c.lastAt = failure, c.now() // that something is not there is an answer
+		c.last, c.lastAt = failure, c.now() // a missing object is a valid answer
 	}
 	return failure
 }

@@ -61,7 +61,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// failure is the error as ours; nil if it is none.
+// failure returns err as an *Error, or nil.
 func failure(err error) *Error {
 	f, _ := errors.AsType[*Error](err)
 	return f
@@ -96,7 +96,7 @@ func TestKeys(t *testing.T) {
 	if got, err := c.Key(ctx, k.ID); err != nil || got.Description != "a test" || !got.Secret.IsZero() {
 		t.Errorf("key %+v, %v", got, err)
 	}
-	for range 2 { // the second finds it deleted, and another one was never there
+	for range 2 { // the second round finds it deleted; the other key never existed
 		if err := errors.Join(c.DeleteKey(ctx, k.ID), c.DeleteKey(ctx, "knever")); err != nil {
 			t.Error(err)
 		}
@@ -156,7 +156,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// GTW-06, GW-06: the class of each failure, from what came over the wire.
+// GTW-06, GW-06: The class of each failure, derived from the response.
 func TestClasses(t *testing.T) {
 	for _, x := range []struct {
 		name    string
@@ -164,7 +164,7 @@ func TestClasses(t *testing.T) {
 		want    Class
 		status  int
 		atToken bool
-		wait    bool // is told when to come again
+		wait    bool // the error has a RetryAfter
 		keys    Class
 	}{
 		{name: "401", fault: fakeapi.Fault{Route: devicesRoute, Status: 401}, want: Refused, status: 401},
@@ -228,7 +228,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// GTW-06: what is known stays known whatever comes, and is told as such.
+// GTW-06: Cached data stays available after every failure, and is marked as such.
 func TestLastKnownGood(t *testing.T) {
 	api := startAPI(t)
 	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
@@ -250,7 +250,7 @@ func TestLastKnownGood(t *testing.T) {
 			t.Fatalf("after %+v something else is known: %+v, %v", f, v, err)
 		}
 	}
-	// The service feature may be off, and its scope missing: the devices are good all the same.
+	// The service feature may be off, or its scope missing. The devices are still valid.
 	remove := api.Fault(fakeapi.Fault{Route: servicesRoute, Status: 404})
 	if l, err := c.Lists(ctx, 0); err != nil || len(l.Services) != 0 || l.ServicesRefused != nil {
 		t.Errorf("feature off: %+v, %v", l, err)
@@ -262,7 +262,7 @@ func TestLastKnownGood(t *testing.T) {
 	}
 }
 
-// GW-06: a pause that the API asks for is kept, by all that is asked.
+// GW-06: All operations respect a pause that the API requests.
 func TestRetryAfter(t *testing.T) {
 	api := startAPI(t)
 	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
@@ -281,7 +281,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// A token that was revoked within its hour says nothing about the credential.
+// A token that was revoked before it expires gives no information about the credential.
 func TestTokenRevoked(t *testing.T) {
 	api := startAPI(t)
 	own := api.Client(allScopes, "tag:k8s-operator")
@@ -304,7 +304,7 @@ func TestTokenRevoked(t *testing.T) {
 	}
 }
 
-// GW-02: a credential goes to the host that it is for, whoever is named in a redirect.
+// GW-02: A credential is sent only to its host, whatever a redirect says.
 func TestRedirects(t *testing.T) {
 	var mu sync.Mutex
 	var elsewhere []string
@@ -337,8 +337,8 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// GTW-10: two tailnets with different secrets never cross, also while clients are
-// swapped; each API sees its own client only.
+// GTW-10: Two tailnets with different secrets never mix, even while clients are replaced. Each API
+// sees only its client.
 func TestIsolation(t *testing.T) {
 	type side struct {
 		name    string
@@ -366,7 +366,7 @@ func TestIsolation(t *testing.T) {
 		for worker := range 4 {
 			wg.Go(func() {
 				for n := range 20 {
-					if err := put(s, n/3+worker); err != nil { // a swap, now and then
+					if err := put(s, n/3+worker); err != nil { // replaces the client now and then
 						errs <- err
 					}
 					c, _, ok := set.Get(s.name)
@@ -405,7 +405,7 @@ func TestIsolation(t *testing.T) {
 				t.Errorf("%s: %s answered with %d", s.name, r.Route, r.Status)
 			}
 			if strings.HasPrefix(r.Route, "POST /oauth/") {
-				continue // has no token yet; one of another tailnet would be refused
+				continue // has no token yet; a token of another tailnet would be refused
 			}
 			used[r.Client]++
 		}
@@ -424,7 +424,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// What a client has in hand when it is replaced, it finishes.
+// A replaced client finishes its calls in progress.
 func TestSwap(t *testing.T) {
 	api := startAPI(t)
 	own := api.Client(allScopes, "tag:k8s-operator")
@@ -473,7 +473,7 @@ func TestSwap(t *testing.T) {
 	}
 }
 
-// All who want the lists at the same time share one pair of requests.
+// Concurrent callers of Lists share one pair of requests.
 func TestShared(t *testing.T) {
 	api := startAPI(t)
 	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
@@ -484,7 +484,7 @@ func TestShared(t *testing.T) {
 		wg.Go(func() {
 			ctx := within(t)
 			if i == 0 {
-				gone, cancel := context.WithTimeout(ctx, time.Millisecond) // who leaves spoils nothing for the others
+				gone, cancel := context.WithTimeout(ctx, time.Millisecond) // a caller that leaves does not affect the others
 				defer cancel()
 				c.Lists(gone, time.Minute)
 				return
@@ -512,7 +512,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// GTW-11: workload identity: a token of ours for one of theirs.
+// GTW-11: Workload identity: the client exchanges its token for a Tailscale token.
 func TestWorkloadIdentity(t *testing.T) {
 	api := startAPI(t)
 	claims := func(aud string) Secret {
@@ -581,7 +581,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// GW-11: nothing that opens anything prints, also where the API repeats it.
+// GW-11: Credentials are never printed, even if the API repeats them.
 func TestSecretsDoNotPrint(t *testing.T) {
 	canary := NewSecret("tskey-client-canary")
 	inside := newClient(t, Config{BaseURL: "https://api.example.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: canary}, UserAgent: "x", PerSecond: 1, Burst: 1, Now: time.Now})
@@ -591,7 +591,7 @@ func TestSecretsDoNotPrint(t *testing.T) {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 			fmt.Fprintf(&text, verb, v)
 		}
-		if b, err := json.Marshal(v); err == nil { // some hold functions
+		if b, err := json.Marshal(v); err == nil { // some values contain functions
 			text.Write(b)
 		}
 	}

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// A Version says of what a client was made: a client of another version is another client.
+// A Version identifies the configuration of a client. A different version needs a new client.
 type Version struct {
-	UID        string // of the object that names the tailnet
-	Generation int64  // of its wishes
-	Credential string // which one, never the credential itself
+	UID        string // of the Tailnet object
+	Generation int64  // of the object's spec
+	Credential string // an identifier of the credential, never the credential
 }
 
-// Clients are the clients of all tailnets, by the name of the tailnet's object.
-// There is no other way to one: no first, no default. The zero value holds none.
+// Clients holds the clients of all tailnets, by the name of the Tailnet object. A client can only
+// be found by name; there is no default. The zero value is empty.
 type Clients struct {
 	mu     sync.RWMutex
 	byName map[string]versioned
@@ -25,8 +25,8 @@ type versioned struct {
 	*Client
 }
 
-// Get returns the client of the tailnet, and of what it was made. Use it for one
-// piece of work and then get it again, since it may be replaced at any time.
+// Get returns the client of a tailnet and its version. Use it for one piece of work and then call
+// Get again, because it may be replaced at any time.
 func (s *Clients) Get(name string) (*Client, Version, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -34,8 +34,8 @@ func (s *Clients) Get(name string) (*Client, Version, bool) {
 	return v.Client, v.Version, ok
 }
 
-// Put returns the tailnet's client of that version and makes it if there is none
-// yet. One of another version is given up: what it has in hand it finishes.
+// Put returns the client of that tailnet and version, and creates it if necessary. It retires a
+// client of another version, which finishes its calls in progress.
 func (s *Clients) Put(name string, v Version, config func() (Config, error)) (*Client, error) {
 	if c, have, ok := s.Get(name); ok && have == v {
 		return c, nil
@@ -52,7 +52,7 @@ func (s *Clients) Put(name string, v Version, config func() (Config, error)) (*C
 	old := s.byName[name]
 	if old.Client != nil && old.Version == v {
 		s.mu.Unlock()
-		return old.Client, nil // somebody else was faster
+		return old.Client, nil // another goroutine created it first
 	}
 	if s.byName == nil {
 		s.byName = map[string]versioned{}
@@ -65,7 +65,7 @@ func (s *Clients) Put(name string, v Version, config func() (Config, error)) (*C
 	return c, nil
 }
 
-// Drop gives the tailnet's client up, with all it knows.
+// Drop retires a tailnet's client and discards its cache.
 func (s *Clients) Drop(name string) {
 	s.mu.Lock()
 	old := s.byName[name]
@@ -76,14 +76,14 @@ func (s *Clients) Drop(name string) {
 	}
 }
 
-// Names returns the tailnets that have a client.
+// Names returns the names of the tailnets that have a client, sorted.
 func (s *Clients) Names() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Sorted(maps.Keys(s.byName))
 }
 
-// Unwell returns of how many tailnets the API is left alone, because it failed too often.
+// Unwell returns the number of clients whose circuit is not closed.
 func (s *Clients) Unwell() (n int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -13,25 +13,25 @@ import (
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
-// An exchange is one operation over the wire. It is the transport of the client
-// library: it adds the access token, and records the status and the body of the
-// answer, because the library loses the status of an error page and takes {} for an
-// empty list. All other rules are those of [httptransport].
+// An exchange executes one operation as the transport of the client library. It adds the access
+// token and stores the status and body of the response. This is needed because the library loses
+// the status of an error page and accepts {} as an empty list. All other rules are those of
+// [httptransport].
 type exchange struct {
 	client *Client
-	ctx    context.Context // the caller's
+	ctx    context.Context // the caller's context
 
-	token  Secret // that was shown
+	token  Secret // the access token of the last request
 	status int
 	wait   time.Duration
 	failed *tokenError
 	body   []byte
 }
 
-// errBusy says that too much is asked at once, by ourselves.
+// errBusy means that this client's rate limit does not allow the request in time.
 var errBusy = errors.New("too many requests of our own wait for this tailnet's API")
 
-// run returns nil, or what went wrong.
+// run executes do and returns nil or a classified error.
 func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error) *Error {
 	c := x.client
 	ctx, cancel := context.WithTimeout(x.ctx, 2*attemptTime) // for the token and the request
@@ -57,7 +57,7 @@ func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error)
 	default:
 		said := err.Error()
 		if broken, ok := errors.AsType[*httptransport.Error](err); ok {
-			said = broken.Message // net/http puts the whole URL before it
+			said = broken.Message // net/http adds the complete URL
 		}
 		out.Message = printable(said, x.token, c.config.Credential.Secret)
 	}
@@ -70,11 +70,11 @@ func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error)
 	return out
 }
 
-// exchangeOf returns the exchange that a library's client sends by.
+// exchangeOf returns the exchange of a library client.
 func exchangeOf(api *tailscale.Client) *exchange { return api.HTTP.Transport.(*exchange) }
 
-// RoundTrip implements [http.RoundTripper]. A token may have been revoked within
-// its hour: a refusal counts when a fresh one is refused as well.
+// RoundTrip implements [http.RoundTripper]. A token may be revoked before it expires, so a 401 is
+// repeated once with a new token.
 func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := x.send(req, false)
 	if err == nil && res.StatusCode == http.StatusUnauthorized && req.GetBody != nil {
@@ -110,7 +110,7 @@ func (x *exchange) send(req *http.Request, again bool) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode/100 == 3 { // 304, which the transport lets through and the library takes for success
+	if res.StatusCode/100 == 3 { // 304 passes the transport, and the library treats it as success
 		return nil, &httptransport.Error{Status: res.StatusCode, Message: "the API says that nothing has changed, which was not asked"}
 	}
 	if x.body, err = io.ReadAll(res.Body); err != nil {

@@ -8,8 +8,8 @@ import (
 
 var errDropped = errors.New("the client was given up")
 
-// A flight lets all who want the same thing at the same time wait for one that
-// fetches it. It is fetched for as long as the client lives, whoever leaves.
+// A flight merges concurrent fetches of the same value into one. The fetch uses the client's
+// lifetime and not a caller's context.
 type flight[T any] struct {
 	mu  sync.Mutex
 	now *fetch[T]
@@ -21,7 +21,7 @@ type fetch[T any] struct {
 	err   error
 }
 
-// do returns what f returns to whoever came first.
+// do returns the result of the current fetch, or starts f if there is none.
 func (l *flight[T]) do(ctx context.Context, c *Client, f func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
 	cur := l.now

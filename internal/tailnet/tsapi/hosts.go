@@ -13,14 +13,14 @@ import (
 	tailscale "tailscale.com/client/tailscale/v2"
 )
 
-// A Host is a device that offers to answer for a service.
+// A Host is a device that offers to host a service.
 type Host struct {
-	Device     string // its stable id
-	Approved   bool   // it may
-	Configured bool   // it is set up to
+	Device     string // stable ID of the device
+	Approved   bool   // approved by the tailnet
+	Configured bool   // configured to host it
 }
 
-// Hosts returns the devices that offer to answer for a service, and those that may.
+// Hosts returns the devices that offer to host a service, and whether each is approved.
 func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 	var out []Host
 	err := c.ask(ctx, ListHosts, func(ctx context.Context, api *tailscale.Client) error {
@@ -49,14 +49,14 @@ func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 	return out, err
 }
 
-// ApproveHost lets a device answer for a service.
+// ApproveHost approves a device as a host of a service.
 func (c *Client) ApproveHost(ctx context.Context, service, device string) error {
 	return c.ask(ctx, ApproveHost, func(ctx context.Context, api *tailscale.Client) error {
 		return c.call(ctx, api, http.MethodPost, "services/"+url.PathEscape(service)+"/device/"+url.PathEscape(device)+"/approved", map[string]bool{"approved": true}, nil)
 	})
 }
 
-// configured is said as a truth value or in a word, such as "not-configured".
+// configured is a JSON boolean, or a string such as "not-configured".
 type configured bool
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -69,7 +69,8 @@ func (c *configured) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*bool)(c))
 }
 
-// call asks what the client library has no method for. path is below the tailnet's.
+// call sends a request that the client library has no method for. path is relative to the tailnet's
+// path.
 func (c *Client) call(ctx context.Context, api *tailscale.Client, method, path string, in, out any) error {
 	var body []byte
 	if in != nil {

@@ -11,7 +11,7 @@ import (
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// A real node offers a service, is seen to, and is approved.
+// A real node offers a service, appears in the list, and is approved.
 func TestHosts(t *testing.T) {
 	tn := tailnettest.Start(t, testPolicy)
 	api, err := tn.API()
@@ -62,7 +62,7 @@ func TestHosts(t *testing.T) {
 	if err := c.ApproveHost(ctx, "svc:web", "nobody"); failure(err) == nil || failure(err).Class != NotFound {
 		t.Errorf("a device that is not there: %v", err)
 	}
-	// An answer of another form is not a list of nobody.
+	// A response in another format is not an empty list.
 	for _, body := range []string{`{}`, `{"hosts":[{}]}`, `{"hosts":7}`} {
 		remove := api.Fault(fakeapi.Fault{Route: "GET /tailnet/{tailnet}/services/{name}/devices", Status: 200, Body: body})
 		if hosts, err := c.Hosts(ctx, "svc:web"); failure(err) == nil || failure(err).Class != Unavailable {

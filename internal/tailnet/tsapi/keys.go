@@ -8,8 +8,8 @@ import (
 	tailscale "tailscale.com/client/tailscale/v2"
 )
 
-// KeyRequest says what a key makes of a device that logs in with it. Every key is
-// preauthorized and good once.
+// KeyRequest describes an auth key and the devices that log in with it. Every key is preauthorized
+// and can be used once.
 type KeyRequest struct {
 	Tags        []string
 	Ephemeral   bool
@@ -17,7 +17,7 @@ type KeyRequest struct {
 	Description string        // at most 50 letters, digits, hyphens and spaces
 }
 
-// Key is an auth key. Secret is known only when it was just made.
+// Key is an auth key. Secret is set only by CreateKey.
 type Key struct {
 	ID          string
 	Secret      Secret
@@ -26,8 +26,8 @@ type Key struct {
 	Valid       bool
 }
 
-// CreateKey makes a key. It is asked once: a lost answer may have made one, which
-// can be found by its description.
+// CreateKey creates a key. It does not retry: after a lost response the key may exist, and can be
+// found by its description.
 func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
 	var out Key
 	err := c.ask(ctx, CreateKey, func(ctx context.Context, api *tailscale.Client) error {
@@ -47,7 +47,7 @@ func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
 	return out, err
 }
 
-// Keys returns the ids of all keys that still open.
+// Keys returns the IDs of all active keys of the tailnet.
 func (c *Client) Keys(ctx context.Context) ([]string, error) {
 	var ids []string
 	err := c.list(ctx, ListKeys, "keys", func(ctx context.Context, api *tailscale.Client) (int, error) {
@@ -61,7 +61,7 @@ func (c *Client) Keys(ctx context.Context) ([]string, error) {
 	return ids, err
 }
 
-// Key returns a key, also one that was deleted.
+// Key returns a key, even if it was deleted.
 func (c *Client) Key(ctx context.Context, id string) (Key, error) {
 	var out Key
 	err := c.ask(ctx, GetKey, func(ctx context.Context, api *tailscale.Client) error {
@@ -78,12 +78,12 @@ func (c *Client) Key(ctx context.Context, id string) (Key, error) {
 	return out, err
 }
 
-// DeleteKey deletes a key. That it is gone already is success.
+// DeleteKey deletes a key. It returns nil if the key does not exist.
 func (c *Client) DeleteKey(ctx context.Context, id string) error {
 	return gone(c.ask(ctx, DeleteKey, func(ctx context.Context, api *tailscale.Client) error { return api.Keys().Delete(ctx, id) }))
 }
 
-// gone takes a thing that is not there for one that was deleted.
+// gone returns nil for a NotFound error of the operation.
 func gone(err error) error {
 	if failure, ok := errors.AsType[*Error](err); ok && failure.Class == NotFound && !failure.AtToken {
 		return nil

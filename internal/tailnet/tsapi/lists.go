@@ -16,54 +16,54 @@ import (
 	tailscale "tailscale.com/client/tailscale/v2"
 )
 
-// Lists are the devices and services of a tailnet as they were at one time. They
-// are shared by all who ask, so nobody changes them.
+// Lists is a snapshot of the devices and services of a tailnet. It is shared and must not be
+// modified.
 type Lists struct {
-	At       time.Time // when the answer was asked for
+	At       time.Time // when the request was sent
 	Devices  []Device
 	Services []Service
-	// ServicesRefused is set when the credential may not list services: nothing is
-	// known of them then, which is not the same as there being none.
+	// ServicesRefused is set if the credential may not list services. The services are then
+	// unknown, which differs from an empty list.
 	ServicesRefused *Error
 }
 
-// Device is a machine of the tailnet, or one that was shared into it.
+// Device is a machine of the tailnet, or a machine that was shared into it.
 type Device struct {
-	ID        string // the stable one, such as n1CNTRL
-	Name      string // with the MagicDNS suffix, without a dot at the end
+	ID        string // the stable ID, such as n1CNTRL
+	Name      string // with the MagicDNS suffix, without the trailing dot
 	Hostname  string
 	Addresses []netip.Addr
 	Tags      []string
-	External  bool // shared in: its name is of another tailnet
+	External  bool // shared into the tailnet; its name is of another tailnet
 	Ephemeral bool
 	Connected bool
-	Created   time.Time // zero: the API does not say
+	Created   time.Time // zero: unknown
 	LastSeen  time.Time // zero: it is connected, or never was
 }
 
-// Service is a service with addresses of its own.
+// Service is a tailnet service with its addresses.
 type Service struct {
 	Name        string       // svc:name
 	Addrs       []netip.Addr // IPv4 first
 	Comment     string
 	Annotations map[string]string
-	Ports       []string // such as tcp:443; or do-not-validate, alone
+	Ports       []string // such as tcp:443; or only do-not-validate
 	Tags        []string
 }
 
-// Lists returns devices and services no older than maxAge: those that are known,
-// or new ones, for which all who wait share one request each. The error is an
-// *[Error], or the context's. What was known before stays known.
+// Lists returns devices and services that are at most maxAge old. It returns cached values or
+// fetches new ones, with one request for all concurrent callers. The error is an *[Error], or the
+// error of the context. Cached values survive an error.
 func (c *Client) Lists(ctx context.Context, maxAge time.Duration) (*Lists, error) {
 	if !c.enter() {
 		return nil, &Error{Op: ListDevices, Class: Dropped}
 	}
-	defer c.leave() // both lists are one piece of work
+	defer c.leave() // both lists count as one call
 	devices, err := c.deviceList.get(ctx, c, ListDevices, maxAge, func(ctx context.Context) ([]Device, error) { return c.devices(ctx) })
 	if err != nil {
 		return nil, err
 	}
-	services, err := c.Services(ctx, maxAge) // after the devices: if they are there, so is the tailnet
+	services, err := c.Services(ctx, maxAge) // after the devices: if they exist, the tailnet exists
 	if err != nil {
 		return nil, err
 	}
@@ -74,15 +74,15 @@ func (c *Client) Lists(ctx context.Context, maxAge time.Duration) (*Lists, error
 	return l, nil
 }
 
-// Services are the services of a tailnet as they were at one time.
+// Services is a snapshot of the services of a tailnet.
 type Services struct {
 	At       time.Time
 	Services []Service
-	Refused  *Error // as Lists.ServicesRefused
+	Refused  *Error // like Lists.ServicesRefused
 }
 
-// Services returns the services no older than maxAge. A tailnet without the feature
-// has none; that there is no such tailnet, only its devices tell.
+// Services returns services that are at most maxAge old. It returns an empty list for a tailnet
+// without the feature. It cannot detect that the tailnet does not exist; the device list can.
 func (c *Client) Services(ctx context.Context, maxAge time.Duration) (Services, error) {
 	s, err := c.serviceList.get(ctx, c, ListServices, maxAge, func(ctx context.Context) (Services, error) {
 		list, err := c.services(ctx)
@@ -103,13 +103,13 @@ func (c *Client) Known() (devices, services time.Time) {
 	return c.deviceList.known().At, c.serviceList.known().At
 }
 
-// A reading is what was read, and when it was asked for.
+// A reading is a value with the time of its request.
 type reading[T any] struct {
 	At    time.Time
 	Value T
 }
 
-// A memory holds the last good reading of one thing.
+// A memory caches the last successful reading.
 type memory[T any] struct {
 	flight flight[reading[T]]
 	last   atomic.Pointer[reading[T]]
@@ -122,7 +122,7 @@ func (m *memory[T]) known() (r reading[T]) {
 	return r
 }
 
-// get returns a reading no older than maxAge, from memory or by fetch.
+// get returns a reading that is at most maxAge old, from the cache or from fetch.
 func (m *memory[T]) get(ctx context.Context, c *Client, op Op, maxAge time.Duration, fetch func(context.Context) (T, error)) (reading[T], error) {
 	fresh := func() *reading[T] {
 		if r := m.last.Load(); r != nil && c.now().Sub(r.At) < maxAge {
@@ -135,7 +135,7 @@ func (m *memory[T]) get(ctx context.Context, c *Client, op Op, maxAge time.Durat
 	}
 	r, err := m.flight.do(ctx, c, func(ctx context.Context) (reading[T], error) {
 		if r := fresh(); r != nil {
-			return *r, nil // the flight before ours landed while we came
+			return *r, nil // the previous fetch finished in the meantime
 		}
 		r := reading[T]{At: c.now()}
 		var err error
@@ -228,8 +228,8 @@ func service(s *tailscale.VIPService) (Service, error) {
 	return out, nil
 }
 
-// list is ask for a list under a key. An answer of another form, such as {}, would
-// look like a list of nothing, and nothing is what deletes.
+// list is like ask, for a list under a JSON key. It rejects a response without that key, such as
+// {}. Such a response would look like an empty list, and an empty list causes deletions.
 func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Context, *tailscale.Client) (int, error)) error {
 	return c.ask(ctx, op, func(ctx context.Context, api *tailscale.Client) error {
 		n, err := do(ctx, api)
@@ -247,17 +247,17 @@ func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Co
 	})
 }
 
-// tagged are the devices with some tags, by those.
+// tagged caches device lists by tags.
 type tagged struct {
 	mu     sync.Mutex
 	byTags map[string]*memory[[]Device]
 }
 
-const mostTagged = 64 // lists of a tailnet: as many as its gateways may ask for, and some
+const mostTagged = 64 // lists per tailnet: enough for all of its gateways
 
-// Tagged returns the devices that have at least one of the tags exactly, no older
-// than maxAge, and when they were asked for. It is the API that picks them, so a
-// tailnet of many devices and few that matter costs little.
+// Tagged returns the devices that have at least one of the tags exactly. The list is at most maxAge
+// old and is returned with the time of its request. The API filters the devices, so the call is
+// cheap for a tailnet with many devices.
 func (c *Client) Tagged(ctx context.Context, maxAge time.Duration, tags ...string) ([]Device, time.Time, error) {
 	tags = slices.Compact(slices.Sorted(slices.Values(tags)))
 	if len(tags) == 0 {

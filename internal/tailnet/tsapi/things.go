@@ -7,7 +7,7 @@ import (
 	tailscale "tailscale.com/client/tailscale/v2"
 )
 
-// Device returns the device with that id; its absence is an *[Error] of class NotFound.
+// Device returns the device with that ID, or an *[Error] of class NotFound.
 func (c *Client) Device(ctx context.Context, id string) (Device, error) {
 	var out Device
 	err := c.ask(ctx, GetDevice, func(ctx context.Context, api *tailscale.Client) error {
@@ -20,13 +20,13 @@ func (c *Client) Device(ctx context.Context, id string) (Device, error) {
 	return out, err
 }
 
-// DeleteDevice deletes the device with that id. That it is gone already is success.
+// DeleteDevice deletes the device with that ID. It returns nil if the device does not exist.
 func (c *Client) DeleteDevice(ctx context.Context, id string) error {
 	return gone(c.ask(ctx, DeleteDevice, func(ctx context.Context, api *tailscale.Client) error { return api.Devices().Delete(ctx, id) }))
 }
 
-// Service returns the service of that name (svc:name), as it is now; its absence is
-// an *[Error] of class NotFound.
+// Service returns the current state of the service with that name (svc:name), or an *[Error] of
+// class NotFound.
 func (c *Client) Service(ctx context.Context, name string) (Service, error) {
 	var out Service
 	err := c.ask(ctx, GetService, func(ctx context.Context, api *tailscale.Client) error {
@@ -43,9 +43,9 @@ func (c *Client) Service(ctx context.Context, name string) (Service, error) {
 	return out, err
 }
 
-// PutService makes a service or replaces all of it. The API knows no conditions:
-// the last writer wins, so whoever writes reads again afterwards. Addrs must be the
-// ones it has; of a new service they may be none, or one IPv4 address to wish for.
+// PutService creates a service or replaces it completely. The API has no conditional writes, so the
+// last writer wins; callers must read the service again afterwards. Addrs must be the addresses of
+// an existing service. For a new service they must be empty, or one requested IPv4 address.
 func (c *Client) PutService(ctx context.Context, s Service) error {
 	req := tailscale.VIPService{Name: s.Name, Comment: s.Comment, Annotations: s.Annotations, Ports: s.Ports, Tags: s.Tags}
 	for _, a := range s.Addrs {
@@ -56,7 +56,7 @@ func (c *Client) PutService(ctx context.Context, s Service) error {
 	})
 }
 
-// DeleteService deletes a service. That it is gone already is success.
+// DeleteService deletes a service. It returns nil if the service does not exist.
 func (c *Client) DeleteService(ctx context.Context, name string) error {
 	return gone(c.ask(ctx, DeleteService, func(ctx context.Context, api *tailscale.Client) error { return api.VIPServices().Delete(ctx, name) }))
 }

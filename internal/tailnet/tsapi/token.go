@@ -17,11 +17,11 @@ import (
 
 const redacted = "[secret]"
 
-// A Secret is a text that opens something. It does not print, wherever it stands:
-// fmt asks unexported fields for no method, and so finds a pointer.
+// A Secret is a credential that cannot be printed. It holds a pointer because fmt does not call
+// methods on unexported fields.
 type Secret struct{ text *string }
 
-// NewSecret returns the secret of a text; the empty text is the zero Secret.
+// NewSecret returns text as a Secret. The empty text gives the zero Secret.
 func NewSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
@@ -37,41 +37,41 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// IsZero reports whether there is none.
+// IsZero reports whether s is the zero Secret.
 func (s Secret) IsZero() bool { return s.text == nil }
 
 func (Secret) String() string { return redacted }
 
-// Format implements [fmt.Formatter], for the verbs that would pass String by.
+// Format implements [fmt.Formatter], for the verbs that do not call String.
 func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
 
 // LogValue implements [slog.LogValuer].
 func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText keeps it out of every document.
+// MarshalText hides the secret from every encoder.
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// A Credential is an OAuth client of a tailnet: with a secret, or with a token by
-// which an issuer that the tailnet trusts vouches for us. One of the two is given.
+// A Credential is an OAuth client of a tailnet. It authenticates with a secret, or with a token of
+// an issuer that the tailnet trusts. Exactly one of Secret and Assert must be set.
 type Credential struct {
 	ClientID string
 	Secret   Secret
-	// Assert makes such a token (a JWT), anew for each access token.
+	// Assert returns a new JWT of the issuer for each access token.
 	Assert func(context.Context) (Secret, error)
 }
 
-// token is an access token.
+// A token is an access token.
 type token struct {
 	text   Secret
 	scopes []string
-	until  time.Time // it is used no longer
+	until  time.Time // not used after this time
 }
 
-// tokenError is why there is none.
+// A tokenError says why there is no access token.
 type tokenError struct {
-	status int // 0: no answer
+	status int // 0: no response
 	wait   time.Duration
-	ours   bool // no assertion could be made, so nothing was asked
+	ours   bool // no assertion was available, so no request was sent
 	cause  error
 }
 
@@ -83,15 +83,14 @@ func (e *tokenError) Error() string {
 }
 func (e *tokenError) Unwrap() error { return e.cause }
 
-// accessToken returns the token in use, or a new one. All who wait for a new one
-// wait for the same.
+// accessToken returns the current token or fetches a new one. Concurrent callers share one fetch.
 func (c *Client) accessToken(ctx context.Context) (*token, error) {
 	if t := c.token.Load(); t != nil && c.now().Before(t.until) {
 		return t, nil
 	}
 	return c.fetching.do(ctx, c, func(ctx context.Context) (*token, error) {
 		if t := c.token.Load(); t != nil && c.now().Before(t.until) {
-			return t, nil // one came while we were on our way
+			return t, nil // another goroutine fetched a token in the meantime
 		}
 		t, err := c.fetchToken(ctx)
 		if err == nil {
@@ -145,7 +144,7 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		// What it says is not passed on: it was told our secret, and might repeat it.
+		// Do not pass on the response text: it may repeat the client secret.
 		return nil, &tokenError{status: res.StatusCode, wait: retryAfter(res.Header, c.now()), cause: errors.New(http.StatusText(res.StatusCode))}
 	}
 	body, err := io.ReadAll(res.Body)
@@ -157,7 +156,7 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	}
 	if err == nil {
 		if err = json.Unmarshal(body, &out); err != nil {
-			err = errors.New("the answer is not JSON") // the decoder's words may hold what it read
+			err = errors.New("the answer is not JSON") // the decoder's error may quote the input
 		}
 	}
 	if err == nil && (out.AccessToken == "" || strings.ContainsFunc(out.AccessToken, func(r rune) bool { return r <= ' ' || r > '~' }) ||
@@ -174,8 +173,8 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	return &token{text: NewSecret(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
 }
 
-// class: at the token's door only 401 speaks of the credential; another refusal
-// says that no token is to be had in this way.
+// class returns the class of the error. At the token endpoint, only 401 is a statement about the
+// credential. Any other refusal is NoToken.
 func (e *tokenError) class() Class {
 	switch class := classOf(e.status); {
 	case e.ours:

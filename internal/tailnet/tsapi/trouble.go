@@ -8,38 +8,38 @@ import (
 	"time"
 )
 
-// A Class says what a failure means for what is done next. It is found from the
-// status that came over the wire, never from a text.
+// A Class tells the caller how to react to a failure. It is derived from the HTTP status, never
+// from text.
 type Class string
 
-// The classes. OK is for metrics only: no error has it.
+// The classes. OK is for metrics only; no error has it.
 const (
 	OK           Class = "OK"
-	Refused      Class = "Refused"          // 401: the credential is not good, or no longer
-	NoToken      Class = "NoToken"          // no access token could be had, and it is not said that the credential is bad
+	Refused      Class = "Refused"          // 401: the credential is invalid or revoked
+	NoToken      Class = "NoToken"          // no access token could be obtained, for a reason other than an invalid credential
 	Forbidden    Class = "Forbidden"        // 403: the credential lacks a scope
-	Invalid      Class = "Invalid"          // 400 and the like: the API understood and will not; of a key: its tags
+	Invalid      Class = "Invalid"          // 400 and similar: the API rejected the request; for a key, its tags
 	NotFound     Class = "NotFound"         // 404
 	RateLimited  Class = "RateLimited"      // 429
-	Unavailable  Class = "Unavailable"      // 5xx, a time-out, no connection, or an answer that nobody can read
-	CircuitOpen  Class = "CircuitOpen"      // not asked: the API failed too often just now
-	Dropped      Class = "Dropped"          // not asked: this client was given up
-	noClass      Class = "callerGaveUp"     // the caller's context ended: says nothing about the API
-	mostMessage        = 200                // of an API's text in ours
-	longestWait        = 10 * time.Minute   // that a Retry-After may ask for
-	mostBody           = 64 << 20           // of an answer: 10,000 devices are about 10 MB
-	mostToken          = 64 << 10           // of a token's answer
-	attemptTime        = 10 * time.Second   // of one request, and of one token
-	circuitRest        = 60 * time.Second   // how long nothing is asked once a circuit is open
-	circuitAfter       = 5                  // failures in a row
-	firstBackoff       = time.Second        // doubled with each failure
-	lastBackoff        = 5 * time.Minute    //
-	jitter             = 0.2                // of a backoff, to either side
-	tokenMargin        = 60 * time.Second   // before its end a token is no longer used
-	tokenLife          = 3600 * time.Second // of a token that does not say
+	Unavailable  Class = "Unavailable"      // 5xx, a timeout, no connection, or a response that cannot be parsed
+	CircuitOpen  Class = "CircuitOpen"      // not sent: the API failed too often recently
+	Dropped      Class = "Dropped"          // not sent: the client was retired
+	noClass      Class = "callerGaveUp"     // the caller's context ended: no information about the API
+	mostMessage        = 200                // runes of an API message in an error
+	longestWait        = 10 * time.Minute   // maximum that is accepted from a Retry-After header
+	mostBody           = 64 << 20           // of a response: 10,000 devices are about 10 MB
+	mostToken          = 64 << 10           // of a token response
+	attemptTime        = 10 * time.Second   // time limit of one request, and of one token request
+	circuitRest        = 60 * time.Second   // how long an open circuit stays open
+	circuitAfter       = 5                  // consecutive failures
+	firstBackoff       = time.Second        // doubled after each failure
+	lastBackoff        = 5 * time.Minute    // maximum
+	jitter             = 0.2                // relative deviation of a backoff, in both directions
+	tokenMargin        = 60 * time.Second   // a token is not used in the last minute of its life
+	tokenLife          = 3600 * time.Second // lifetime of a token without expires_in
 )
 
-// An Op is what is asked of the API; the name of a metric's label.
+// An Op is an operation of the API. It is a metric label.
 type Op string
 
 // The operations.
@@ -60,7 +60,7 @@ const (
 	DeleteKey     Op = "delete a key"
 )
 
-// Scope returns the scope that a credential needs for it.
+// Scope returns the OAuth scope that the operation needs.
 func (o Op) Scope() string {
 	switch o {
 	case ListDevices, GetDevice:
@@ -77,20 +77,20 @@ func (o Op) Scope() string {
 	return ""
 }
 
-// repeatable says whether an operation may be asked twice because its first answer
-// was lost. A key might be made twice.
+// repeatable reports whether an operation may be retried after a lost response. Creating a key may
+// not, because it could create two keys.
 func (o Op) repeatable() bool { return o != CreateKey }
 
-// An Error is why the API did not do what was asked. It holds no secret.
+// An Error describes why an operation failed. It contains no secret.
 type Error struct {
 	Op    Op
 	Class Class
-	// AtToken says that it failed at the token, before the operation was asked.
+	// AtToken means that no access token was obtained, so the operation was not sent.
 	AtToken bool
-	Status  int // 0: there was no answer
-	// Message is what the API said, made printable and short. It is for people.
+	Status  int // 0: no response
+	// Message is the message of the API, shortened and made printable. It is for people.
 	Message string
-	// RetryAfter is how long to wait before the next try. 0: at once.
+	// RetryAfter is how long to wait before the next attempt. 0: no wait.
 	RetryAfter time.Duration
 
 	cause error
@@ -123,10 +123,11 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns what failed below, such as a connection.
+// Unwrap returns the cause, such as a connection error.
 func (e *Error) Unwrap() error { return e.cause }
 
-// classOf is the class of a status. What is below 400 and yet failed could not be read.
+// classOf returns the class of a status. A failure with a status below 400 means that the response
+// could not be parsed.
 func classOf(status int) Class {
 	switch {
 	case status == http.StatusUnauthorized:
@@ -145,7 +146,7 @@ func classOf(status int) Class {
 	return Unavailable
 }
 
-// retryAfter reads the header of that name: seconds, or a date.
+// retryAfter parses the Retry-After header: seconds or a date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
@@ -157,7 +158,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// printable cuts a text of somebody else's to what a condition or a log line may hold.
+// printable shortens foreign text for a condition or a log line, and redacts the secrets.
 func printable(s string, secrets ...Secret) string {
 	for _, secret := range secrets {
 		if !secret.IsZero() {

@@ -1,20 +1,19 @@
-// Package broadcast tells any number of goroutines that something has changed.
-// It imports the standard library only.
+// Package broadcast notifies any number of goroutines about a change. It imports the standard
+// library only.
 package broadcast
 
 import "sync"
 
-// A Change announces changes of a value that is kept elsewhere. Readers take the
-// channel first, then read the value, then wait: a change between the two closes
-// the channel, so none is missed.
+// A Change announces changes of a value that is stored elsewhere. Readers must get the channel
+// first, then read the value, then wait. A change between these steps closes the channel, so no
+// change is missed.
 //
-// Several changes in a row may wake a reader once. A reader never delays a writer
-// or another reader. The zero Change is ready for use; it must not be copied
-// after that. Its methods may be called at the same time, also while the caller
-// holds a lock of its own.
+// Several changes in a row may wake a reader once. A reader never delays a writer or another
+// reader. The zero Change is ready for use and must not be copied after first use. Its methods are
+// safe for concurrent use, also while the caller holds a lock.
 type Change struct {
 	mu   sync.Mutex
-	next chan struct{} // nil while no reader has asked for it
+	next chan struct{} // nil until a reader calls Next
 }
 
 // Next returns a channel that the next call of Notify closes.
@@ -27,8 +26,8 @@ func (c *Change) Next() <-chan struct{} {
 	return c.next
 }
 
-// Notify closes the channel that Next has returned since the last Notify. It
-// does not block, and costs nothing when no reader has asked.
+// Notify closes the channel that Next returned since the last Notify. It does not block, and it is
+// cheap if no reader waits.
 func (c *Change) Notify() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,8 +37,8 @@ func (c *Change) Notify() {
 	}
 }
 
-// Already returns a channel that is closed: for a reader that is behind, and
-// must not wait for the next change.
+// Already returns a closed channel, for a reader that is behind and must not wait for the next
+// change.
 func Already() <-chan struct{} { return closed }
 
 var closed = func() chan struct{} {

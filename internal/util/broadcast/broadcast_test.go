@@ -20,7 +20,7 @@ func isClosed(c <-chan struct{}) bool {
 
 func TestChange(t *testing.T) {
 	var c broadcast.Change
-	c.Notify() // no reader has asked yet
+	c.Notify() // no reader has called Next yet
 	first, same := c.Next(), c.Next()
 	if first != same {
 		t.Error("two calls of Next without a change return different channels")
@@ -43,7 +43,7 @@ func TestAlready(t *testing.T) {
 	}
 }
 
-// No reader misses the last change, however readers and the writer interleave.
+// No reader misses the last change, in any interleaving of readers and the writer.
 func TestChangeIsNeverMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const last = 1000

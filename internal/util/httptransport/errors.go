@@ -15,15 +15,15 @@ import (
 	"strings"
 )
 
-// An Error says why a request has no answer that can be used. It holds neither the query
-// nor a header nor the body of the request, and nothing that the peer wrote but its
-// headers, which it does not print.
+// An Error says why a request has no usable answer. It contains neither the query nor a header nor
+// the body of the request. Of the peer's answer it stores only the headers, and it does not print
+// them.
 type Error struct {
 	Status  int         // of the answer; 0: there was none
 	Header  http.Header // of the answer; nil: there was none
 	Message string
 
-	cause error // an end of a context, or nil
+	cause error // the context's error, or nil
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -41,9 +41,9 @@ func (e *Error) Format(f fmt.State, verb rune) {
 	io.WriteString(f, e.Message)
 }
 
-// Scrub removes from an error of an [http.Client], or of a library that wraps one, all
-// that is around the [*Error] inside it: net/http puts the whole address there, and
-// libraries put the answer there. Of any other error it keeps only the end of a context.
+// Scrub removes from an error of an [http.Client], or of a library that wraps one, everything
+// around the [*Error] inside it. net/http adds the complete URL, and libraries add the answer. Of
+// any other error it keeps only the error of a context.
 func Scrub(err error) error {
 	if err == nil {
 		return nil
@@ -63,11 +63,11 @@ func contextError(err error) error {
 	return nil
 }
 
-// broken is the error of a connection. Only errors that come from below HTTP are
-// repeated: those of net/http quote what the peer sent, which may be the credential.
+// broken converts the error of a connection. It includes the text only of errors from below HTTP.
+// Errors of net/http quote data of the peer, which may contain the credential.
 func broken(ctx context.Context, err error) *Error {
 	if ctx.Err() != nil {
-		err = ctx.Err() // net/http reports a broken connection now and then
+		err = ctx.Err() // net/http sometimes reports a broken connection instead
 	}
 	if cause := contextError(err); cause != nil {
 		message := "the request was cancelled"
@@ -88,7 +88,7 @@ func broken(ctx context.Context, err error) *Error {
 	return &Error{Message: "the connection broke, or the answer is not HTTP"}
 }
 
-// certificateProblem says what is wrong without the names in a stranger's certificate.
+// certificateProblem describes the error without the names in the peer's certificate.
 func certificateProblem(err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "it is signed by an unknown authority"
@@ -102,9 +102,9 @@ func certificateProblem(err error) string {
 	return "it cannot be verified"
 }
 
-// ParseBase reads the URL of an API to which a credential may be sent: an https URL, or
-// an http URL of this machine. It has a scheme, a host and perhaps a path, whose slash at
-// the end is removed.
+// ParseBase parses the URL of an API that may receive a credential: an https URL, or an http URL of
+// the local machine. The URL has a scheme, a host and an optional path. ParseBase removes a
+// trailing slash.
 func ParseBase(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {

@@ -1,15 +1,14 @@
-// Package httptransport is a strict HTTP transport for the API of one host. Client
-// libraries of foreign services run over it, so that no single call of a library can
-// break these rules:
+// Package httptransport is a strict HTTP transport for the API of one host. Client libraries of
+// external services use it, so that no call of a library can break these rules:
 //
-//   - A request goes to the configured scheme, host, port and base path, or it is refused
-//     before anything is sent. The credential is added only after that check.
-//   - Redirects are errors. With [Config.FollowReads], a read follows at most three
-//     redirects on the same host.
-//   - An answer is read whole, within a size and a time limit. Half an answer is an error.
+//   - A request must go to the configured scheme, host, port and base path. Otherwise it is
+//     refused before anything is sent. The credential is added only after that check.
+//   - Redirects are errors. With [Config.FollowReads], a read follows at most three redirects on
+//     the same host.
+//   - An answer is read completely, within a size and a time limit. A partial answer is an error.
 //   - A success must be JSON with a JSON content type. A read must have a body.
-//   - Nothing is sent twice.
-//   - No error holds a query, a header or a body.
+//   - No request is sent twice.
+//   - No error contains a query, a header or a body.
 //
 // The package uses the standard library only.
 package httptransport
@@ -46,29 +45,29 @@ type Config struct {
 	// Base is the root of the API. Requests must go to its scheme, host and port, and
 	// below its path.
 	Base *url.URL
-	// CABundle holds certificate authorities in PEM form that are trusted besides those
-	// of the system.
+	// CABundle holds certificate authorities in PEM form, which are trusted in addition to those of
+	// the system.
 	CABundle []byte
-	// Authorize adds the credential to a request. It is called for each request that is
-	// sent, after the check of its address. Nil: there is no credential.
+	// Authorize adds the credential to a request. It is called for each request that is sent, after
+	// the check of its address. Nil means no credential.
 	Authorize func(*http.Request) error
-	// Observe is called with the status and the headers of each answer, also of those
-	// that become an error, and with 0 and nil if no answer came.
+	// Observe is called with the status and the headers of each answer, including answers that
+	// become an error. If no answer came, it is called with 0 and nil.
 	Observe func(status int, header http.Header)
-	// FollowReads follows redirects of GET and HEAD on the same host, which is how an API
-	// says that something was renamed.
+	// FollowReads follows redirects of GET and HEAD on the same host. APIs use them for renamed
+	// objects.
 	FollowReads bool
 	// AllowText accepts successes of any content type and reads without a body.
 	AllowText     bool
 	MaxBody       int64         // bytes of an answer; 0: DefaultMaxBody
 	Timeout       time.Duration // of one request with its answer; 0: DefaultTimeout
 	MaxConcurrent int           // requests at the same time; more wait; 0: no limit
-	// RoundTripper sends the requests. Nil: a transport of its own with time limits.
+	// RoundTripper sends the requests. Nil means a separate transport with time limits.
 	RoundTripper http.RoundTripper
 }
 
-// A Transport is an [http.RoundTripper] that keeps the rules of this package. It may be
-// used by several goroutines.
+// A Transport is an [http.RoundTripper] that enforces the rules of this package. It is safe for
+// concurrent use.
 type Transport struct {
 	config Config
 	slots  chan struct{} // nil: no limit
@@ -120,25 +119,25 @@ func wire(c Config) (*http.Transport, error) {
 	return t, nil
 }
 
-// With returns a view of t that has another credential and another observer, and shares
-// the connections and the limits of t.
+// With returns a copy of t with another credential and another observer. The copy shares the
+// connections and limits of t.
 func (t *Transport) With(authorize func(*http.Request) error, observe func(status int, header http.Header)) *Transport {
 	view := *t
 	view.config.Authorize, view.config.Observe = authorize, observe
 	return &view
 }
 
-// Client returns a client for a library. The errors of an [http.Client] begin with the
-// whole address of the request: callers must pass them through [Scrub].
+// Client returns a client for a library. The errors of an [http.Client] begin with the complete URL
+// of the request, so callers must pass them through [Scrub].
 func (t *Transport) Client() *http.Client { return ClientOf(t) }
 
-// ClientOf returns a client that sends by rt and follows no redirect itself.
+// ClientOf returns a client that sends with rt and follows no redirect itself.
 func ClientOf(rt http.RoundTripper) *http.Client {
 	return &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// RoundTrip implements [http.RoundTripper]. The body of the response is in memory. An
-// error is an [*Error].
+// RoundTrip implements [http.RoundTripper]. The body of the response is in memory. The error is an
+// [*Error].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		defer r.Body.Close()
@@ -185,7 +184,7 @@ func (t *Transport) pinned(r *http.Request) *Error {
 	if path := r.URL.EscapedPath(); path != base && !strings.HasPrefix(path, base+"/") {
 		return refuse("it leads to another path than the API's")
 	}
-	for part := range strings.SplitSeq(r.URL.Path, "/") { // unescaped: "%2e%2E%2f" too
+	for part := range strings.SplitSeq(r.URL.Path, "/") { // unescaped, so it also finds "%2e%2E%2f"
 		if part == "." || part == ".." {
 			return refuse("its path leads up")
 		}
@@ -197,13 +196,13 @@ func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && sameHost(a.Scheme, a.Host, b.Host)
 }
 
-// sameHost compares hosts with their ports, of which the scheme's may be left out.
+// sameHost compares hosts with their ports. The default port of the scheme may be missing.
 func sameHost(scheme, a, b string) bool {
 	port := map[string]string{"https": ":443", "http": ":80"}[scheme]
 	return strings.EqualFold(strings.TrimSuffix(a, port), strings.TrimSuffix(b, port))
 }
 
-// redirected makes the request to where an answer leads.
+// redirected returns the request for the target of a redirect.
 func (t *Transport) redirected(next, last *http.Request, response *http.Response, hop int) (*http.Request, error) {
 	refuse := func(why string) (*http.Request, error) {
 		return nil, &Error{Status: response.StatusCode, Header: response.Header, Message: why}
@@ -229,14 +228,13 @@ func (t *Transport) redirected(next, last *http.Request, response *http.Response
 	return next, nil
 }
 
-// once sends a request of its own and reads the answer whole.
+// once sends one request and reads the answer completely.
 func (t *Transport) once(r *http.Request) (*http.Response, error) {
 	r.Header = maps.Clone(r.Header)
 	if r.Header == nil {
 		r.Header = http.Header{}
 	}
-	// With this header net/http leaves compressed answers as they are, so that their
-	// size could not be bounded.
+	// With this header, net/http does not decompress answers, so their size could not be limited.
 	r.Header.Del("Accept-Encoding")
 	if t.config.Authorize != nil {
 		if err := t.config.Authorize(r); err != nil {
@@ -274,8 +272,8 @@ func (t *Transport) once(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// wrong says why an answer is not what an API sends. Refusals may have any body, which
-// the caller judges.
+// wrong says why an answer is not valid for an API. Refusals may have any body, which the caller
+// must check.
 func (t *Transport) wrong(r *http.Request, response *http.Response, body []byte) string {
 	if e := response.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return "the answer has an encoding that nobody asked for"
@@ -288,7 +286,7 @@ func (t *Transport) wrong(r *http.Request, response *http.Response, body []byte)
 	}
 	if len(bytes.TrimSpace(body)) == 0 {
 		if r.Method == http.MethodGet {
-			return "the answer is empty" // which must not become an empty list
+			return "the answer is empty" // an empty answer must not become an empty list
 		}
 		return ""
 	}

@@ -34,7 +34,7 @@ func answerJSON(body string) handler {
 	}
 }
 
-// serve starts a server and a client of its path /api that shows the canary.
+// serve starts a server and returns a client of its path /api that sends the canary.
 func serve(t *testing.T, h handler, change ...func(*httptransport.Config)) (base string, client *http.Client) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(h))
@@ -104,7 +104,7 @@ func TestAnswers(t *testing.T) {
 		why    string
 		method string
 		answer handler
-		want   string // in the error; empty: there is none
+		want   string // part of the error; empty: no error
 	}{
 		{"JSON", "GET", answerJSON(`[{"id":1}]`), ""},
 		{"JSON of a named form", "GET", header(200, "application/vnd.github+json", `{}`), ""},
@@ -157,7 +157,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// A library that is led to another address sends nothing, and no credential.
+// If a library uses another address, no request and no credential is sent.
 func TestPinned(t *testing.T) {
 	var asked atomic.Int32
 	base, client := serve(t, func(w http.ResponseWriter, r *http.Request) { asked.Add(1); answerJSON("[]")(w, r) })
@@ -276,12 +276,12 @@ func TestRedirects(t *testing.T) {
 			t.Errorf("below another path: %s", s)
 		}
 	}
-	if loops != 5 { // once, and once with three redirects
+	if loops != 5 { // one request, and one with three redirects
 		t.Errorf("a loop was walked %d times", loops)
 	}
 }
 
-// No error repeats the query, a header, a body, or what the peer wrote.
+// No error contains the query, a header, a body, or data of the peer.
 func TestScrubbed(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -347,7 +347,7 @@ func TestScrubbed(t *testing.T) {
 	}
 }
 
-// Nothing is sent twice, whatever the answer is and however it is lost.
+// No request is sent twice, for any answer and any kind of loss.
 func TestNoRetries(t *testing.T) {
 	var asked atomic.Int32
 	base, client := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -414,12 +414,12 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// Who is trusted is configured; an untrusted server sees no request.
+// Trust is configured; an untrusted server receives no request.
 func TestTrust(t *testing.T) {
 	var asked atomic.Int32
 	start := func() *httptest.Server {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked.Add(1); answerJSON("{}")(w, r) }))
-		s.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that fails, as it should
+		s.Config.ErrorLog = log.New(io.Discard, "", 0) // the failed handshake is expected
 		s.StartTLS()
 		t.Cleanup(s.Close)
 		return s
@@ -500,7 +500,7 @@ type slow struct{ ctx context.Context }
 func (s slow) Read([]byte) (int, error) { <-s.ctx.Done(); return 0, s.ctx.Err() }
 func (slow) Close() error               { return nil }
 
-// FL-04: what is not answered ends, also if the caller has no deadline.
+// FL-04: A request without an answer ends, even if the caller has no deadline.
 func TestHang(t *testing.T) {
 	for why, rt := range map[string]roundTripper{
 		"no answer": func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() },

@@ -22,9 +22,8 @@ func TestSleep(t *testing.T) {
 	})
 }
 
-// A sleep ends with its context, at that moment, with the context's own error:
-// callers compare it with context.Canceled and context.DeadlineExceeded, which a
-// cause is not.
+// A sleep ends together with its context and returns the context's error. Callers compare it with
+// context.Canceled and context.DeadlineExceeded, which a cause is not.
 func TestSleepEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
@@ -54,14 +53,14 @@ func TestSleepEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// An ended context wins over a wait that is over at once: a loop whose pauses are
-// zero still ends.
+// An ended context takes precedence over a wait that is already over, so a loop with zero pauses
+// still ends.
 func TestSleepRefusesAnEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	wake := make(chan struct{})
 	close(wake)
-	for range 100 { // select chooses at random between what is ready
+	for range 100 { // select chooses randomly between ready cases
 		if err := retry.SleepOrWake(ctx, -time.Second, wake); err != context.Canceled {
 			t.Fatalf("SleepOrWake = %v, want %v", err, context.Canceled)
 		}
