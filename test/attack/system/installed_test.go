@@ -52,8 +52,8 @@ func loose(pod corev1.PodSpec) (wrong []string) {
 	return wrong
 }
 
-// alone returns a pod without the containers of others. An injected container of the product sets, for itself, the
-// options that a pod otherwise sets for all its containers.
+// alone returns a pod without the container of Envoy Gateway. Security options that a pod normally sets for all its
+// containers move from the product's container to the pod.
 func alone(pod corev1.PodSpec) corev1.PodSpec {
 	ours := slices.DeleteFunc(slices.Clone(pod.Containers), func(c corev1.Container) bool { return c.Name == "envoy-gateway" })
 	if len(ours) == len(pod.Containers) || len(ours) != 1 || ours[0].SecurityContext == nil {
