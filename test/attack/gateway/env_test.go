@@ -428,7 +428,7 @@ func (w *env) get(t *testing.T, what string) *unstructured.Unstructured {
 	return u
 }
 
-// remove deletes the objects when the test ends.
+// remove deletes objects. A cleanup of a test may call it.
 func (w *env) remove(t *testing.T, objects ...string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

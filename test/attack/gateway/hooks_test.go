@@ -38,8 +38,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// lawful returns an error if an answer violates the echo rule. All received resources must be present in their order,
-// and every added resource must be valid and lead to an existing one.
+// lawful returns an error if an answer violates the echo rule. All received resources must be present in their order.
+// Every added cluster must be valid, and every added route must lead to an existing cluster.
 func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTranslateModifyResponse) error {
 	same := func(what string, n, m int, equal func(i int) bool) error {
 		if m < n {
