@@ -145,7 +145,7 @@ spec:
 // clusters. A real Envoy carries requests from a client to the address of a relay.
 func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	needsNamespaces(t)
-	// Must run before Envoy reads the resolver configuration.
+	// This must run before Envoy reads the resolver configuration.
 	resolve(t, map[string][]string{"wiki.relays.svc.cluster.local.": {"10.244.0.20", "10.244.0.21"}})
 	web := startRelay(t, "10.244.0.10", "web")
 	billing := startRelay(t, "10.244.0.11", "billing")

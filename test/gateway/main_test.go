@@ -49,7 +49,8 @@ const verdictVariable = "TAILPLANE_TEST_VERDICT"
 // envoyVerdict is the result for the real Envoy: "real <version>" after it carried the tests' requests.
 var envoyVerdict string
 
-// verdict writes the final line of the run. It may be empty of Envoy, for example with -run.
+// verdict writes the final line of the run. A run that selects other tests, for example with -run, has no result for
+// Envoy.
 func verdict(code int) error {
 	v := envoyVerdict
 	switch {

@@ -356,7 +356,7 @@ func (p *provided) startEnvoy(t testing.TB) string {
 		return args != nil
 	})
 	sds := t.TempDir()
-	// Which are Envoy Gateway's own paths here.
+	// The paths and ports that would otherwise collide with Envoy Gateway's own.
 	move := strings.NewReplacer("/certs/", p.proxy+"/", "/sds/", sds+"/", "port_value: 19000", "port_value: 19010", "port_value: 19001", "port_value: 19011",
 		"$(ENVOY_POD_NAME)", "envoy-0", "$(ENVOY_POD_NAMESPACE)", egNamespace, "$(ENVOY_SERVICE_ZONE)", "")
 	for i, a := range args {

@@ -118,7 +118,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 			t.Error("jobs of fl1-cache may connect to the namespace of fl1-b")
 		}
 		for _, c := range y.github.Calls()[asked:] {
-			// Invalid enrollments, for which the fleet cannot even identify the organisation.
+			// The fleet cannot even identify the organisation of these enrollments.
 			for _, org := range []string{"fl1-secret", "fl1-place", "fl1-slash", "fl1-forge"} {
 				if strings.HasSuffix(c.Path, "/"+org) || strings.Contains(c.Path, "/"+org+"/") {
 					t.Errorf("GitHub was asked about %s: %+v", org, c)

@@ -142,7 +142,7 @@ func TestFL03_Tokens(t *testing.T) {
 		return &forgetest.Fault{Status: http.StatusUnauthorized, Body: `{"message":"token ` + access + ` is expired","error":"` + runners[0].Token + `"}`}
 	})
 	asked := len(y.gitlab.Calls())
-	// Otherwise the fleet queries it rarely.
+	// Without a hold the fleet queries the runner rarely.
 	y.hold(t, "fl3-lab", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl3-lab"}, Mode: v1alpha1.HoldPause})
 	attacktest.Eventually(t, attacktest.Long, "GitLab repeats what it was sent", func() bool { y.look(t, "fl3-lab"); return len(y.gitlab.Calls()) > asked })
 	y.gitlab.Fault(nil)
