@@ -185,7 +185,7 @@ func TestAD02_TheLocalTokenIsRequired(t *testing.T) {
 // paths, log at the highest level, arguments and environment. Only the adapter's own user can read the adapter's
 // files. (Injection refuses shareProcessNamespace; an attack of injection covers that.)
 //
-// Guard: the types Token and secret, which do not print; podface's file modes.
+// Guard: the types Token and secret, which never print their value; podface's file modes.
 func TestAD03_TheRealTokenIsNotToBeFound(t *testing.T) {
 	var answers atomic.Int64
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
@@ -273,7 +273,7 @@ func TestAD03_TheRealTokenIsNotToBeFound(t *testing.T) {
 // AD-09. The token and the certificate authority change during a watch. The watch continues, and the next request
 // uses the new values. Clients that read the adapter's files once keep working after its container restarts.
 //
-// Guard: credential in internal/apiproxy/upstream; podface.Open keeps its state.
+// Guard: credential in internal/apiproxy/upstream; podface.Open keeps its state over restarts.
 func TestAD09_RotationAndRestart(t *testing.T) {
 	next := make(chan string)
 	serve := func(w http.ResponseWriter, r *http.Request) {

@@ -18,8 +18,8 @@ import (
 // forwarded. This applies to plain requests and to both kinds of upgrade. The adapter refuses a request with two
 // lengths.
 //
-// Guard: outbound in internal/apiproxy/serving, one function for all three ways; the credential is set behind it, in
-// upstream's send.
+// Guard: outbound in internal/apiproxy/serving, one function for all three kinds of request; upstream's send sets the
+// credential after it.
 func TestPX01_NominatedHeadersTakeNoIdentityAway(t *testing.T) {
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {
@@ -139,7 +139,8 @@ func TestPX02_ImpersonationIsRefusedNotDropped(t *testing.T) {
 // PX-03. While the adapter has no valid credential, nothing goes upstream: not anonymously, not with the previous
 // credential, and not with the application's. After the credential is restored, the next request goes upstream.
 //
-// Guard: credential in internal/apiproxy/upstream has no last known good, and is read before a connection is.
+// Guard: credential in internal/apiproxy/upstream does not fall back to an earlier credential, and is read before a
+// connection is chosen.
 func TestPX03_NoCredentialNoRequest(t *testing.T) {
 	o := newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -195,8 +196,8 @@ func TestPX03_NoCredentialNoRequest(t *testing.T) {
 // PX-06. When the cluster does not switch protocols, the adapter closes the connection after its answer. Bytes that
 // the client sent after its request never go upstream.
 //
-// Guard: switchProtocols and relay in internal/apiproxy/serving: the connection is taken over after a 101 only, and
-// closed after anything else.
+// Guard: switchProtocols and relay in internal/apiproxy/serving: they take over the connection only after a 101, and
+// close it after any other answer.
 func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 	for _, status := range []int{200, 400, 403, 500} {
 		for kind, head := range map[string]string{"websocket": wsHead, "spdy": spdyHead} {
@@ -231,7 +232,7 @@ func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 // PX-07. A redirect is passed on as an answer. The adapter never follows a redirect of a cluster, with any method or
 // upgrade.
 //
-// Guard: upstream's send calls RoundTrip, which follows nothing.
+// Guard: upstream's send calls RoundTrip, which follows no redirect.
 func TestPX07_RedirectsAreNotFollowed(t *testing.T) {
 	elsewhere := newOrigin(t, nil)
 	var o *origin
@@ -322,7 +323,7 @@ func TestPX08_OddTargetsAndUpgrades(t *testing.T) {
 // its cluster. The cluster's RBAC decides whether the pod may use it. (The proxy for people on the tailnet, which has
 // separate verbs for these requests, does not exist yet.)
 //
-// Guard: apiproxy.Parse keeps the tail raw; upstream's send has no host but the cluster's.
+// Guard: apiproxy.Parse keeps the rest of the path unchanged; upstream's send connects only to the cluster's host.
 func TestPX09_ProxySubresources(t *testing.T) {
 	o, bystander := newOrigin(t, nil), newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -387,8 +388,8 @@ func TestPX10_PathsThatTwoReadersReadInTwoWays(t *testing.T) {
 // PX-11. No credential of the application goes upstream. The pod's credential goes only to a server that proves to be
 // the cluster.
 //
-// Guard: outbound and checkToken in internal/apiproxy/serving; upstream verifies with the mounted authority and
-// nothing else, and has no setting to skip that.
+// Guard: outbound and checkToken in internal/apiproxy/serving; upstream verifies servers only with the mounted
+// authority, and no setting disables that.
 func TestPX11_CredentialsStayWhereTheyBelong(t *testing.T) {
 	t.Run("the application's", func(t *testing.T) {
 		o := newOrigin(t, nil)
@@ -436,7 +437,7 @@ func TestPX11_CredentialsStayWhereTheyBelong(t *testing.T) {
 // PX-13. Two pods send requests and upgrades over pooled connections to one cluster. Each gets its own answer, and
 // each request carries the identity of its pod.
 //
-// Guard: an upstream.Cluster has one credential and connections of its own; a visit's state is its own.
+// Guard: each upstream.Cluster has its own credential and connections; requests share no state.
 func TestPX13_NothingCrossesOver(t *testing.T) {
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {

@@ -39,7 +39,7 @@ func oddWords() []string {
 // AU-02. One request makes exactly one line in the audit log, whatever text an attacker sends in any place. Hostile
 // text is escaped, so that no reader misinterprets it, and it decodes to the original.
 //
-// Guard: audit.escape (encode), door.clip; slog's JSON for logs; screen.Safe in tka.
+// Guard: printable.JSON (called by audit's encoding), door.clip; slog's JSON for logs; screen.Safe in tka.
 func TestAU02_OneEventIsOneLine(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -146,8 +146,8 @@ type visitor struct {
 // refused requests, requests whose client disconnected, and requests whose handler panicked. No entry contains data
 // of another request.
 //
-// Guard: door.(*hall).ServeHTTP and door.(*visit).survive, whose visits share no field. No operation upgrades or
-// streams yet; what requests it is a plain visit.
+// Guard: door.(*hall).ServeHTTP and door.(*visit).survive: requests share no field. No operation upgrades or streams
+// yet, so an upgrade request is handled as a plain request.
 func TestAU03_OneEntryAVisit(t *testing.T) {
 	s := attacktest.Start(t)
 	host := "tka." + s.Net.Suffix()

@@ -25,7 +25,7 @@ import (
 // proof. The client never dials a URL that is not plain https.
 //
 // Guard: link.(*Link).Prove, link.Call (every answer), link.redirected, reach.ParseURL and reach.CheckAddr;
-// crypto/tls, whose errors are final.
+// crypto/tls, whose errors the client never ignores.
 func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -288,8 +288,8 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 // CL-07. A server cannot delay a command beyond its time limit, cannot make it read more data than its limit, and
 // cannot crash it.
 //
-// Guard: link.Patiently (the limit, whatever Retry-After says), door.Op.Call (the bound of a body), the context of
-// cli.(*tka).begin, reach.CheckCA.
+// Guard: link.Patiently (the time limit, with any Retry-After), door.Op.Call (the maximum size of a body), the
+// context of cli.(*tka).begin, reach.CheckCA.
 func TestCL07_HostileServer(t *testing.T) {
 	s := attacktest.Start(t)
 	w := newWrongServer(t, s)

@@ -271,8 +271,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 // CL-05. Names are treated as data, whatever characters they contain. A shell never executes a name that it
 // evaluates, completes or shows in its prompt.
 //
-// Guard: shellscript.(Shell).Quote, shellscript.Prompt, reach.IsCluster, and cli.(*tka).clusterNames for what is
-// completed.
+// Guard: shellscript.(Shell).Quote, shellscript.Prompt, reach.IsCluster, and cli.(*tka).clusterNames for completion.
 func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)

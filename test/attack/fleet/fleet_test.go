@@ -24,7 +24,7 @@ import (
 // another. The fleet refuses such an object: it creates nothing for it and sends no request to a forge. Through the
 // API these objects do not exist for the administrator.
 //
-// Guard: fleet.Check; planefleet.(Scope).permitted, and plane.One with what Viewer sees.
+// Guard: fleet.Check; planefleet.(Scope).permitted, and plane.One with the objects that Viewer can see.
 func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl1-nix", "github", 3)

@@ -29,8 +29,8 @@ import (
 // its namespace. A tailnet service belongs to another owner, or also to another operator. Everything ends, objects of
 // others stay unchanged, and no device, key or service of the gateway remains.
 //
-// Guard: upkeep.Next and groups.look.tidy; vip.Keep, vip.Leave and services.look.leaveVIP; gather.Refusals, by which
-// a gateway begins although a namespace of relays is gone.
+// Guard: upkeep.Next and groups.look.tidy; vip.Keep, vip.Leave and services.look.leaveVIP; gather.Refusals, which
+// lets a gateway start although a namespace of relays is gone.
 func TestGW10_EndsByHand(t *testing.T) {
 	w := start(t)
 	w.says(t, "TailscaleTailnet corp", "Ready", "True/Ready")

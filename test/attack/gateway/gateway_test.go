@@ -179,8 +179,8 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 // GW-07. No spelling of an address or a name leads outside the tailnet. The schema or the decision refuses each
 // target, and the gateway creates nothing for it.
 //
-// Guard: the rules of api/gateway/v1alpha1, gateway.builder.target. What a relay dials is relay's netmap
-// (TestGTW21_ForbiddenTargets in test/relay has it with real nodes).
+// Guard: the rules of api/gateway/v1alpha1, gateway.builder.target. The relay's netmap limits the addresses that a
+// relay dials (TestGTW21_ForbiddenTargets in test/relay tests it with real nodes).
 func TestGW07_TargetsOutside(t *testing.T) {
 	w := start(t)
 	stored := 0

@@ -106,7 +106,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 
 // GO-02. An old record of a cluster never replaces a newer one, whoever sends it and to whichever server.
 //
-// Guard: gossip.(*View).compare, by gossip.(Order).Compare.
+// Guard: gossip.(*View).compare, with gossip.(Order).Compare.
 func TestGO02_NothingOldComesBack(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go02")

@@ -31,8 +31,8 @@ func availableTo(t *testing.T, s *attacktest.Env, cluster string) bool {
 // GO-04. A message of a third party never makes a server dead, and the affected server need not refute it. A server
 // that was suspended doubts itself before it doubts the others.
 //
-// Guard: gossip.(detector).claim, which moves a heartbeat and no state; (*View).take, which checks who signed that a
-// server has left; (*engine).review, which gives every server a fresh start after a late round.
+// Guard: gossip.(detector).claim, which updates a heartbeat and never a state; (*View).take, which checks the
+// signature of a leave message; (*engine).review, which resets the timers of all members after a late round.
 func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go04")
@@ -122,8 +122,8 @@ func sumOf(t *testing.T, s *attacktest.Env, prefix string) (sum float64) {
 // decision depends on another machine's clock. The simulator tests of the package cover loss, jitter, reordering and
 // partitions of minutes.
 //
-// Guard: gossip.(*engine).pick, which contacts the dead too; (*detector).heard; gossip.Order, which is compared with
-// those of the same node only; the age of connections in (*discovery).stand, without which nothing is cut off.
+// Guard: gossip.(*engine).pick, which also contacts dead members; (*detector).heard; gossip.Order, which is compared
+// only within one node; the maximum age of connections in (*discovery).stand, which makes a cut effective.
 func TestGO09_PartitionAndHeal(t *testing.T) {
 	east, west := twoClusters(t)
 	m, w := east.Mark(t), west.Mark(t)

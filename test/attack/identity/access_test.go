@@ -24,7 +24,7 @@ import (
 
 // ID-04. Only a grant of exactly this capability for exactly this server gives access.
 //
-// Guard: access.(Policy).entitle, and tailnet.callerOf, which takes the values of one capability by its exact name.
+// Guard: access.(Policy).entitle, and tailnet.callerOf, which reads the values of one capability by its exact name.
 func TestID04_NoCapability(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "judy-laptop", "judy@example.com")

@@ -177,8 +177,8 @@ func spelt(pairs []string, as func(string) string) (out []string) {
 
 // ID-07. No header sets the identity of a caller, neither for our server nor for the API server behind it.
 //
-// Guard: tailnet.(*Node).Identify, which reads no header but Funnel's; and signinkube.Store, whose requests are its
-// own and carry nothing of the caller's.
+// Guard: tailnet.(*Node).Identify, which reads only Funnel's header; and signinkube.Store, whose requests contain no
+// header of the caller.
 func TestID07_HeadersNameNobody(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -273,7 +273,7 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 // tailnet. A header from the same machine or from another node therefore has no effect. A future mode of this kind
 // must add its rows here.
 //
-// Guard: settings.Parse, which refuses what is not a setting, and main, which listens nowhere but on the node.
+// Guard: settings.Parse, which refuses unknown settings, and main, which listens only on the node.
 func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -460,7 +460,7 @@ func TestID10_CrossSite(t *testing.T) {
 // ID-11. A path matches its route exactly or not at all. No spelling of a path reaches an operation with another
 // verb, or without the access decision. No route is public.
 //
-// Guard: door.(*visit).find, which takes no path that would have to be cleaned.
+// Guard: door.(*visit).find, which accepts no path that needs cleaning.
 func TestID11_PathsAreExact(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -540,7 +540,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // ID-12. Every route of the listener has a verb and a row in the golden matrix, which lists the answer for each kind
 // of caller. Only authenticated callers learn that a path or a method does not exist.
 //
-// Guard: door.(*visit).pass, which decides before it runs a route, and access.Decide, whose default is to refuse.
+// Guard: door.(*visit).pass, which decides before it runs a route, and access.Decide, which refuses by default.
 func TestID12_EveryRouteIsDecided(t *testing.T) {
 	s := attacktest.Start(t)
 	onlyTheseListeners(t, s)

@@ -214,9 +214,9 @@ func (w *warm) try(t *testing.T, req *http.Request, limit time.Duration) (attack
 // ID-02. The server refuses a caller that the tailnet does not authenticate, or no longer authenticates. This also
 // applies on a connection that is already open, and to a WhoIs answer with missing or empty fields.
 //
-// Guard: access.Admit (expired, empty names), access.ParseLogin and tailnet.callerOf (hollow answers),
-// tailnet.(*Node).whoIs (queried again for every request, 2 s: its own test in internal/tailnet has a WhoIs that
-// hangs).
+// Guard: access.Admit (expired, empty names), access.ParseLogin and tailnet.callerOf (answers with empty fields),
+// tailnet.(*Node).whoIs (queries again for every request, with a limit of 2 s: a test in internal/tailnet has a WhoIs
+// that hangs).
 func TestID02_NobodyIsLetIn(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -429,7 +429,7 @@ func TestID03_TaggedNodes(t *testing.T) {
 // ID-14. Every request is decided on the current state of the tailnet. This also applies on an open connection, for a
 // caller that was admitted a moment ago.
 //
-// Guard: tailnet.(*Node).Identify and door.(*visit).decide, which remember nothing.
+// Guard: tailnet.(*Node).Identify and door.(*visit).decide, which cache nothing.
 func TestID14_NothingIsRemembered(t *testing.T) {
 	s := attacktest.Start(t)
 	const role = `{"role": "edit", "period": "1h"}`

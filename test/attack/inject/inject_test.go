@@ -284,7 +284,7 @@ func TestIN01_WebhookAway(t *testing.T) {
 }
 
 // IN-02. A pod is injected again: by the API server, by file and then by the webhook, over an older adapter.
-// Guard: inject.Pod changes nothing in what it made, and replaces what an older one made.
+// Guard: inject.Pod does not change its own result, and replaces the result of an older version.
 func TestIN02_InjectedTwice(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -329,7 +329,7 @@ func TestIN02_InjectedTwice(t *testing.T) {
 }
 
 // IN-03. A pod already uses names that injection needs: names, ports, variables, the credentials' path.
-// Guard: inject.Pod refuses with the reason, and nothing is stored.
+// Guard: inject.Pod refuses with the reason, and the API server stores nothing.
 func TestIN03_NamesTaken(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -354,7 +354,7 @@ func TestIN03_NamesTaken(t *testing.T) {
 }
 
 // IN-04. Ways in which a container other than the adapter could read the real credential.
-// Guard: wayToTheRealToken, and the explicit volume that is first of all.
+// Guard: wayToTheRealToken, and the explicit volume, which is the first one.
 func TestIN04_RealToken(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -392,7 +392,7 @@ func TestIN04_RealToken(t *testing.T) {
 }
 
 // IN-05. Changes by other webhooks and tools to a pod, and manifests of every kind.
-// Guard: a JSON patch of our parts alone; Files rewrites the lines that change.
+// Guard: a JSON patch of the adapter's parts only; Files rewrites only the lines that change.
 func TestIN05_NothingElseChanges(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -464,7 +464,7 @@ func TestIN06_Impossible(t *testing.T) {
 }
 
 // IN-07. Any client in the cluster sends arbitrary requests to the webhook.
-// Guard: Webhook.review and Review: type, size, depth, version, duplicate keys; the endpoint knows no secret.
+// Guard: Webhook.review and Review: type, size, depth, version, duplicate keys; the endpoint has access to no secret.
 func TestIN07_AnythingSent(t *testing.T) {
 	p, w := start(t)
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}, Timeout: attacktest.Long}
@@ -523,7 +523,7 @@ func TestIN07_AnythingSent(t *testing.T) {
 }
 
 // IN-08. The certificate authority rotates and both replicas are replaced while pods are created.
-// Guard: the stages of injectkube.stage.step, --drain, the certificate that is read again without a restart.
+// Guard: the stages of injectkube.stage.step, --drain, and the certificate, which is reloaded without a restart.
 func TestIN08_RotationUnderLoad(t *testing.T) {
 	p := newEnv(t)
 	// Certificates begin 5 min early, so this one is due for renewal about 10 s after its creation.

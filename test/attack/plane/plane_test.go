@@ -101,7 +101,7 @@ func startPlane(ctx context.Context, s *attacktest.Env) (*attacktest.PlaneEnv, e
 // PL-01. A caller that is not on a list, that has a similar spelling to a listed login, or that comes from another
 // tailnet has no role. No page, asset, list, stream or tool gives this caller any data.
 //
-// Guard: access.(PlanePolicy).duties (whole logins, plainMail), access.ParseLogin, and door.(*visit).pass, which
+// Guard: access.(PlanePolicy).duties (complete logins, plainMail), access.ParseLogin, and door.(*visit).pass, which
 // decides before any handler runs.
 func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 	o := start(t)
@@ -162,7 +162,7 @@ func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 // PL-02. A token next to the tailnet identity that is invalid, from another issuer, or not the caller's makes the
 // server refuse the request. A valid token gives no additional rights.
 //
-// Guard: identity.Whois (the same login), identity.(*verifier).judge, and jose with RS256 alone in claims.
+// Guard: identity.Whois (the same login), identity.(*verifier).judge, and jose, which accepts only RS256 in claims.
 func TestPL02_TokensGiveNothing(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -221,8 +221,8 @@ func TestPL02_TokensGiveNothing(t *testing.T) {
 // PL-03. Another site's page cannot open a stream. An open stream ends when the caller's role is removed. A thousand
 // streams that are opened and abandoned leave nothing behind.
 //
-// Guard: door.(*visit).checkSite, door.(*Stream).Renew and streamLife, and plane.(*Desk).events, which ends with its
-// client.
+// Guard: door.checkSite, door.(*Stream).Renew and streamLife, and plane.(*Desk).events, which stops when its client
+// disconnects.
 func TestPL03_Streams(t *testing.T) {
 	o := start(t)
 	logins := []string{"eve@example.com", "ann@example.com", "ben@example.com", "cat@example.com"}
@@ -392,8 +392,8 @@ func TestPL04_StoredScript(t *testing.T) {
 // PL-05. Objects of another organisation or another person do not exist for a caller: not in a list, a total, the
 // audit log or an event, and not when requested by name. No response may be cached.
 //
-// Guard: plane.Viewer, which every list, total and event passes, and plane.(*Desk).revoke, for which another's
-// sign-in is one that is not there.
+// Guard: plane.Viewer, which filters every list, total and event, and plane.(*Desk).revoke, which treats another
+// person's sign-in as missing.
 func TestPL05_OthersThings(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.Grant("bob@example.com", `{"role": "view", "period": "1h"}`))

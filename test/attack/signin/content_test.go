@@ -25,8 +25,8 @@ import (
 // SI-11. Whatever content a sign-in object has, the operator and the access server keep running, report one problem
 // about it, and keep serving other people.
 //
-// Guard: the CRD's schema, above all that a time is in the one form that every reader takes; signin.Facts.refusal;
-// signinkube.signinOf.
+// Guard: the CRD's schema, which above all requires one time format that every client can decode;
+// signin.Facts.refusal; signinkube.signinOf.
 func TestSI11_HostileContent(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "niaj-laptop", "niaj@example.com")

@@ -45,8 +45,8 @@ func startBehind(t *testing.T, s *attacktest.Env, g *attacktest.Gate, role strin
 // SI-06. A program may be killed after any of its writes. After a restart it completes the work and reaches the
 // correct state. It derives the time of its next step from stored objects.
 //
-// Guard: signin.Next, which derives each step from what is stored; the finalizer that a sign-in is created with;
-// signinkube's sweep.
+// Guard: signin.Next, which derives each step from stored objects; the finalizer, which a sign-in has from its
+// creation on; signinkube's sweep.
 func TestSI06_KilledAfterEachWrite(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "kim-laptop", "kim@example.com")

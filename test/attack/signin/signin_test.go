@@ -503,8 +503,8 @@ func tokenStored(t *testing.T, s *attacktest.Env, k signin.Kubeconfig) {
 // SI-08. A revoked sign-in has no rights from the next request on. The API server refuses its token as soon as its
 // own token cache expires. Other people are not affected, and no work remains.
 //
-// Guard: signin.Facts.takeDown (bindings first), signin.Owner.Name (a device is an owner), signin.Next (gone is
-// done).
+// Guard: signin.Facts.takeDown (bindings first), signin.Owner.Name (a name for each device), signin.Next (a deleted
+// sign-in needs no step).
 func TestSI08_Revoke(t *testing.T) {
 	s := attacktest.Start(t)
 	laptop, phone := s.Person(t, "walter-laptop", "walter@example.com"), s.Person(t, "walter-phone", "walter@example.com")
@@ -573,7 +573,7 @@ func TestSI08_Revoke(t *testing.T) {
 // SI-09. One person sends a hundred logins and logouts at the same time, through two servers. They lead to one state,
 // which the answers report. A write conflict makes no request fail.
 //
-// Guard: signin.(*Desk).login (tries again), signinkube.(*Store).Extend and Delete (preconditions).
+// Guard: signin.(*Desk).login (retries), signinkube.(*Store).Extend and Delete (preconditions).
 func TestSI09_AtOnce(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "yves-laptop", "yves@example.com")
@@ -778,5 +778,5 @@ func mustJSON(t *testing.T, v any) string {
 
 // SI-13. Elevation and break-glass access of a sign-in.
 //
-// Guard: none yet: there is nothing to elevate.
+// Guard: none yet: elevation does not exist.
 func TestSI13_Elevation(t *testing.T) { attacktest.Missing(t, "elevation and break-glass") }

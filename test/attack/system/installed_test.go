@@ -166,7 +166,8 @@ func vulnerable(t *testing.T, db, program string) (found bool, out string, err e
 // without root, without host access and without a writable file system. The program on people's machines contains no
 // client of a cluster or a tailnet. Generated files are current. No program has a known vulnerability.
 //
-// Guard: build/Dockerfile, charts/tailplane/templates/_pod.tpl, imports_test.go, and `go generate`.
+// Guard: build/Dockerfile, charts/tailplane/templates/_pod.tpl, TestSmallPrograms in layers_test.go, and `go
+// generate`.
 func TestDS05_WhatIsInstalled(t *testing.T) {
 	t.Run("image", func(t *testing.T) {
 		b, err := os.ReadFile("../../../build/Dockerfile")

@@ -145,7 +145,7 @@ func (l strained) drip(raw string) (status int, took time.Duration, err error) {
 // DS-02. Limits on every listener cut off slow clients, oversized requests and idle connections, with bounded memory.
 // A client that only waits for an answer stays connected.
 //
-// Guard: the bounds of door.(*Door).Run and of health.(*Listener).Run, door.decode's bound of a body, and
+// Guard: the limits of door.(*Door).Run and of health.(*Listener).Run, door.decode's maximum size of a body, and
 // door.(*bounded).take.
 func TestDS02_SlowAndHuge(t *testing.T) {
 	s := attacktest.Start(t)
@@ -329,8 +329,8 @@ func TestDS02_SlowAndHuge(t *testing.T) {
 // DS-03. Probes and metrics are served only on their own listener: not on the tailnet, and not on any other address
 // of the machine. No profiler is served anywhere.
 //
-// Guard: main, which gives health.(*Listener).Handler to no listener of the tailnet; and that handler, which has
-// three paths.
+// Guard: main, which serves health.(*Listener).Handler on no tailnet listener; and that handler, which has three
+// paths.
 func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 	s := attacktest.Start(t)
 	hidden := []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/cmdline", "/debug/vars", "/debug/", "/debug/requests",
@@ -452,8 +452,8 @@ func (l load) String() string {
 // descriptors and memory of the processes return to their earlier values. The slots for waiting requests are free
 // again.
 //
-// Guard: door.(*visit).await, which ends with its client and gives the place back; door.(*bounded).give; and
-// net/http's reading in the background.
+// Guard: door.(*visit).await, which ends when its client disconnects and frees the slot; door.(*bounded).give; and
+// net/http's background read.
 func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, host := s.Alice(t), "tka."+s.Net.Suffix()
