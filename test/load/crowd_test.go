@@ -156,8 +156,8 @@ func (c *crowd) arrive(ctx context.Context, prefix string, n int, gap time.Durat
 	return took, time.Since(began), errors.Join(errs...)
 }
 
-// sustain runs sign-ins for the duration long, atOnce in parallel. Each person starts again when the previous sign-in
-// is done. It returns the duration of each sign-in, and the sign-ins per second in each sixth of the time.
+// sustain runs sign-ins for the duration long, atOnce in parallel. A new person signs in whenever a sign-in is done.
+// It returns the duration of each sign-in, and the sign-ins per second in each sixth of the time.
 func (c *crowd) sustain(ctx context.Context, prefix string, long time.Duration, atOnce int) (took []time.Duration, windows []int, err error) {
 	const sixths = 6
 	windows = make([]int, sixths)

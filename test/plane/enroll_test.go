@@ -37,8 +37,8 @@ spec: {type: github, url: "https://github.com"}
 `
 
 // PL-06, PL-05: the plane approves on the real tailnet. An organisation is requested, declined, requested again,
-// approved and ended, by the command line and by HTTP. The tailnet's login of the caller is recorded, and a requester
-// cannot approve. A caller with the right to request cannot make the change itself.
+// approved and ended, by the command line and by HTTP. The plane records the tailnet's login of the caller. A
+// requester cannot approve her own request, and a caller who may only request cannot make the change.
 func TestPL06_Enroll(t *testing.T) {
 	r := start(t)
 	if err := r.Cluster.Apply(t.Context(), []byte(enrolling)); err != nil {

@@ -239,7 +239,8 @@ func ownersOf(t *testing.T, s tsapi.Service) []vip.Owner {
 	return all.OwnerRefs
 }
 
-// exposure returns a Service of the namespace shop that is exposed on the tailnet as svc:<name>.
+// exposure returns a Service in the namespace shop, and a TailscaleService that exposes it on the tailnet as
+// svc:<name>.
 func exposure(name string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service

@@ -139,7 +139,7 @@ func unmoved(t *testing.T, s *attacktest.Env, what string, was gossip.Cluster) {
 	attacktest.Eventually(t, attacktest.Long, what+": "+was.Name+" is available", func() bool { return availableTo(t, s, was.Name) })
 }
 
-// inOneOf tries f up to three times. On a busy machine a server may once, correctly, mark its neighbour dead. The
+// inOneOf calls try up to three times. On a busy machine a server may once, correctly, mark its neighbour dead. The
 // effect of an attack appears in every attempt.
 func inOneOf(t *testing.T, what string, try func() error) {
 	t.Helper()

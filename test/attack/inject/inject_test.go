@@ -216,8 +216,8 @@ func adapted(pod *corev1.Pod) bool {
 	return len(i) > 0 && i[0].Name == "mca" && i[0].Image == testenv.SidecarImage && i[0].RestartPolicy != nil && *i[0].RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// withoutRealToken returns an error that names a container, other than the adapter, with access to the pod's real
-// credential.
+// withoutRealToken returns an error that names a container, if a container other than the adapter mounts the pod's
+// real credential or the adapter does not.
 func withoutRealToken(pod *corev1.Pod) error {
 	real := map[string]bool{"mca-state": true}
 	for _, v := range pod.Spec.Volumes {

@@ -87,7 +87,7 @@ func told(ctx context.Context, hc *http.Client, dashboard, id, login string) err
 	return err
 }
 
-// written makes alice write a text that others read: the reason of a dry run, which the audit log contains.
+// written makes p write a text that others read: the reason of a dry run, which the audit log contains.
 func written(t *testing.T, o *attacktest.PlaneEnv, p *testenv.Person, text string) {
 	t.Helper()
 	reason, err := json.Marshal(map[string]string{"reason": text})
