@@ -387,7 +387,7 @@ func TestTheClusterIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "503 with Retry-After", func() bool { code, after := status(); return code == http.StatusServiceUnavailable && after == "1" })
-	for range 5 { // more than the three failures after which the adapter stops to try
+	for range 5 { // more than the three failures after which the adapter stops trying
 		if code, after := status(); code != http.StatusServiceUnavailable || after != "1" {
 			t.Errorf("while it is down: %d, Retry-After %q", code, after)
 		}

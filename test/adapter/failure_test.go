@@ -249,7 +249,7 @@ func TestSeveral_Positions(t *testing.T) {
 		{"a vector at home, most recent", "default", metav1.ListOptions{ResourceVersion: v}, http.StatusOK},
 		{"a vector at home, exactly", "default", metav1.ListOptions{ResourceVersion: v, ResourceVersionMatch: metav1.ResourceVersionMatchExact}, http.StatusGone},
 		{"the vector itself", "shop", metav1.ListOptions{ResourceVersion: v}, http.StatusOK},
-		// Here is no member, so its field is zero.
+		// The cluster here is no member, so its field is zero.
 		{"the vector itself, exactly", "shop", metav1.ListOptions{ResourceVersion: v, ResourceVersionMatch: metav1.ResourceVersionMatchExact}, http.StatusGone},
 		{"one more slot than there are", "shop", metav1.ListOptions{ResourceVersion: v + strings.Repeat("0", 20)}, http.StatusOK},
 		{"a broken one", "shop", metav1.ListOptions{ResourceVersion: v + "0"}, http.StatusBadRequest},

@@ -36,7 +36,7 @@ import (
 type configuration struct {
 	desk    *planechange.Desk
 	github  *forgetest.GitHubFake
-	id      int64 // of the repository
+	id      int64 // id of the repository
 	admin   client.Client
 	cluster *kubetest.Cluster
 }

@@ -31,7 +31,7 @@ import (
 // caller, because there is no tailnet here.
 type house struct {
 	board *plane.Board
-	url   string // of the dashboard
+	url   string // URL of the dashboard
 	acts  string // of the actions that the browser's script can request from the test
 
 	serve func(net.Listener) (stop func() error)

@@ -114,7 +114,7 @@ func relayed(name string, relay netip.AddrPort, health uint16) gateway.Cluster {
 		Endpoints: []netip.AddrPort{relay}, HealthPort: health, HealthPath: "/readyz/" + name, Protocol: gateway.HTTP1}
 }
 
-// revisionPolicy returns the object whose change makes the operator's Envoy Gateway translate again.
+// revisionPolicy returns the object with which the operator makes Envoy Gateway translate again.
 func revisionPolicy(revision string) string {
 	return fmt.Sprintf(`apiVersion: gateway.tailscale.com/v1alpha1
 kind: TailscaleRoutePolicy

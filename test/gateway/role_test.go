@@ -295,7 +295,7 @@ func (w *whole) statuses(t *testing.T) {
 	if n < 1 || n > 40 {
 		t.Errorf("%v statuses restored", n)
 	}
-	// A new generation makes Envoy Gateway write its part of the status over ours.
+	// A new generation makes Envoy Gateway write its part of the status over the gateway's part.
 	kubectl(t, w.Cluster, "-n", "infra", "patch", "tsrp", "api", "--type=merge", "-p", `{"spec":{"routeRules":[{"match":{"path":"/api2/*"},"backend":{"serviceName":"svc:web","port":9090}}]}}`)
 	await(t, "both parts of the policy's status, of the new generation", func() bool {
 		generation := kubectl(t, w.Cluster, "-n", "infra", "get", "tsrp", "api", "-o", "jsonpath={.metadata.generation}")

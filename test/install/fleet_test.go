@@ -396,7 +396,7 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 		t.Errorf("a credential of its own making: %v", err)
 	}
 
-	// Only the fleet can set the labels by which policies recognise a namespace.
+	// Only the fleet can set the labels that policies use to recognise a namespace.
 	mallory := somebody(t, c, "mallory@acme.dev")
 	for why, err := range map[string]error{
 		"off":           mallory.change(namespace("tailplane-org-acme", ""), `{"metadata": {"labels": {"tailplane.dev/isolation": null}}}`),

@@ -46,7 +46,7 @@ func TestFleetProcess(t *testing.T) {
 		return err
 	}
 	t.Cleanup(func() {
-		if err := restore(); err != nil { // an administrator who installed it also removes it
+		if err := restore(); err != nil { // the cleanup of installFleet removes it later
 			t.Error(err)
 		}
 	})

@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// An instruction of a Dockerfile.
+// An instruction is one instruction of a Dockerfile.
 type instruction struct {
 	stage      int // 1 is the first FROM
 	name, args string

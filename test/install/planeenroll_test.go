@@ -85,7 +85,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				return p
 			}
 			var e planefleet.Enrollment
-			until(t, "it is asked for", func() bool { // after the policies of another test have stopped to apply
+			until(t, "it is asked for", func() bool { // after the policies of another test no longer apply
 				e, _, err = writer.Create(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), []byte(`{"forge":"github","configURL":"https://github.com/newco","pools":[{"name":"nix"}],"credentials":{"secretName":"x"}}`), "r", false)
 				if err != nil && problem.CodeOf(err) != problem.Unavailable {
 					t.Fatal(err)

@@ -241,8 +241,9 @@ func depotSize(b *testing.B) (orgs, pools int) {
 	return orgs, pools
 }
 
-// BenchmarkFleetMany measures FLEET-20: the fleet's memory with many enrollments, its requests to the API server and
-// the forge while nothing changes, that it then writes nothing, and how soon it carries out one change.
+// BenchmarkFleetMany measures FLEET-20: the fleet's memory with many enrollments, and its requests to the API server
+// and the forge while nothing changes. It also checks that the fleet then writes nothing, and measures how soon it
+// carries out one change.
 func BenchmarkFleetMany(b *testing.B) {
 	if b.N > 1 {
 		return // an earlier round has measured it

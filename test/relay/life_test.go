@@ -85,7 +85,7 @@ func (s *service) serveHealth(t testing.TB) {
 }
 
 // GTW-20: a rolling restart under constant load loses no connection. Open connections end normally. New connections
-// go to the other pod before the old pod stops to accept them.
+// go to the other pod before the old pod stops accepting them.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)

@@ -239,7 +239,7 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 }
 
 // AD-11. A child is created in one cluster and its owner is in another. With ownerReferences set to shelter, the
-// garbage collector of the child's cluster does not delete the child as an orphan, and a client reads back the owner
+// garbage collector of the child's cluster does not delete the child as an orphan. A client reads back the owner
 // reference that it wrote. Without that setting the adapter refuses the child.
 //
 // Guard: internal/apiproxy/shelter, and where internal/apiproxy/fanout calls it; KeepTogether and Place in

@@ -21,7 +21,7 @@ import (
 )
 
 // CL-01. A server proves its identity with the cluster's key. The client requires that proof from every server, even
-// one with the right name, a valid certificate or control of the network path, and sends it no other data before the
+// one with the right name, a valid certificate or control of the network path. It sends no other data before the
 // proof. The client never dials a URL that is not plain https.
 //
 // Guard: link.(*Link).Prove, link.Call (every answer), link.redirected, reach.ParseURL and reach.CheckAddr;

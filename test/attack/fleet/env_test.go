@@ -62,7 +62,7 @@ var shared struct {
 	err  error
 }
 
-// start returns the environment that these tests share. Each test has organisations and pools of its own.
+// start returns the environment that these tests share. Each test has its own organisations and pools.
 func start(t *testing.T) *env {
 	t.Helper()
 	s := &shared

@@ -374,7 +374,7 @@ func reaches(all []networkingv1.NetworkPolicy, pod map[string]string, to netip.A
 func connects(all []networkingv1.NetworkPolicy, pod map[string]string, namespace string, to map[string]string, port int32) bool {
 	return allows(all, pod, port, func(x networkingv1.NetworkPolicyPeer) bool {
 		if x.IPBlock != nil || x.NamespaceSelector == nil {
-			return x.IPBlock == nil // a pod of its own namespace
+			return x.IPBlock == nil // a pod of the same namespace
 		}
 		in, err := metav1.LabelSelectorAsSelector(x.NamespaceSelector)
 		if err != nil || !in.Matches(kubelabels.Set{corev1.LabelMetadataName: namespace}) {

@@ -42,7 +42,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 
 	t.Run("one member says so", func(t *testing.T) {
 		genuine := r.learn(t, east)[node]
-		var others []gossip.Signed // in its name
+		var others []gossip.Signed // records in west's name, signed with the rogue's key
 		for _, status := range []gossip.Status{gossip.Left, "dead", "suspect"} {
 			record, err := r.sealed(genuine.Facts, gossip.Order{Generation: genuine.Generation, Version: genuine.Version + 1}, status)
 			if err != nil {

@@ -131,7 +131,7 @@ func waitReady(t *testing.T, w *testenv.Webhook) {
 	})
 }
 
-// shared is a cluster with one replica, for tests that leave both unchanged. Each test uses namespaces of its own.
+// shared is a cluster with one replica, for tests that leave both unchanged. Each test uses its own namespaces.
 var shared struct {
 	once    sync.Once
 	env     *env
@@ -433,7 +433,7 @@ func TestIN05_NothingElseChanges(t *testing.T) {
 	}
 }
 
-// IN-06. Pods that cannot have the adapter ask for it; strict namespaces.
+// IN-06. Pods that cannot have the adapter request it; strict namespaces.
 // Guard: refusal is the default; the sidecar satisfies the restricted standard and keeps the QoS class.
 func TestIN06_Impossible(t *testing.T) {
 	p, _ := start(t)

@@ -68,7 +68,7 @@ func reasonsOf(t *testing.T, s *attacktest.Env, name string) (out []string) {
 	return out
 }
 
-// ready is the stored sign-in's Ready condition.
+// ready returns the Ready condition of a stored sign-in.
 func ready(o *v1alpha1.TkaSignin) metav1.Condition {
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 		return *c

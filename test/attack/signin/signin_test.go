@@ -161,7 +161,7 @@ func TestSI04_Periods(t *testing.T) {
 	s.SetPolicy(t, attacktest.Grant("peggy@example.com", `{"role": "view", "period": "1h"}`))
 	s.WaitGranted(t, p)
 	for _, body := range []struct {
-		period string // as JSON
+		period string // the value in JSON
 		code   problem.Code
 	}{
 		{`"0s"`, problem.PeriodOutOfBounds}, {`"0"`, problem.PeriodOutOfBounds}, {`"9m59s"`, problem.PeriodOutOfBounds}, {`"1ns"`, problem.PeriodOutOfBounds}, {`"1h1s"`, problem.PeriodOutOfBounds}, {`"10000h"`, problem.PeriodOutOfBounds},
