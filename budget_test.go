@@ -10,12 +10,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-// Sizes of the stripped programs, in bytes. tka runs for every kubectl command
-// and mca runs in every pod, so they stay small; tailplaned is one image.
+// Sizes of the stripped programs, in bytes. tka runs for every kubectl command and mca runs in every pod, so they
+// must stay small; tailplaned is one image.
 var sizes = map[string]int64{
 	"mca":        15 << 20,
 	"tka":        20 << 20,
-	"tailplaned": 100 << 20, // all roles in one image: each one's libraries come on top
+	"tailplaned": 100 << 20, // all roles in one image, with the libraries of each
 }
 
 // SGN-16: the size of tka.
@@ -36,9 +36,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// SGN-16: tka starts in 30 ms. Machines are shared, so the test compares with
-// the start of another Go program on the same machine at the same time, and
-// fails only if tka is slower beyond any noise; the figure itself is printed.
+// SGN-16: tka starts in 30 ms. Machines are shared, so the test compares it with the start of another Go program on
+// the same machine at the same time. It fails only if tka is slower beyond any noise. It prints the figure itself.
 func TestStartTimes(t *testing.T) {
 	tka, err := buildcache.Lookup("tka")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package tailplane holds the laws of the repository as tests: which package may import which, which modules may be needed,
-// how large the programs and the files may be.
+// Package tailplane enforces the rules of the repository as tests: which package may import which, which modules may
+// be required, and how large the programs and the files may be.
 package tailplane
 
 import (
@@ -15,8 +15,8 @@ import (
 
 const module = "github.com/tailplane/tailplane/"
 
-// layers are the folders of each layer; docs/decisions/layout.md has the reasons. A package may import its own folder, the
-// layers that "may" names, and api; a domain is a folder of its own.
+// layers lists the folders of each layer; docs/decisions/layout.md has the reasons. A package may import its own
+// folder, the layers in "may", and api. Each domain is a separate folder.
 var layers = []struct{ name, folders, may string }{
 	{"base", "internal/access internal/manifest internal/printable internal/problem internal/profile internal/redact internal/util", "base"},
 	{"foundation", "internal/audit internal/authority internal/door internal/identity internal/kube internal/settings internal/tailnet", "base foundation"},
@@ -27,19 +27,19 @@ var layers = []struct{ name, folders, may string }{
 	{"testkit", "test testkit", "base foundation domain surface server testkit"},
 }
 
-// exceptions are the edges that the layers do not allow: importer, and the folder that it may import. The first two are for good.
-// The others wait for their area to be moved: the list only shrinks.
+// exceptions lists the imports that the layers do not allow: the importer, and the folder that it may import. The
+// first two are permanent. The others stay until their area is moved: the list must only shrink.
 var exceptions = []struct{ from, to string }{
 	{"internal/gateway/", "internal/relay/"}, // the operator writes the relays' configuration
-	{"internal/cli", "internal/plane"},       // tka asks the plane with its wire types
+	{"internal/cli", "internal/plane"},       // tka calls the plane with its wire types
 	{"internal/cli", "internal/gossip/memberlist"},
 	{"internal/plane/", "internal/fleet/change"},
 }
 
-// deep are the surfaces that may import below a domain's root: they watch and write the domains' objects.
+// deep lists the packages that may import below a domain's root, because they watch and write the domains' objects.
 var deep = []string{"internal/plane/planekube", "internal/plane/planegit"}
 
-// worlds has, for each outside world, the folders that may speak to it.
+// worlds maps each external system to the folders that may access it.
 var worlds = map[string]string{
 	"tailscale.com/":                   "internal/tailnet testkit",
 	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/fleetkube internal/gateway/gatewaykube internal/gossip/gossipkube internal/plane/planekube internal/signin/signinkube cmd/tailplaned testkit",
@@ -51,10 +51,11 @@ var worlds = map[string]string{
 	"github.com/spf13/cobra":           "internal/cli cmd",
 }
 
-// pure folders import the standard library and ours, nothing else. Audit's exporter is no part of it.
+// pure lists folders that import only the standard library and packages of the product. Audit's exporter is not
+// included.
 const pure = "internal/access internal/audit internal/authority internal/printable internal/problem internal/profile internal/redact"
 
-// within says whether pkg is one of the folders or below one.
+// within reports whether pkg is one of the folders or below one.
 func within(pkg, folders string) bool {
 	return slices.ContainsFunc(strings.Fields(folders), func(f string) bool { return pkg == f || strings.HasPrefix(pkg, f+"/") })
 }
@@ -68,7 +69,7 @@ func layerOf(pkg string) string {
 	return ""
 }
 
-// mayImport returns why a package of ours may not import another one of ours, or nothing.
+// mayImport returns the reason why one package of the product must not import another, or "" if it may.
 func mayImport(from, to string) string {
 	i := slices.IndexFunc(layers, func(l struct{ name, folders, may string }) bool { return l.name == layerOf(from) })
 	root := func(pkg string) string { return strings.Join(strings.SplitN(pkg+"//", "/", 3)[:2], "/") }
@@ -89,7 +90,7 @@ func mayImport(from, to string) string {
 	return ""
 }
 
-// TestLayers holds the import rules over every package of the product.
+// TestLayers checks the import rules for every package of the product.
 func TestLayers(t *testing.T) {
 	used := map[string]bool{}
 	for _, p := range list(t) {
@@ -124,7 +125,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestMayImport shows that each rule can refuse.
+// TestMayImport checks that each rule refuses a violation.
 func TestMayImport(t *testing.T) {
 	for _, x := range []struct {
 		from, to string
@@ -158,9 +159,8 @@ func TestMayImport(t *testing.T) {
 // kubeconfigCodec is clientcmd's decoder of kubeconfigs.
 const kubeconfigCodec = "k8s.io/client-go/tools/clientcmd/api/latest"
 
-// TestSmallPrograms bounds what the programs on other people's machines and in their
-// pods may link. Of Kubernetes, tka links the decoder of kubeconfigs and what that
-// needs, and nothing else.
+// TestSmallPrograms limits the packages in the programs that run on people's machines and in their pods. The only
+// part of Kubernetes that tka links is the decoder of kubeconfigs with its dependencies.
 func TestSmallPrograms(t *testing.T) {
 	codec := deps(t, kubeconfigCodec)
 	for program, banned := range map[string][]string{
@@ -189,7 +189,7 @@ func deps(t *testing.T, of string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestNames keeps out the rooms where things go because nobody knows where they belong.
+// TestNames forbids packages with generic names, which collect unrelated code.
 func TestNames(t *testing.T) {
 	for _, p := range list(t) {
 		switch path.Base(p.ImportPath) {

@@ -1,7 +1,7 @@
 package tailplane_test
 
-// TB-02: what each module of the tree may ask for. The product stays free of the testbed's heavy parts, and every module
-// resolves by itself.
+// TB-02: the modules that each module of the tree may require. The product does not depend on the testbed's large
+// modules, and every module resolves without the others.
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// goMod is what we read of `go mod edit -json`.
+// goMod is the part of `go mod edit -json` that the tests use.
 type goMod struct {
 	Module  struct{ Path string }
 	Require []struct{ Path, Version string }
@@ -25,8 +25,8 @@ type goMod struct {
 	}
 }
 
-// goCommand runs the go command in a module's folder with the settings of every build of this tree. A machine that cannot
-// reach a module proxy, and has not downloaded what is asked for, is no finding about the module.
+// goCommand runs the go command in a module's folder with the settings of every build of this tree. The test is
+// skipped on a machine that cannot reach a module proxy and lacks a download.
 func goCommand(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
@@ -83,12 +83,12 @@ func modules(t *testing.T) []string {
 // prometheus is the module that is not tidy: see docs/decisions/prometheus-for-tests.md.
 const prometheus = "testbed/prometheus"
 
-// heavy says of a module that the product must not ask for it.
+// heavy reports whether the product must not require a module.
 func heavy(path string) bool {
 	return path == "k8s.io/kubernetes" || strings.HasPrefix(path, "go.etcd.io/etcd/server")
 }
 
-// TB-02: the product replaces nothing, and links neither a cluster nor Envoy Gateway.
+// TB-02: the product's module has no replace directive, and links neither a cluster nor Envoy Gateway.
 func TestProductModuleIsLight(t *testing.T) {
 	m := readModule(t, ".")
 	for _, r := range m.Replace {
@@ -105,7 +105,7 @@ func TestProductModuleIsLight(t *testing.T) {
 	}
 	const gateway = "github.com/envoyproxy/gateway"
 	for _, d := range deps {
-		d, _, _ = strings.Cut(d, " ") // a package compiled for a test has that in brackets
+		d, _, _ = strings.Cut(d, " ") // a package compiled for a test has the test's name in brackets
 		if heavy(d) || strings.HasPrefix(d, "k8s.io/kubernetes/") {
 			t.Errorf("the product imports %s", d)
 		}
@@ -115,7 +115,7 @@ func TestProductModuleIsLight(t *testing.T) {
 	}
 }
 
-// TB-02: in every module the whole module graph loads, and go.mod and go.sum are what `go mod tidy` would write.
+// TB-02: in every module the whole module graph loads, and go.mod and go.sum are the output of `go mod tidy`.
 func TestModulesAreTidy(t *testing.T) {
 	root, err := os.Getwd()
 	if err != nil {
@@ -139,8 +139,8 @@ func TestModulesAreTidy(t *testing.T) {
 				t.Errorf("go list -m all begins with %.80q", all)
 			}
 			if name == prometheus {
-				// Tidy wants the SDKs of all the clouds in which Prometheus can look for targets, 280 MB of what is never
-				// built, and some of it cannot be had. What is built has to be there.
+				// Tidy requires the SDKs of all clouds in which Prometheus can discover targets: 280 MB that are
+				// never built, and some of it is not available. The modules that are built must be present.
 				goCommand(t, dir, "list", "-deps", "-tags", "remove_all_sd", "github.com/prometheus/prometheus/cmd/prometheus")
 				return
 			}

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// smells are phrasings that slow a reader down, each with the most occurrences in 10,000 words that the repository allows itself.
-// A count is a smell and no verdict: the aim is a sentence that is understood at once.
+// smells are phrasings that slow a reader down, each with the highest number of occurrences in 10,000 words that the
+// repository allows. A count is only an indicator: the aim is a sentence that a reader understands at once.
 var smells = []struct {
 	name    string
-	pattern *regexp.Regexp // nil: a sentence of more than 40 words
+	pattern *regexp.Regexp // nil means a sentence of more than 40 words
 	goal    float64
 }{
 	{"indefinite people", regexp.MustCompile(`(?i)\b(?:some|no|any|every)body\b|\b(?:some|any|every) ?one else\b`), 2},
@@ -26,11 +26,11 @@ var smells = []struct {
 	{"long sentences", nil, 15},
 }
 
-// question is a "Who is", "What if" that the third smell does not mean.
+// question is a "Who is" or "What if" that the third smell does not include.
 var question = regexp.MustCompile(`(?:Who|Whoever|Whom|Whose|Of whom|What) (?:is|are|was|were|do|does|did|can|if|happens|happened|to) $`)
 
-// overGoal has the rates of today for what is over its goal, in the order of smells. The figures
-// only fall, and follow when a text is rewritten.
+// overGoal has today's rates of the smells that are over their goal, in the order of smells. The figures must only
+// decrease, and follow when a text is rewritten.
 var overGoal = map[string][]float64{
 	"comments":      {38.8, 34.2, 11.2, 11.3, 20.9},
 	"test comments": {59.5, 44.9, 23.6, 16.2, 21.0},
@@ -39,7 +39,7 @@ var overGoal = map[string][]float64{
 	"dashboard":     {43.4, 13.1, 13.1, 6.6, 15.3, 2.3},
 }
 
-// A sample is a text, cut into paragraphs.
+// A sample is a text, divided into paragraphs.
 type sample []string
 
 func (s sample) words() (n int) {
@@ -51,7 +51,7 @@ func (s sample) words() (n int) {
 
 var sentenceEnd = regexp.MustCompile(`[.;:!?] `)
 
-// count is how often a smell is in the sample.
+// count returns how often a smell occurs in the sample.
 func (s sample) count(pattern *regexp.Regexp) (n int) {
 	for _, p := range s {
 		if pattern == nil {
@@ -106,7 +106,7 @@ func comments(source string) (s sample) {
 	return s
 }
 
-// literals returns the strings of Go source that people read: those of more than four words.
+// literals returns the strings of Go source that people read: those with more than four words.
 func literals(source string) (s sample) {
 	for _, m := range quoted.FindAllStringSubmatch(source, -1) {
 		text := m[1] + m[2]
@@ -187,7 +187,7 @@ func TestProse(t *testing.T) {
 	}
 }
 
-// TestSmells shows that each smell is found, and that plain sentences have none.
+// TestSmells checks that each smell is found, and that plain sentences have none.
 func TestSmells(t *testing.T) {
 	long := strings.Repeat("word ", 41)
 	for i, text := range []string{"nobody knows", "it is told", "Whoever comes is served", "a lock of its own", "read anew", "allows to write", long} {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// GTW-39: a defect of the track record names tests, and they are there.
+// GTW-39: each defect of the track record names tests, and these tests exist.
 func TestTrackRecord(t *testing.T) {
 	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	have := map[string][]string{} // folders by the name of a test in them

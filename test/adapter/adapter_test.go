@@ -1,6 +1,5 @@
-// Package adapter holds the adapter mca to what it claims, on a real API server:
-// applications in its pod (the real kubectl, the real client-go) cannot tell it
-// from the API server itself.
+// Package adapter tests the adapter mca on a real API server. Applications in its pod (the real kubectl, the real
+// client-go) must not be able to distinguish it from the API server itself.
 package adapter
 
 import (
@@ -33,11 +32,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// limit bounds every wait for something that takes a moment.
+// limit is the timeout for every wait.
 const limit = 2 * time.Minute
 
-// stand is what all tests of this binary share: a cluster, and a pod's adapter
-// whose ServiceAccount may do everything there.
+// stand holds the environment that all tests of this binary share: a cluster, and a pod's adapter whose
+// ServiceAccount has all rights in it.
 var stand struct {
 	once    sync.Once
 	dir     string
@@ -103,7 +102,7 @@ func shared(t testing.TB) (*kubetest.Cluster, *testenv.Adapter) {
 	return stand.cluster, stand.adapter
 }
 
-// account makes a ServiceAccount with a ClusterRole, and returns its token.
+// account creates a ServiceAccount with a ClusterRole and returns its token.
 func account(ctx context.Context, c *kubetest.Cluster, namespace, name, role string) (string, error) {
 	k, err := kubernetes.NewForConfig(c.AdminConfig())
 	if err != nil {
@@ -130,7 +129,7 @@ func tokenRequest() *authenticationv1.TokenRequest {
 	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(7200))}}
 }
 
-// listenTLS listens with a certificate for the loopback address, and returns who vouches for it.
+// listenTLS listens with a certificate for the loopback address, and returns the certificate authority to trust.
 func listenTLS(t testing.TB) (net.Listener, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -150,7 +149,7 @@ func listenTLS(t testing.TB) (net.Listener, []byte) {
 	return ln, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
 }
 
-// config is how an application reaches the adapter.
+// config returns the client configuration with which an application reaches the adapter.
 func config(t testing.TB, a *testenv.Adapter) *rest.Config {
 	t.Helper()
 	c, err := clientcmd.BuildConfigFromFlags("", a.Kubeconfig)
@@ -161,7 +160,7 @@ func config(t testing.TB, a *testenv.Adapter) *rest.Config {
 	return c
 }
 
-// kubectl runs the real one through the adapter, and fails the test if it fails.
+// kubectl runs the real kubectl through the adapter and fails the test if it fails.
 func kubectl(t testing.TB, a *testenv.Adapter, args ...string) string {
 	t.Helper()
 	out, errs, exit := try(t, a, args...)

@@ -27,9 +27,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// ADP-14: two candidates of client-go elect one leader by a Lease of the home
-// cluster, even in a namespace that is another cluster's, and the other takes over
-// when the first lets go.
+// ADP-14: two client-go candidates elect one leader with a Lease of the home cluster, even in a namespace that
+// belongs to another cluster. When the first candidate releases the Lease, the other takes over.
 func TestSeveral_LeaderElection(t *testing.T) {
 	s := three(t)
 	for _, namespace := range []string{"shop", "production"} {
@@ -41,7 +40,7 @@ func TestSeveral_LeaderElection(t *testing.T) {
 				defer mu.Unlock()
 				return slices.Clone(leaders)
 			}
-			// stand starts a candidate; leave makes it let go and waits until it has.
+			// stand starts a candidate. leave makes it release the Lease and waits until it has done so.
 			stand := func(name string) (leave func()) {
 				ctx, cancel := context.WithCancel(t.Context())
 				e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -93,8 +92,8 @@ func TestSeveral_LeaderElection(t *testing.T) {
 	}
 }
 
-// ADP-14: where events are spread, an Event is made where the object is that it
-// is about, and is found and counted up there.
+// ADP-14: where events are spread, an Event is created in the cluster of its object. It is also found and counted up
+// there.
 func TestSeveral_EventsFollow(t *testing.T) {
 	three := three(t)
 	three.clean(t)
@@ -122,7 +121,7 @@ func TestSeveral_EventsFollow(t *testing.T) {
 	defer current.Shutdown()
 	regarding := current.NewRecorder("new")
 	for _, cm := range objects {
-		for range 2 { // the second is counted up
+		for range 2 { // the second one increases the count
 			recorder.Event(cm, corev1.EventTypeNormal, "Old", "told in the old way")
 		}
 		regarding.Eventf(cm, nil, corev1.EventTypeNormal, "New", "Telling", "told in the new way")
@@ -159,10 +158,10 @@ func TestSeveral_EventsFollow(t *testing.T) {
 	}
 }
 
-// rights are what an account may do in one cluster: verbs of ConfigMaps, by namespace.
+// rights are the rights of an account in one cluster: verbs on ConfigMaps, by namespace.
 type rights map[string][]string
 
-// reviewed makes an account with these rights and returns its token.
+// reviewed creates an account with these rights and returns its token.
 func reviewed(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, name string, may rights) string {
 	t.Helper()
 	token, err := account(t.Context(), c, "default", name, "")
@@ -183,8 +182,8 @@ func reviewed(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, na
 	return token
 }
 
-// ADP-14: what a review says through the adapter is what happens: it is the answer
-// of the cluster that would serve the request, and of all where several would.
+// ADP-14: an access review through the adapter predicts the result of the request. It is the answer of the cluster
+// that would serve the request, or of all clusters if several would.
 func TestSeveral_Reviews(t *testing.T) {
 	three := three(t)
 	may := map[string]rights{
@@ -194,7 +193,7 @@ func TestSeveral_Reviews(t *testing.T) {
 	}
 	own := *three
 	own.options.Secrets = maps.Clone(three.options.Secrets)
-	itself := map[string]*kubernetes.Clientset{} // the account at each cluster, past the adapter
+	itself := map[string]*kubernetes.Clientset{} // the account at each cluster, without the adapter
 	for cluster, rights := range may {
 		token := reviewed(t, three.clusters[cluster], three.admin[cluster], "reviewed", rights)
 		k, err := kubernetes.NewForConfig(three.clusters[cluster].TokenConfig(token))
@@ -221,7 +220,7 @@ func TestSeveral_Reviews(t *testing.T) {
 		return r.Status.Allowed
 	}
 	served := map[string][]string{"default": {"here"}, "production": {"east"}, "shop": {"east", "west"}}
-	// RBAC is in the API server's cache a moment later.
+	// The API server's RBAC cache needs a moment.
 	for cluster, rights := range may {
 		for namespace, verbs := range rights {
 			eventually(t, "the rights are known", func() bool { return review(itself[cluster], strings.Replace(verbs[0], "*", "get", 1), namespace) })
@@ -241,7 +240,7 @@ func TestSeveral_Reviews(t *testing.T) {
 		},
 		"create": func(ns string) error {
 			var err error
-			for i := range 16 { // by their names they belong to one or the other
+			for i := range 16 { // their names decide the cluster
 				if _, each := k.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap(ns, fmt.Sprint("dry-", i), nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); each != nil {
 					err = each
 				}
@@ -263,7 +262,7 @@ func TestSeveral_Reviews(t *testing.T) {
 				t.Errorf("%s in %s: the adapter says %v, and %v is true", verb, namespace, says, truth)
 			}
 			if namespace == "shop" && verb == "delete" {
-				continue // who has it decides, of several copies nobody
+				continue // the cluster of the object decides; with several copies no cluster does
 			}
 			if err := do(namespace); apierrors.IsForbidden(err) == says {
 				t.Errorf("%s in %s: allowed %v, and then: %v", verb, namespace, says, err)
@@ -273,7 +272,7 @@ func TestSeveral_Reviews(t *testing.T) {
 	if differ < 4 {
 		t.Errorf("only in %d cases home would say something else: this proves nothing", differ)
 	}
-	// kubectl asks in the same way.
+	// kubectl sends the same reviews.
 	for namespace, want := range map[string]string{"default": "no", "production": "no", "shop": "no"} {
 		if out, errs, _ := try(t, s.adapter, "auth", "can-i", "create", "configmaps", "-n", namespace); strings.TrimSpace(out) != want {
 			t.Errorf("kubectl auth can-i create in %s: %s%s", namespace, out, errs)

@@ -29,7 +29,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A gate is the way to a server, which can be shut.
+// A gate is a proxy before a server that can be closed.
 type gate struct {
 	net.Listener
 	to    string
@@ -61,7 +61,7 @@ func newGate(t *testing.T, server string) *gate {
 	return g
 }
 
-// carry carries a connection, or ends it at once while the gate is shut.
+// carry forwards a connection, or closes it at once while the gate is closed.
 func (g *gate) carry(c net.Conn) {
 	defer c.Close()
 	there, err := net.Dial("tcp", g.to)
@@ -93,7 +93,7 @@ func (g *gate) forget(c net.Conn) {
 	delete(g.conns, c)
 }
 
-// set shuts the gate, and ends what goes through it, or opens it.
+// set opens the gate, or closes it together with its open connections.
 func (g *gate) set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,7 +105,7 @@ func (g *gate) set(shut bool) {
 	}
 }
 
-// gated is another adapter in front of the same clusters, with a gate before west.
+// gated starts another adapter for the same clusters, with a gate before west.
 func (s *several) gated(t *testing.T, config string) (*several, *gate) {
 	t.Helper()
 	g := newGate(t, s.options.Secrets["west"]["server"])
@@ -131,7 +131,7 @@ func (s *several) gated(t *testing.T, config string) (*several, *gate) {
 	return own, g
 }
 
-// raw asks the adapter for a path, and returns the answer with its body.
+// raw requests a path from the adapter, and returns the response and its body.
 func (s *several) raw(t *testing.T, path string) (*http.Response, string) {
 	t.Helper()
 	conf := config(t, s.adapter)
@@ -152,7 +152,7 @@ func (s *several) raw(t *testing.T, path string) (*http.Response, string) {
 	return res, string(b)
 }
 
-// adminPort asks the admin port.
+// adminPort requests a path from the admin port.
 func (s *several) adminPort(t *testing.T, path string) string {
 	t.Helper()
 	res, err := http.Get("http://" + s.adapter.Admin + path)
@@ -167,7 +167,7 @@ func (s *several) adminPort(t *testing.T, path string) string {
 	return string(b)
 }
 
-// value is that of one series of the metrics; "" if it is not there.
+// value returns the value of one metric series, or "" if it does not exist.
 func (s *several) value(t *testing.T, series string) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)$`).FindStringSubmatch(s.adminPort(t, "/metrics"))
@@ -186,9 +186,8 @@ func (s *several) makeAway(t *testing.T, cluster, name string) {
 	}
 }
 
-// ADP-18, AD-06: while a member cannot be reached a list fails whole and names it, the
-// adapter reports the member as unhealthy wherever it reports health, and it finds out
-// by itself that the member is back.
+// ADP-18, AD-06: while a member is unreachable, a list fails as a whole and names the member. The adapter reports the
+// member as unhealthy in every health report, and detects without help that it is back.
 func TestSeveral_Health(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -225,7 +224,7 @@ func TestSeveral_Health(t *testing.T) {
 	}
 }
 
-// Section 8: a merged watch by WebSocket is one message for each event.
+// Section 8: a merged watch over WebSocket sends one message for each event.
 func TestSeveral_WebSocket(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -281,7 +280,7 @@ func TestSeveral_WebSocket(t *testing.T) {
 	if len(vector) != 11+20*3 {
 		t.Errorf("the position is %q", vector)
 	}
-	if err := c.Close(websocket.StatusNormalClosure, ""); err != nil { // what is on its way, and then the answer
+	if err := c.Close(websocket.StatusNormalClosure, ""); err != nil { // the remaining messages, and then the answer
 		t.Errorf("the end is not answered: %v", err)
 	}
 	eventually(t, "the stream is counted no more", func() bool {
@@ -290,7 +289,7 @@ func TestSeveral_WebSocket(t *testing.T) {
 	})
 }
 
-// ADP-21, AU-06: what a running adapter shows is clean, and no stranger makes series.
+// ADP-21, AU-06: the metrics of a running adapter are valid, and requests of strangers create no series.
 func TestSeveral_Metrics(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -329,13 +328,13 @@ func TestSeveral_Metrics(t *testing.T) {
 	for i := range 300 {
 		own.raw(t, fmt.Sprintf("/apis/g%d.example.com/v1/namespaces/n%d/r%d/x%d", rand.Int64(), rand.Int64(), rand.Int64(), i))
 	}
-	// "other" and its words are new, each once.
+	// "other" and its label values are new, each once.
 	if after := strings.Count(own.adminPort(t, "/metrics"), "\nmca_"); after > before+40 {
 		t.Errorf("%d series after 300 requests for what does not exist, and %d before", after, before)
 	}
 }
 
-// ADP-30: whether the clusters of a configuration can be served is asked before it is.
+// ADP-30: a command checks whether the clusters of a configuration can be served, before the configuration is used.
 func TestSeveral_CheckClusters(t *testing.T) {
 	s := three(t)
 	bin, err := buildcache.Lookup("mca")

@@ -40,11 +40,11 @@ var byFile = map[string]string{
 	    volumeMounts: [{name: data, mountPath: /data}], livenessProbe: {httpGet: {port: 8080}}}]}`,
 }
 
-// annotated are what a pod asks for beside the adapter.
+// annotated are the options of a pod in addition to the adapter.
 const annotated = `{mca.tailplane.dev/config: routes, mca.tailplane.dev/credentials: "east,west", mca.tailplane.dev/token-audiences: "west=https://west.example",
   mca.tailplane.dev/metrics: "true", mca.tailplane.dev/port: "7443"}`
 
-// injectFile is `mca inject` of a manifest.
+// injectFile runs `mca inject` on a manifest.
 func injectFile(t *testing.T, manifest string) string {
 	t.Helper()
 	bin, err := buildcache.Lookup("mca")
@@ -68,9 +68,9 @@ func injectFile(t *testing.T, manifest string) string {
 	return string(out)
 }
 
-// ADP-28: a manifest that was injected by file, and applied where no webhook sees
-// it, becomes the very pod that the webhook makes of the manifest; so does the
-// template of a workload. Where a webhook does see it, it changes nothing.
+// ADP-28: a manifest is injected by file and applied where the webhook does not apply. The resulting pod equals the
+// pod that the webhook creates from the original manifest. The same is true for the template of a workload. Where the
+// webhook does apply, it changes nothing.
 func TestInjectedByFileAndByWebhook(t *testing.T) {
 	c, _ := shared(t)
 	admin, err := kubernetes.NewForConfig(c.AdminConfig())
@@ -99,7 +99,7 @@ func TestInjectedByFileAndByWebhook(t *testing.T) {
 			t.Fatalf("kubectl apply: exit %d: %s%s\n%s", exit, out, errs, manifest)
 		}
 	}
-	// The selectors of namespaces and the webhook's certificate are seen a moment later.
+	// The selectors of namespaces and the webhook's certificate take effect a moment later.
 	eventually(t, "the webhook answers, and not for the hidden namespace", func() bool {
 		const plain = "{metadata: {generateName: p-, labels: {mca.tailplane.dev/inject: \"true\"}}, spec: {containers: [{name: application, image: app}]}}"
 		var pod corev1.Pod
@@ -122,7 +122,7 @@ func TestInjectedByFileAndByWebhook(t *testing.T) {
 		return pod
 	}
 	var manifests []string
-	names := map[string]string{} // of the pods, and what they are
+	names := map[string]string{} // the pods' names and what they contain
 	for why, spec := range byFile {
 		for with, annotations := range map[string]string{"": "{}", ", with annotations": annotated} {
 			name := fmt.Sprint("pod-", len(names))
@@ -134,7 +134,7 @@ func TestInjectedByFileAndByWebhook(t *testing.T) {
 	injected := injectFile(t, manifest)
 	apply(watched, manifest)
 	apply(hidden, injected)
-	apply(watched, strings.ReplaceAll(injected, "name: pod-", "name: twice-pod-")) // who does both
+	apply(watched, strings.ReplaceAll(injected, "name: pod-", "name: twice-pod-")) // injected by both
 	for name, why := range names {
 		want := get(watched, name)
 		same(t, why+", by file", want, get(hidden, name))
@@ -163,7 +163,7 @@ func TestInjectedByFileAndByWebhook(t *testing.T) {
 	})
 }
 
-// same fails if two pods differ in more than who they are.
+// same fails if two pods differ in more than their identity.
 func same(t *testing.T, why string, want, got *corev1.Pod) {
 	t.Helper()
 	text := func(p *corev1.Pod) string {
@@ -191,7 +191,7 @@ func same(t *testing.T, why string, want, got *corev1.Pod) {
 	}
 }
 
-// webhook installs the webhook into a cluster that tests share, until the test ends.
+// webhook installs the webhook into a shared cluster until the test ends.
 func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, args ...string) *testenv.Webhook {
 	t.Helper()
 	ln, address := reserve(t)
@@ -233,7 +233,7 @@ func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, arg
 	return w
 }
 
-// reserve finds an address that nobody has.
+// reserve returns an unused address.
 func reserve(t *testing.T) (net.Listener, string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -32,8 +32,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// direct is the same application without an adapter: the same ServiceAccount, at
-// the API server itself.
+// direct returns the configuration of the same application without an adapter: the same ServiceAccount, directly at
+// the API server.
 func direct(t testing.TB, c *kubetest.Cluster, a *testenv.Adapter) *rest.Config {
 	t.Helper()
 	token, err := os.ReadFile(filepath.Join(a.Account, "token"))
@@ -52,9 +52,8 @@ func httpClient(t testing.TB, c *rest.Config) *http.Client {
 	return hc
 }
 
-// ADP-01: what comes back through the adapter is what comes back
-// without it, byte for byte, in each encoding, but for Mca-Cluster and what
-// names one request.
+// ADP-01: answers through the adapter equal answers without it, byte for byte, in each encoding. Only Mca-Cluster and
+// headers that identify one request may differ.
 func TestBytesAreTheSame(t *testing.T) {
 	c, a := shared(t)
 	ns := c.Namespace(t)
@@ -62,7 +61,7 @@ func TestBytesAreTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 300 { // enough for an answer in several pieces, and gzip
+	for i := range 300 { // enough for an answer in several chunks, with gzip
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%03d", i), Labels: map[string]string{"n": fmt.Sprint(i % 7)}}, Data: map[string]string{"text": strings.Repeat("x", i*10)}}
 		if _, err := k.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -71,7 +70,7 @@ func TestBytesAreTheSame(t *testing.T) {
 	configs := map[string]*rest.Config{"direct": direct(t, c, a), "adapter": config(t, a)}
 	clients := map[string]*http.Client{}
 	for name, conf := range configs {
-		conf.DisableCompression = true // or net/http would unpack
+		conf.DisableCompression = true // otherwise net/http would decompress
 		clients[name] = httpClient(t, conf)
 	}
 	type result struct {
@@ -130,8 +129,8 @@ func TestBytesAreTheSame(t *testing.T) {
 						h.Set(name, v)
 					}
 				}
-				// What is unlike each time is unlike; the resourceVersion of a list, or a document, may have
-				// moved in between, as others write to the cluster.
+				// The comparison ignores values that differ in every answer. The resourceVersion of a list, or a
+				// document, may have changed in between, because other clients write to the cluster.
 				var want, got result
 				for range 50 {
 					want, got = ask("direct", tt.method, tt.path, tt.body, h), ask("adapter", tt.method, tt.path, tt.body, h)
@@ -231,8 +230,8 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// ADP-03: a client that reads a token file and a CA file, as Python's
-// does: HTTP/1.1, by the name localhost, one connection for each request.
+// ADP-03: a client that reads a token file and a CA file, as the Python client does. It uses HTTP/1.1, the name
+// localhost, and a new connection for each request.
 func TestSimpleClient(t *testing.T) {
 	_, a := shared(t)
 	ca, err := os.ReadFile(filepath.Join(a.Share, "ca.crt"))
@@ -266,7 +265,7 @@ func TestSimpleClient(t *testing.T) {
 	}
 }
 
-// ADP-04: what is refused is refused in words that client-go and kubectl understand.
+// ADP-04: client-go and kubectl understand the adapter's refusals.
 func TestRefusals(t *testing.T) {
 	c, a := shared(t)
 	ns := c.Namespace(t)
@@ -295,13 +294,13 @@ func TestRefusals(t *testing.T) {
 	if _, errs, exit := try(t, a, "-n", ns, "create", "token", "default"); exit == 0 || !strings.Contains(errs, "allowTokenRequest") {
 		t.Errorf("create token: exit %d: %s", exit, errs)
 	}
-	// kubectl asks for discovery first, and shows no message of a refusal there.
+	// kubectl starts with discovery and shows no message of a refusal there.
 	if _, errs, exit := try(t, a, "get", "pods", "--as", "admin"); exit == 0 || !strings.Contains(errs, "Forbidden") {
 		t.Errorf("--as: exit %d: %s", exit, errs)
 	}
 }
 
-// A cut is a server that takes a request and hangs up.
+// A cut is a server that accepts a request and closes the connection.
 func cut(t *testing.T, requests *atomic.Int64) (server string, ca []byte) {
 	t.Helper()
 	ln, file := listenTLS(t)
@@ -315,9 +314,8 @@ func cut(t *testing.T, requests *atomic.Int64) (server string, ca []byte) {
 	return "https://" + ln.Addr().String(), file
 }
 
-// ADP-06: a write that was cut after it had been sent is never sent
-// again, neither by the adapter nor, because no Retry-After asks for it, by
-// client-go. What reads may be.
+// ADP-06: a write whose connection breaks after it was sent is never sent again. The adapter does not repeat it, and
+// client-go does not either, because the answer has no Retry-After. Reads may be repeated.
 func TestAWriteIsSentOnce(t *testing.T) {
 	var requests atomic.Int64
 	server, ca := cut(t, &requests)
@@ -359,8 +357,7 @@ func TestAWriteIsSentOnce(t *testing.T) {
 	}
 }
 
-// ADP-06: while the API server is down, clients are told 503 and when to
-// come back; when it is up again they go on.
+// ADP-06: while the API server is down, clients get 503 with a time to retry. When it is up again they continue.
 func TestTheClusterIsDown(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{Name: "down", NoControllers: true})
 	token, err := account(t.Context(), c, "default", "app", "cluster-admin")
@@ -390,7 +387,7 @@ func TestTheClusterIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "503 with Retry-After", func() bool { code, after := status(); return code == http.StatusServiceUnavailable && after == "1" })
-	for range 5 { // past the third strike, when nobody is asked any more
+	for range 5 { // more than the three failures after which the adapter stops trying
 		if code, after := status(); code != http.StatusServiceUnavailable || after != "1" {
 			t.Errorf("while it is down: %d, Retry-After %q", code, after)
 		}
@@ -401,9 +398,8 @@ func TestTheClusterIsDown(t *testing.T) {
 	eventually(t, "the cluster is asked again", func() bool { code, _ := status(); return code == http.StatusOK })
 }
 
-// ADP-05: the adapter's container starts again under an informer, and
-// token and authority are written anew under it: it misses nothing, and no client
-// is told that its token or the certificate is wrong.
+// ADP-05: the adapter's container restarts under an informer, and the token and the certificate authority are
+// rewritten. The informer misses nothing. No client gets an error about its token or the certificate.
 func TestAnInformerGoesOn(t *testing.T) {
 	c, _ := shared(t)
 	ns := c.Namespace(t)
@@ -481,7 +477,7 @@ func TestAnInformerGoesOn(t *testing.T) {
 		t.Errorf("%d invented deletions", deleted)
 	}
 	for _, err := range troubles {
-		// Nobody listened for a moment: that is what a client of a server in restart sees.
+		// For a moment the port is closed, as for every client of a restarting server.
 		if _, refused := errors.AsType[*url.Error](err); !refused && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the informer was told: %v", err)
 		}

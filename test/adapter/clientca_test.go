@@ -24,8 +24,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// clientCertificate makes an authority and a certificate of it, by which an API
-// server shows itself to a webhook; the files are PEM.
+// clientCertificate creates a certificate authority and a client certificate with which an API server authenticates
+// to a webhook. The files are PEM.
 func clientCertificate(t *testing.T) (ca, cert, key []byte) {
 	t.Helper()
 	make := func(template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
@@ -55,8 +55,8 @@ func clientCertificate(t *testing.T) (ca, cert, key []byte) {
 	return encode("CERTIFICATE", rawCA), encode("CERTIFICATE", rawLeaf), encode("PRIVATE KEY", rawKey)
 }
 
-// Section 11.2: with --client-ca the webhook answers an API server that shows a
-// certificate of that authority, and hears nobody else out.
+// Section 11.2: with --client-ca the webhook answers an API server with a certificate of that authority, and refuses
+// every other client.
 func TestWebhookKnowsItsCaller(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -85,7 +85,7 @@ func TestWebhookKnowsItsCaller(t *testing.T) {
 		cert, key []byte
 		answered  bool
 	}{"the right one": {cert, key, true}, "none": {nil, nil, false}, "another authority's": {strangeCert, strangeKey, false}} {
-		conf := &tls.Config{InsecureSkipVerify: true} // who asks is what this is about
+		conf := &tls.Config{InsecureSkipVerify: true} // this test is about the client's identity
 		if tt.cert != nil {
 			pair, err := tls.X509KeyPair(tt.cert, tt.key)
 			if err != nil {

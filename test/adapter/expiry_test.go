@@ -23,9 +23,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// forgetful is three clusters of which west forgets its history within seconds, as
-// an API server does within minutes: its store is compacted, and it has no cache of
-// events to go on from.
+// forgetful returns three clusters. West compacts its history within seconds, as an API server does within minutes.
+// It has no watch cache to continue from.
 func forgetful(t *testing.T) (*several, *relay) {
 	t.Helper()
 	three := three(t)
@@ -50,7 +49,7 @@ func forgetful(t *testing.T) (*several, *relay) {
 	return s.beside(t, severalConfig), way
 }
 
-// A relay is the way to a cluster, which can be cut.
+// A relay is a proxy before a cluster whose connections can be cut.
 type relay struct {
 	net.Listener
 	mu   sync.Mutex
@@ -99,7 +98,7 @@ func (r *relay) carry(c net.Conn, to string) {
 	io.Copy(d, c)
 }
 
-// cut ends what is open; with shut, and what comes.
+// cut closes the open connections. With shut, it also closes later ones.
 func (r *relay) cut(shut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,7 +109,7 @@ func (r *relay) cut(shut bool) {
 	r.open = nil
 }
 
-// forgets waits until a cluster knows no more what it had at rv.
+// forgets waits until a cluster has compacted its history at rv.
 func (s *several) forgets(t *testing.T, cluster, rv string) {
 	t.Helper()
 	eventually(t, cluster+" forgets "+rv, func() bool {
@@ -122,12 +121,12 @@ func (s *several) forgets(t *testing.T, cluster, rv string) {
 	})
 }
 
-// An overheard client counts what an informer asks and is told.
+// An overheard client counts the requests and the answers of an informer.
 type overheard struct {
 	next   http.RoundTripper
-	whole  atomic.Int64 // answers with all that is there
+	whole  atomic.Int64 // answers with the complete list
 	mu     sync.Mutex
-	errors []string // events that say ERROR, and answers that are no 200
+	errors []string // ERROR events, and answers other than 200
 }
 
 func (o *overheard) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -190,9 +189,8 @@ func TestSeveral_Forgotten(t *testing.T) {
 	t.Run("page", func(t *testing.T) { expiredPage(t, s) })
 }
 
-// ADP-07: one member's history is compacted while the way to it is cut: an informer
-// is told so once, by one 410, reads all once, and has what is there; what is gone, and
-// only that, is told as deleted.
+// ADP-07: one member compacts its history while its connection is cut. An informer gets exactly one 410, lists once,
+// and then has the current objects. It receives deletions only for objects that are really gone.
 func compaction(t *testing.T, s *several, way *relay) {
 	s.make(t, "east", "of-east")
 	s.make(t, "west", "of-west")
@@ -234,7 +232,7 @@ func compaction(t *testing.T, s *several, way *relay) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.make(t, "west", "new-2") // so that new-1 is history
+	s.make(t, "west", "new-2") // so that new-1 is in the compacted history
 	s.forgets(t, "west", last.ResourceVersion)
 	mu.Lock()
 	if len(deleted) > 0 {
@@ -257,9 +255,8 @@ func compaction(t *testing.T, s *several, way *relay) {
 	}
 }
 
-// ADP-09: between two pages a member forgets where the list stood. The client is
-// told 410 with a token to go on by, as an API server does, and by it comes to the
-// end: everything is there once.
+// ADP-09: between two pages a member compacts the position of the list. As with an API server, the client gets 410
+// with a token to continue. With the token it reads the rest, and every object appears once.
 func expiredPage(t *testing.T, s *several) {
 	want := map[string]bool{}
 	for i := range 4 {
@@ -279,7 +276,7 @@ func expiredPage(t *testing.T, s *several) {
 		}
 	}
 	o := metav1.ListOptions{Limit: 1}
-	var at string // where west stood
+	var at string // the position of west
 	for !hasWest(got) {
 		l, err := shop.List(t.Context(), o)
 		if err != nil {
@@ -298,7 +295,7 @@ func expiredPage(t *testing.T, s *several) {
 	}
 	for o.Continue = status.Status().ListMeta.Continue; o.Continue != ""; {
 		l, err := shop.List(t.Context(), o)
-		if apierrors.IsResourceExpired(err) { // it forgets within seconds
+		if apierrors.IsResourceExpired(err) { // it compacts within seconds
 			o.Continue = err.(apierrors.APIStatus).Status().ListMeta.Continue
 			continue
 		}

@@ -22,8 +22,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// follower is an unmodified informer of the namespace shop, which counts the lists
-// that it had to read and what it was told of as deleted.
+// follower is an unmodified informer of the namespace shop. It counts its lists and the deletions that it received.
 type follower struct {
 	listers.ConfigMapNamespaceLister
 	deleted atomic.Int64
@@ -65,9 +64,9 @@ func (s *several) make(t *testing.T, cluster, name string) {
 	}
 }
 
-// AD-05, AD-06, ADP-07, ADP-18: while a member is down a list fails whole and
-// names it, an object of its own is 503 and never "not found", and what clients have
-// in their caches stays. When it is back they catch up without reading all again.
+// AD-05, AD-06, ADP-07, ADP-18: while a member is down, a list fails as a whole and names it. A request for one of
+// its objects gets 503 and never "not found". Clients keep the objects in their caches. When the member is back, they
+// catch up without a new list.
 func TestSeveral_MemberDown(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -105,7 +104,7 @@ func TestSeveral_MemberDown(t *testing.T) {
 			t.Errorf("%s: %v, want a 503 that names west", what, err)
 		}
 	}
-	// Each client repeats what has a Retry-After, so each gets a bounded time.
+	// A client repeats every answer with a Retry-After, so each request gets a time limit.
 	ask := func(f func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -144,7 +143,7 @@ func TestSeveral_MemberDown(t *testing.T) {
 	}
 }
 
-// ADP-05, ADP-07: the adapter's container is restarted under live informers.
+// ADP-05, ADP-07: the adapter's container restarts under running informers.
 func TestSeveral_AdapterRestart(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -164,9 +163,8 @@ func TestSeveral_AdapterRestart(t *testing.T) {
 	}
 }
 
-// ADP-19: the configuration changes under load. No request is lost, an
-// invalid one and one that forgets to raise the epoch are kept out, and a raised
-// epoch makes each watch read anew.
+// ADP-19: the configuration changes under load. No request is lost. A configuration that is invalid or does not raise
+// the epoch is refused. A raised epoch makes each watch read again.
 func TestSeveral_Reload(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -210,7 +208,7 @@ func TestSeveral_Reload(t *testing.T) {
 	if f.expired.Load() != 0 {
 		t.Errorf("%d positions have expired by a change that needs no epoch", f.expired.Load())
 	}
-	taken(strings.Replace(severalConfig, "epoch: 1", "epoch: 2", 1), yes) // and so it stays: an epoch never goes back
+	taken(strings.Replace(severalConfig, "epoch: 1", "epoch: 2", 1), yes) // and it stays: an epoch never decreases
 	s.make(t, "west", "c")
 	s.await(t, f.List)
 	stop()
@@ -228,8 +226,8 @@ func TestSeveral_Reload(t *testing.T) {
 	}
 }
 
-// Section 7: a client may not take a position into a collection that it does not
-// belong to, and a server never sees one of ours.
+// Section 7: a client cannot use a position in a collection to which it does not belong. A server never receives a
+// merged position.
 func TestSeveral_Positions(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -251,7 +249,8 @@ func TestSeveral_Positions(t *testing.T) {
 		{"a vector at home, most recent", "default", metav1.ListOptions{ResourceVersion: v}, http.StatusOK},
 		{"a vector at home, exactly", "default", metav1.ListOptions{ResourceVersion: v, ResourceVersionMatch: metav1.ResourceVersionMatchExact}, http.StatusGone},
 		{"the vector itself", "shop", metav1.ListOptions{ResourceVersion: v}, http.StatusOK},
-		{"the vector itself, exactly", "shop", metav1.ListOptions{ResourceVersion: v, ResourceVersionMatch: metav1.ResourceVersionMatchExact}, http.StatusGone}, // here is no member, and its field is zero
+		// The cluster here is no member, so its field is zero.
+		{"the vector itself, exactly", "shop", metav1.ListOptions{ResourceVersion: v, ResourceVersionMatch: metav1.ResourceVersionMatchExact}, http.StatusGone},
 		{"one more slot than there are", "shop", metav1.ListOptions{ResourceVersion: v + strings.Repeat("0", 20)}, http.StatusOK},
 		{"a broken one", "shop", metav1.ListOptions{ResourceVersion: v + "0"}, http.StatusBadRequest},
 		{"no number", "shop", metav1.ListOptions{ResourceVersion: "x"}, http.StatusBadRequest},
@@ -289,8 +288,8 @@ func TestSeveral_Positions(t *testing.T) {
 	}
 }
 
-// ADP-17: a namespace moves to another cluster under live informers. They
-// read anew, none is left in silence, and none is told what is not so.
+// ADP-17: a namespace moves to another cluster under running informers. They list again, none stays without events,
+// and none receives a false event.
 func TestSeveral_Retarget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
 	defer cancel()
@@ -348,7 +347,7 @@ func TestSeveral_Retarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	sees("of-west")
-	// And while the adapter is down, back again.
+	// And back again, while the adapter is down.
 	own.adapter.Kill()
 	if err := own.adapter.Configure(moving(3, "east")); err != nil {
 		t.Fatal(err)

@@ -17,9 +17,8 @@ import (
 
 const fromKey = "mca.tailplane.dev/from-cluster"
 
-// Merged lists, watches and tables say of each object which cluster it is from,
-// whatever it says itself, where the configuration wants that. What one cluster
-// answers alone is untouched.
+// If the configuration enables it, merged lists, watches and tables annotate each object with its cluster, whatever
+// the object contains. An answer of a single cluster is not changed.
 func TestSeveral_Annotate(t *testing.T) {
 	shared := three(t)
 	shared.clean(t)
@@ -89,8 +88,8 @@ func TestSeveral_Annotate(t *testing.T) {
 	}
 }
 
-// ADP-18: a cluster that is another than the configuration says is asked for
-// nothing, and that is told where one looks; the right one is used.
+// ADP-18: a cluster whose identity differs from the configuration receives no requests, and the adapter reports that.
+// The correct cluster is used.
 func TestSeveral_AnotherCluster(t *testing.T) {
 	shared := three(t)
 	shared.clean(t)
@@ -106,7 +105,7 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 	if _, err := k.CoreV1().ConfigMaps("production").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("east is what it should be: %v", err)
 	}
-	c := k.CoreV1().RESTClient() // clients repeat what has a Retry-After
+	c := k.CoreV1().RESTClient() // clients repeat answers with a Retry-After
 	for says, req := range map[string]*rest.Request{
 		"another cluster answers": c.Get().MaxRetries(0),
 		"could not be asked":      c.Post().MaxRetries(0).Body(configMap("shop", "astray", map[string]string{pinKey: "west"})),
@@ -133,7 +132,7 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 	}
 }
 
-// told is what the admin port says.
+// told returns the admin port's answer.
 func (s *several) told(t *testing.T, path string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+path, nil)

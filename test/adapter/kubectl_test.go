@@ -29,7 +29,7 @@ metadata: {name: settings, labels: {app: shop}}
 data: {colour: %COLOUR%}
 `
 
-// ADP-02: kubectl through the adapter does what kubectl does.
+// ADP-02: kubectl works through the adapter as it does without it.
 func TestKubectl(t *testing.T) {
 	c, a := shared(t)
 	ns := c.Namespace(t)
@@ -92,7 +92,7 @@ func TestKubectl(t *testing.T) {
 	kubectl(t, a, "delete", "namespace", ns+"-gone", "--timeout=2m")
 }
 
-// running collects what a kubectl that goes on says.
+// running collects the output of a kubectl that keeps running.
 type running struct {
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -110,8 +110,7 @@ func (r *running) String() string {
 	return r.out.String()
 }
 
-// command is the real kubectl, to be run as an application of the pod would. It
-// ends with the test.
+// command returns the real kubectl, configured as an application of the pod. It stops with the test.
 func command(t testing.TB, a *testenv.Adapter, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, err := buildcache.Lookup("kubectl")
@@ -125,7 +124,7 @@ func command(t testing.TB, a *testenv.Adapter, env []string, args ...string) *ex
 	return cmd
 }
 
-// begin starts a kubectl that goes on, and ends it with the test.
+// begin starts a kubectl that keeps running, and stops it with the test.
 func begin(t testing.TB, a *testenv.Adapter, env []string, args ...string) *running {
 	t.Helper()
 	r := &running{}
@@ -141,7 +140,7 @@ func begin(t testing.TB, a *testenv.Adapter, env []string, args ...string) *runn
 	return r
 }
 
-// ADP-02: kubectl get -w sees each change as it comes, and goes on.
+// ADP-02: kubectl get -w shows each change when it happens, and keeps running.
 func TestKubectlWatch(t *testing.T) {
 	c, a := shared(t)
 	ns := c.Namespace(t)

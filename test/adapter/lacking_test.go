@@ -11,14 +11,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// boats is a kind of the tests' own.
+// boats is a CRD that only these tests use.
 const boats = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"boats.lacking.example"},"spec":{
 	"group":"lacking.example","scope":"Namespaced","names":{"kind":"Boat","plural":"boats","singular":"boat","listKind":"BoatList"},
 	"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
 
-// ADP-15, ADP-18: what a member of a spread does not have is said when the
-// document is loaded. A list of it is refused with 503, as clients would take 404 for
-// the whole and forget the objects of the others; what no member has is 404.
+// ADP-15, ADP-18: when a member of a spread lacks a kind, the adapter reports it when it loads the configuration. A
+// list of that kind gets 503: after a 404, clients would delete the objects of the other members from their caches. A
+// kind that no member has gets 404.
 func TestSeveral_Lacking(t *testing.T) {
 	three := three(t)
 	s := three.beside(t, severalConfig+`
@@ -67,7 +67,7 @@ func TestSeveral_Lacking(t *testing.T) {
 	found("east")
 	for _, watch := range []bool{false, true} {
 		eventually(t, fmt.Sprintf("with watch=%v it is told that west has no boats", watch), func() bool {
-			err := list("boats", watch) // discovery tells a moment after the first list
+			err := list("boats", watch) // discovery may report it a moment after the first list
 			status, ok := err.(apierrors.APIStatus)
 			return ok && status.Status().Code == http.StatusServiceUnavailable && strings.Contains(err.Error(), "cluster west has no lacking.example/v1 boats")
 		})

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Owners are ConfigMaps in east or west, as they are pinned. Secrets are what they own.
+// Owners are ConfigMaps, pinned to east or west. Secrets are their dependents.
 const ownersRules = `
 - {name: owners, match: {apiGroups: [""], resources: [configmaps], namespaces: [owned, fixed, sheltered, set-apart]}, target: {spread: {members: [east, west]}}}
 - {name: owned, match: {apiGroups: [""], resources: [secrets], namespaces: [owned]}, target: {spread: {members: [east, west]}}}
@@ -37,8 +37,7 @@ const (
 	ownersNote = "mca.tailplane.dev/owner-references"
 )
 
-// owner makes a ConfigMap in a cluster, through the adapter, and returns the
-// reference to it.
+// owner creates a ConfigMap in a cluster, through the adapter, and returns the reference to it.
 func (s *several) owner(t *testing.T, namespace, name, cluster string) metav1.OwnerReference {
 	t.Helper()
 	cm, err := s.client(t).CoreV1().ConfigMaps(namespace).Create(t.Context(), configMap(namespace, name, map[string]string{pinKey: cluster}), metav1.CreateOptions{})
@@ -56,7 +55,7 @@ func owned(name, cluster string, owners ...metav1.OwnerReference) *corev1.Secret
 	return s
 }
 
-// warned is what clients are told beside their answers.
+// warned collects the warnings that clients receive with their answers.
 type warned struct {
 	mu   sync.Mutex
 	text []string
@@ -90,8 +89,8 @@ func (s *several) namespaces(t *testing.T, names ...string) {
 	}
 }
 
-// orphan makes an object in east whose owner east does not have, and waits until
-// its garbage collector has found that out: it has looked at all that was there before.
+// orphan creates an object in east whose owner does not exist in east, and waits until the garbage collector deletes
+// it. By then the garbage collector has processed all earlier objects.
 func (s *several) orphan(t *testing.T, namespace string, owner metav1.OwnerReference) {
 	t.Helper()
 	secrets := s.admin["east"].CoreV1().Secrets(namespace)
@@ -112,8 +111,8 @@ func gone(t *testing.T, get func(context.Context, string, metav1.GetOptions) (*c
 	})
 }
 
-// ADP-13, AD-11: what is owned is made with its owner, and is refused where it
-// cannot be; or its owner is kept from a garbage collector that does not know it.
+// ADP-13, AD-11: a dependent is created in the cluster of its owner, and refused if that is not possible.
+// Alternatively the adapter hides its owner reference from a garbage collector that does not know the owner.
 func TestSeveral_Owners(t *testing.T) {
 	shared := three(t)
 	shared.namespaces(t, "owned", "fixed", "sheltered", "set-apart")
@@ -136,7 +135,7 @@ func TestSeveral_Owners(t *testing.T) {
 		if _, err := secrets.Create(t.Context(), owned("torn", "west", s.owner(t, "owned", "at-east", "east")), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
 			t.Errorf("pinned elsewhere than its owner: %v, want 422 naming both", err)
 		}
-		// It lives and dies with its owner, as in one cluster.
+		// It is deleted with its owner, as in one cluster.
 		if err := k.CoreV1().ConfigMaps("owned").Delete(t.Context(), "of-west", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +149,7 @@ func TestSeveral_Owners(t *testing.T) {
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
 			t.Errorf("%v, want 422 naming both", err)
 		}
-		// What is there is not given such an owner, either: it would be deleted.
+		// An existing object cannot get such an owner either, because it would be deleted.
 		secrets := k.CoreV1().Secrets("fixed")
 		if _, err := secrets.Create(t.Context(), owned("child", ""), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -238,7 +237,7 @@ func (s *several) shelter(t *testing.T, namespace string) {
 		}
 	}
 
-	// A client that writes protobuf, and would like to read it.
+	// A client that writes and reads protobuf.
 	proto := rest.CopyConfig(c)
 	proto.ContentType, proto.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	p, err := kubernetes.NewForConfig(proto)
@@ -252,7 +251,7 @@ func (s *several) shelter(t *testing.T, namespace string) {
 	same("create in protobuf", other.OwnerReferences, other.Annotations)
 	kept("create in protobuf", "in-protobuf")
 
-	// Who writes whole objects, and who applies, and who patches, keep what they wrote.
+	// Clients that update, apply or patch keep the owner reference that they wrote.
 	if other.Data = map[string][]byte{"a": []byte("b")}; other.Annotations == nil {
 		other.Annotations = map[string]string{}
 	}
@@ -307,7 +306,7 @@ func (s *several) shelter(t *testing.T, namespace string) {
 		kept("apply", "applied")
 	}
 
-	// Everybody reads what was written.
+	// Every client reads back what was written.
 	for name, client := range map[string]*kubernetes.Clientset{"JSON": k, "protobuf": p} {
 		got, err := client.CoreV1().Secrets(namespace).Get(t.Context(), "child", metav1.GetOptions{})
 		if err != nil {
@@ -347,7 +346,7 @@ func (s *several) shelter(t *testing.T, namespace string) {
 		t.Errorf("kubectl reads the owner %q", got)
 	}
 
-	// The garbage collector runs, and leaves it alone until what it knows is gone.
+	// The garbage collector runs. It keeps the object until the owner that it knows is deleted.
 	s.orphan(t, namespace, far)
 	kept("after the garbage collector", "child")
 	made, err = secrets.Get(t.Context(), "child", metav1.GetOptions{})
@@ -367,7 +366,7 @@ func (s *several) shelter(t *testing.T, namespace string) {
 	gone(t, secrets.Get, "child")
 }
 
-// tables gives the objects of a Table, of each event if it is a watch, to f.
+// tables passes the objects of a Table to f. For a watch it does so for each event.
 func (s *several) tables(t *testing.T, path string, f func(metav1.ObjectMeta)) {
 	t.Helper()
 	c := config(t, s.adapter)

@@ -27,8 +27,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// beside is another adapter in front of the same clusters, which the test may
-// configure and restart as it likes.
+// beside starts another adapter for the same clusters. The test may configure and restart it.
 func (s *several) beside(t testing.TB, config string) *several {
 	t.Helper()
 	o := s.options
@@ -52,15 +51,14 @@ func (s *several) beside(t testing.TB, config string) *several {
 	return own
 }
 
-// A cuttable watcher counts the watches that are asked for, and can end the one
-// that is open as a connection that breaks does.
+// A cuttable watcher counts watch requests. It can end the open watch as a broken connection does.
 type cuttable struct {
 	maps interface {
 		Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 	}
 	mu     sync.Mutex
-	from   []string // the positions that were asked for
-	stands bool     // what came last is a bookmark
+	from   []string // the requested positions
+	stands bool     // the last event is a bookmark
 	open   watch.Interface
 }
 
@@ -99,10 +97,8 @@ func (c *cuttable) asked() []string {
 	return slices.Clone(c.from)
 }
 
-// ADP-08: the RetryWatcher of client-go goes on where it was cut, by its last
-// bookmark, without a gap and without telling twice. When its
-// position has expired it is told so once, in the stream, and ends; it does not
-// ask again and again.
+// ADP-08: client-go's RetryWatcher continues from its last bookmark after a cut, without a gap and without
+// duplicates. When its position has expired, it gets one error in the stream and ends. It does not retry endlessly.
 func TestSeveral_RetryWatcher(t *testing.T) {
 	three := three(t)
 	three.clean(t)
@@ -173,7 +169,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	expire("a raised epoch", rw, c)
-	// Its stream ends with the epoch, and who comes back is told.
+	// Its stream ends with the epoch, and the next request gets an error.
 	if n := len(c.asked()) - before; n > 1 {
 		t.Errorf("after a raised epoch it asked %d times: %q", n, c.asked())
 	}
@@ -190,8 +186,8 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 	}
 }
 
-// ADP-08: the MutationCache of client-go compares the numbers of objects, which
-// are their clusters' own: what was written is read back, and it never panics.
+// ADP-08: client-go's MutationCache compares the resource versions of objects, which come from their clusters. A
+// written object is read back, and the cache never panics.
 func TestSeveral_MutationCache(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -268,9 +264,8 @@ func TestSeveral_MutationCache(t *testing.T) {
 	}
 }
 
-// ADP-08: controller-runtime's client that reads its own writes, with its cache
-// over all namespaces, those of three clusters: no write fails, no read hangs, and
-// what it says in the end is the union.
+// ADP-08: controller-runtime's client reads its own writes, with a cache over the namespaces of three clusters. No
+// write fails, no read hangs, and the final content is the union.
 func TestSeveral_ReadYourWrites(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -299,7 +294,7 @@ func TestSeveral_ReadYourWrites(t *testing.T) {
 		return ctx
 	}
 	r := rand.New(rand.NewPCG(3, 4))
-	there := map[string]string{} // by namespace and name: what was written last
+	there := map[string]string{} // the last write, by namespace and name
 	slow, stale := 0, 0
 	for i := range 150 {
 		namespace := []string{"shop", "default", "production"}[r.IntN(3)]
@@ -312,8 +307,7 @@ func TestSeveral_ReadYourWrites(t *testing.T) {
 			err = c.Create(within(), cm)
 			there[key.String()] = cm.Data["n"]
 		case r.IntN(4) == 0:
-			// It looks for the UID in its cache, which may not have the object yet, for
-			// the reason below.
+			// The client looks for the UID in its cache. The cache may not have the object yet, for the reason below.
 			wait := within()
 			for err = c.Delete(wait, cm); apierrors.IsNotFound(err) && wait.Err() == nil; err = c.Delete(wait, cm) {
 				time.Sleep(10 * time.Millisecond)
@@ -335,7 +329,7 @@ func TestSeveral_ReadYourWrites(t *testing.T) {
 		case err != nil && !apierrors.IsNotFound(err):
 			t.Fatalf("read %d of %s: %v", i, key, err)
 		case got.Data["n"] != there[key.String()]:
-			stale++ // the largest number seen may be another cluster's: as without the feature
+			stale++ // the largest known version may be another cluster's, as without the feature
 		}
 		if i%10 == 0 {
 			var l corev1.ConfigMapList

@@ -27,8 +27,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// ConfigMaps of the namespace shop are spread, those of production are east's
-// alone, everything else is here's.
+// ConfigMaps of the namespace shop are spread, those of production are only in east, and everything else is in here.
 const severalConfig = `apiVersion: mca.tailplane.dev/v1alpha1
 kind: Config
 epoch: 1
@@ -50,16 +49,16 @@ rules:
       onConflict: reject
 `
 
-// several are three clusters, and a pod's adapter in front of them.
+// several holds three clusters, and a pod's adapter for them.
 type several struct {
 	clusters map[string]*kubetest.Cluster
-	admin    map[string]*kubernetes.Clientset // past the adapter
+	admin    map[string]*kubernetes.Clientset // clients without the adapter
 	adapter  *testenv.Adapter
 	dir      string
 	options  testenv.AdapterOptions
 }
 
-// usedThree says that there are three clusters to be stopped.
+// usedThree reports that three clusters must be stopped.
 var usedThree bool
 
 var threeOnce = sync.OnceValues(func() (*several, error) {
@@ -106,7 +105,7 @@ func unlimited(c *rest.Config) *rest.Config {
 	return c
 }
 
-// three returns the clusters and the adapter that the tests about several share.
+// three returns the clusters and the adapter that the tests about several clusters share.
 func three(t testing.TB) *several {
 	t.Helper()
 	s, err := threeOnce()
@@ -135,7 +134,7 @@ func (s *several) close() (err error) {
 	return err
 }
 
-// client is an application's, through the adapter.
+// client returns an application's client, through the adapter.
 func (s *several) client(t testing.TB) *kubernetes.Clientset {
 	t.Helper()
 	k, err := kubernetes.NewForConfig(config(t, s.adapter))
@@ -145,7 +144,7 @@ func (s *several) client(t testing.TB) *kubernetes.Clientset {
 	return k
 }
 
-// has is where the ConfigMap of that name is, by the clusters themselves.
+// has returns the cluster with the ConfigMap of that name. It queries the clusters directly.
 func (s *several) has(t testing.TB, namespace, name string) string {
 	t.Helper()
 	var in []string
@@ -164,7 +163,7 @@ func configMap(namespace, name string, labels map[string]string) *corev1.ConfigM
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Data: map[string]string{"x": name}}
 }
 
-// clean removes what a test made in the namespace shop.
+// clean removes the objects of a test from the namespace shop.
 func (s *several) clean(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -176,8 +175,8 @@ func (s *several) clean(t testing.TB) {
 	})
 }
 
-// ADP-11: a new object goes where its labels, its pin, its name say, and
-// is found there by everything that names it. What is found stays where it is.
+// ADP-11: labels, pin or name of a new object decide its cluster, and every request that names it finds it there. An
+// existing object stays in its cluster.
 func TestSeveral_Creates(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -224,7 +223,7 @@ func TestSeveral_Creates(t *testing.T) {
 		t.Errorf("delete what was generated: %v", err)
 	}
 
-	// Its label says another cluster now, and it stays.
+	// Its label now selects another cluster, but it stays.
 	gold, err := shop.Get(ctx, "gold", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +249,7 @@ func TestSeveral_Creates(t *testing.T) {
 	}
 }
 
-// ADP-11: of concurrent creates of one name one is made.
+// ADP-11: of concurrent creates of one name one succeeds.
 func TestSeveral_ConcurrentCreates(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -321,8 +320,7 @@ func TestSeveral_Kubectl(t *testing.T) {
 	}
 }
 
-// ADP-07: the cache of an unmodified informer equals the union, through
-// changes in all members.
+// ADP-07: the cache of an unmodified informer equals the union, through changes in all members.
 func TestSeveral_Informer(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -339,7 +337,7 @@ func TestSeveral_Informer(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			factory := informers.NewSharedInformerFactoryWithOptions(k, 0, informers.WithNamespace("shop"))
 			informer := factory.Core().V1().ConfigMaps()
-			var deleted sync.Map // names that the informer was told of as deleted
+			var deleted sync.Map // names for which the informer received a deletion
 			if _, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
 				if cm, ok := o.(*corev1.ConfigMap); ok {
 					deleted.Store(cm.Name, true)
@@ -355,7 +353,7 @@ func TestSeveral_Informer(t *testing.T) {
 			if !cache.WaitForCacheSync(synced.Done(), informer.Informer().HasSynced) {
 				t.Fatal("it does not sync")
 			}
-			there := map[string]string{} // by the clusters: name to cluster
+			there := map[string]string{} // the clusters' content: name to cluster
 			gone := map[string]bool{}
 			r := rand.New(rand.NewPCG(1, 2))
 			for i := range 300 {
@@ -390,7 +388,7 @@ func TestSeveral_Informer(t *testing.T) {
 	}
 }
 
-// await waits until a cache equals the union of what the members have.
+// await waits until a cache equals the union of the members' objects.
 func (s *several) await(t *testing.T, list func(labels.Selector) ([]*corev1.ConfigMap, error)) {
 	t.Helper()
 	text := func(cms []*corev1.ConfigMap) string {

@@ -24,10 +24,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// soakTime is how long it lasts where nobody says: SOAK=1h in the environment does.
+// soakTime is the default duration. SOAK=1h in the environment changes it.
 const soakTime = 10 * time.Second
 
-// A footing is what an adapter holds.
+// A footing is the resource usage of an adapter.
 type footing struct{ goroutines, files, memory int }
 
 func (f footing) String() string {
@@ -78,10 +78,9 @@ func (s *several) footing(t *testing.T) (f footing) {
 	return f
 }
 
-// ADP-25: 500 watches that come and go over one, two and three clusters, in both
-// encodings, beside lists, reads and writes, for a while: nothing fails, each watch
-// that is open at the end hears of the last change, and when all have left the
-// adapter holds what it held before.
+// ADP-25: 500 watches open and close over one, two and three clusters, in both encodings, together with lists, reads
+// and writes. Nothing fails, and each watch that is open at the end receives the last change. When all clients have
+// left, the adapter's resource usage is back at its start.
 func TestSeveral_Soak(t *testing.T) {
 	lasts := soakTime
 	if text := os.Getenv("SOAK"); text != "" {
@@ -101,7 +100,7 @@ func TestSeveral_Soak(t *testing.T) {
 	for _, encoding := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		conf := config(t, s.adapter)
 		conf.ContentType, conf.AcceptContentTypes = encoding, encoding
-		conf.WarningHandler = rest.NoWarnings{} // of namesakes, such as kube-root-ca.crt
+		conf.WarningHandler = rest.NoWarnings{} // warnings about duplicate names, such as kube-root-ca.crt
 		hc := httpClient(t, conf)
 		leave = append(leave, hc.CloseIdleConnections)
 		k, err := kubernetes.NewForConfigAndClient(conf, hc)
@@ -113,7 +112,7 @@ func TestSeveral_Soak(t *testing.T) {
 	places := []string{"shop", "shop", "shop", "production", "default", metav1.NamespaceAll}
 	soak := &soak{clients: clients, places: places}
 
-	// What is made once is there before anything is counted.
+	// One-time allocations must exist before the measurement.
 	warm, cool := context.WithCancel(t.Context())
 	soak.watchers(warm, 50)
 	eventually(t, "the first watches are open", func() bool { return soak.open.Load() == 50 })
@@ -164,8 +163,7 @@ func TestSeveral_Soak(t *testing.T) {
 	}
 }
 
-// settled waits until the adapter holds no more than limit says, or, without one,
-// as much as a moment ago.
+// settled waits until the adapter uses no more than limit. Without a limit it waits until the usage is stable.
 func (s *several) settled(t *testing.T, limit *footing) (f footing) {
 	t.Helper()
 	f = s.footing(t)
@@ -175,20 +173,20 @@ func (s *several) settled(t *testing.T, limit *footing) (f footing) {
 		if limit == nil {
 			return f.goroutines == last.goroutines && f.files == last.files
 		}
-		// Connections to the clusters stay for 90 idle seconds, with a few goroutines each.
+		// Idle connections to the clusters stay for 90 seconds, with a few goroutines each.
 		return f.goroutines <= limit.goroutines+60 && f.files <= limit.files+20 && f.memory <= limit.memory+64<<20
 	})
 	return f
 }
 
-// A soak is a load and what became of it.
+// A soak is a load and its results.
 type soak struct {
 	clients []*kubernetes.Clientset
 	places  []string
 	group   sync.WaitGroup
 
 	open, opened, events, answers, heard, behind atomic.Int64
-	last                                         atomic.Bool // from now on watches stay
+	last                                         atomic.Bool // from now on watches stay open
 
 	mu  sync.Mutex
 	err error
@@ -213,7 +211,7 @@ func (s *soak) wait() error {
 	return s.failed()
 }
 
-// watchers keep n watches open until ctx ends.
+// watchers keeps n watches open until ctx ends.
 func (s *soak) watchers(ctx context.Context, n int) {
 	for i := range n {
 		s.group.Go(func() {
@@ -226,7 +224,7 @@ func (s *soak) watchers(ctx context.Context, n int) {
 	}
 }
 
-// watch has one watch open for a while, or to the end if the last change is near.
+// watch keeps one watch open for a while, or until the end if the last change is near.
 func (s *soak) watch(ctx context.Context, i int) error {
 	maps := s.clients[i%len(s.clients)].CoreV1().ConfigMaps(s.places[i/len(s.clients)%len(s.places)])
 	w, err := maps.Watch(ctx, metav1.ListOptions{LabelSelector: "!not", AllowWatchBookmarks: i%3 == 0})
@@ -255,7 +253,7 @@ func (s *soak) watch(ctx context.Context, i int) error {
 				if err := apierrors.FromObject(e.Object); !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 					return fmt.Errorf("it says %v", e.Object)
 				}
-				s.behind.Add(1) // an API server that has no time for its own cache says so after three seconds
+				s.behind.Add(1) // an API server that is too slow for its own cache reports it after three seconds
 				return nil
 			}
 			s.events.Add(1)
@@ -273,7 +271,7 @@ func (s *soak) watch(ctx context.Context, i int) error {
 	}
 }
 
-// mixed lists, reads and writes until ctx ends, a few times in a second.
+// mixed sends lists, reads and writes until ctx ends, a few times a second.
 func (s *soak) mixed(ctx context.Context, k *kubernetes.Clientset) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

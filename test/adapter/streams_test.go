@@ -23,7 +23,7 @@ metadata: {name: app}
 spec: {containers: [{name: app, image: example.com/app:1}]}
 `
 
-// runPod makes a pod that is running, and returns its namespace.
+// runPod creates a running pod and returns its namespace.
 func runPod(t *testing.T) (string, *testenv.Adapter) {
 	t.Helper()
 	c, a := shared(t)
@@ -33,13 +33,13 @@ func runPod(t *testing.T) (string, *testenv.Adapter) {
 	return ns, a
 }
 
-// protocols are the two ways in which kubectl asks for streams.
+// protocols are the two protocols of kubectl for streams.
 var protocols = map[string][]string{
 	"WebSocket": nil,
 	"SPDY":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
 }
 
-// upgraded counts the adapter's lines of upgrades to a protocol.
+// upgraded counts the adapter's log lines about upgrades to a protocol.
 func upgraded(a *testenv.Adapter, ns, subresource, protocol string) (n int) {
 	for line := range strings.Lines(a.Output()) {
 		if strings.Contains(line, `"namespace":"`+ns+`"`) && strings.Contains(line, `"subresource":"`+subresource+`"`) &&
@@ -73,7 +73,7 @@ func TestExec(t *testing.T) {
 			if _, errs, exit := run(nil, "exec", "app", "--", "exit", "42"); exit != 42 {
 				t.Errorf("exit 42: exit %d: %q", exit, errs)
 			}
-			long := strings.Repeat("0123456789abcdef", 64<<10) // 1 MiB both ways
+			long := strings.Repeat("0123456789abcdef", 64<<10) // 1 MiB in both directions
 			if out, errs, exit := run(strings.NewReader(long), "exec", "-i", "app", "--", "cat"); exit != 0 || out != long {
 				t.Errorf("cat: exit %d: %d bytes of %d: %q", exit, len(out), len(long), errs)
 			}
@@ -88,7 +88,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// ADP-02: kubectl cp there and back.
+// ADP-02: kubectl cp in both directions.
 func TestCopy(t *testing.T) {
 	ns, a := runPod(t)
 	here, back := filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "back")
@@ -121,7 +121,7 @@ func TestPortForward(t *testing.T) {
 	}
 }
 
-// echo says something to a forwarded port, and expects it back.
+// echo sends text to a forwarded port and expects it back.
 func echo(addr, port, text string) error {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -141,7 +141,7 @@ func echo(addr, port, text string) error {
 	return nil
 }
 
-// ADP-02: logs, and logs that are followed, line by line.
+// ADP-02: logs, and following logs line by line.
 func TestLogs(t *testing.T) {
 	ns, a := runPod(t)
 	if out := kubectl(t, a, "-n", ns, "logs", "app"); out != "app line 0\napp line 1\napp line 2\n" {
@@ -151,11 +151,11 @@ func TestLogs(t *testing.T) {
 	eventually(t, "a line that was not there at first", func() bool { return strings.Contains(l.String(), "line 5\n") })
 }
 
-// idle is longer than any time-out of a plain request.
+// idle is longer than any timeout of a plain request.
 const idle = 65 * time.Second
 
-// ADP-02: exec and port-forward that are silent for more than a minute,
-// and others that are busy for as long, go on.
+// ADP-02: exec and port-forward stay open when they are silent for more than a minute, and when they are busy for as
+// long.
 func TestLongStreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP long streams: they take more than a minute, and -short was given")
@@ -197,7 +197,7 @@ func TestLongStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			rounds := 0
-			pace := time.NewTicker(100 * time.Millisecond) // busy to the streams, not to the machine
+			pace := time.NewTicker(100 * time.Millisecond) // busy for the streams, light for the machine
 			defer pace.Stop()
 			for end := time.Now().Add(idle); time.Now().Before(end); rounds++ {
 				<-pace.C

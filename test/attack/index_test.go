@@ -1,11 +1,12 @@
-// Package attack has one test for each attack of the list, named after it: a package
-// per area in the folders below, and here the index over all of them. A status code
-// proves nothing: each test asserts on what the API server was asked and stores, what
-// the record holds and what is bound, and carries out the same request without the
-// attack beside it.
+// Package attack tests each attack of the attack list. Every attack has one test, named after its id. The tests are
+// in one package per area, in the folders below. This package holds the index over all of them.
 //
-// Every row runs against every listener that the product has, which identity reads
-// from the program's settings.
+// A status code proves nothing. Each test therefore asserts on the requests that the API server received, the objects
+// that it stores, the audit log and the role bindings. Each test also sends the same request without the attack, as a
+// control.
+//
+// Every row runs against every listener of the product. The identity package reads the list of listeners from the
+// program's settings.
 package attack
 
 import (
@@ -24,11 +25,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// mostMissing is how many parts may be missing. It may fall, never rise.
+// mostMissing is the highest allowed number of missing tests. It may decrease but must never increase.
 const mostMissing = 4
 
-// TestIndex fails on a row without a test, a test without a row, a test that does
-// not name the guard it protects, and a skip that the index does not have.
+// TestIndex fails on a row without a test, a test without a row, a test that does not name the guard that it
+// protects, and a skip that the index does not list.
 func TestIndex(t *testing.T) {
 	paths, err := filepath.Glob("*/*_test.go")
 	if err != nil || len(paths) == 0 {

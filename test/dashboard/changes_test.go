@@ -31,12 +31,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A configuration is the fleet's, in a repository at a forge: the real client of the
-// forge, dry runs and changes on a real API server.
+// A configuration is the fleet's configuration in a repository at a forge. It uses the real forge client, and dry
+// runs and changes on a real API server.
 type configuration struct {
 	desk    *planechange.Desk
 	github  *forgetest.GitHubFake
-	id      int64 // of the repository
+	id      int64 // id of the repository
 	admin   client.Client
 	cluster *kubetest.Cluster
 }
@@ -73,7 +73,7 @@ spec:
 `
 )
 
-// configured gives the house a repository, and somebody who looks after its changes.
+// configured gives the environment a repository and a controller for its changes.
 func (h *house) configured(t *testing.T, desk *plane.Desk) *configuration {
 	t.Helper()
 	cluster := kubetest.Start(t)
@@ -127,8 +127,7 @@ func (h *house) configured(t *testing.T, desk *plane.Desk) *configuration {
 	return c
 }
 
-// proposeSome has people propose what the pages show: one change that waits, one that
-// was approved, and one that was given up.
+// proposeSome creates the changes that the pages show: one pending, one approved, and one abandoned.
 func (h *house) proposeSome(t *testing.T) {
 	t.Helper()
 	ask := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
@@ -152,7 +151,7 @@ func (h *house) proposeSome(t *testing.T) {
 	as("alice")
 }
 
-// open is the change of an object that is open.
+// open returns the open change of an object.
 func (c *configuration) open(name string) (planechange.Change, error) {
 	for _, o := range c.desk.Plane.Board.List(plane.KindChange).Objects {
 		if x, ok := o.(planechange.Change); ok && x.Name == name && (x.State == string(change.Open) || x.State == string(change.Approved)) {
@@ -162,7 +161,7 @@ func (c *configuration) open(name string) (planechange.Change, error) {
 	return planechange.Change{}, fmt.Errorf("no change of %s is open", name)
 }
 
-// push is a commit of somebody's on the branch of the open change of gh-nix.
+// push adds another person's commit to the branch of the open change of gh-nix.
 func (c *configuration) push() error {
 	x, err := c.open("gh-nix")
 	if err != nil {
@@ -173,14 +172,14 @@ func (c *configuration) push() error {
 	return nil
 }
 
-// edit is a commit of somebody's on the branch that is applied.
+// edit adds another person's commit to the branch that is applied.
 func (c *configuration) edit() error {
 	text := c.onMain() + "# edited\n"
 	c.github.Push(c.id, "main", forgetest.GitHubCommit{Message: "mine", AuthorName: "eve", AuthorEmail: "eve@acme.dev", AuthorLogin: "eve"}, map[string]*string{"fleet/gh-nix.yaml": &text})
 	return nil
 }
 
-// apply does what whoever applies the repository does.
+// apply acts as the GitOps tool that applies the repository.
 func (c *configuration) apply() error {
 	spec, _, err := change.Spec([]byte(c.onMain()), change.Ref{Kind: "RunnerPool", Name: "gh-nix"})
 	if err != nil {
@@ -197,7 +196,7 @@ func (c *configuration) apply() error {
 	return c.admin.Patch(context.Background(), o, client.RawPatch("application/apply-patch+yaml", b), client.FieldOwner("argo"), client.ForceOwnership)
 }
 
-// away takes the forge away, and there brings it back.
+// away makes the forge unreachable, and there restores it.
 func (c *configuration) away() {
 	c.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
 }
@@ -206,7 +205,7 @@ func (c *configuration) there() {
 	c.github.Fault(func(*http.Request) *forgetest.Fault { return nil })
 }
 
-// onMain is the pool's file as it would be applied.
+// onMain returns the pool's file on the branch that is applied.
 func (c *configuration) onMain() string {
 	return c.github.Commit(c.id, "main").Files["fleet/gh-nix.yaml"]
 }

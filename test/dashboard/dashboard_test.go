@@ -1,8 +1,7 @@
 //go:build unix
 
-// Package dashboard_test opens the dashboard in a real Chromium against the real
-// door, desk and board, and looks at it as people do: with eyes, a keyboard, a
-// screen reader's rules and bad intentions. Nothing of the API is imitated.
+// Package dashboard_test opens the dashboard in a real Chromium against the real HTTP API, service and store. It
+// checks what people see, keyboard use, screen reader rules, and attacks. No part of the API is a fake.
 package dashboard_test
 
 import (
@@ -18,19 +17,19 @@ import (
 	"time"
 )
 
-// A check is one line of what the browser's script says.
+// A check is one line of the browser script's output.
 type check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail"`
 }
 
-// PLANE-14, PLANE-15, PL-03, PL-04: every page, in both themes, small and large,
-// with hostile names, 2,000 rows, a source that is down and a role that is lost.
+// PLANE-14, PLANE-15, PL-03, PL-04: every page, in both themes, small and large, with hostile names, 2,000 rows, a
+// source that is down and a lost role.
 func TestDashboard(t *testing.T) {
 	node, chromium := needs(t)
 	h := open(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, node, "browser.mjs")
 	cmd.Env = append(os.Environ(), "DASHBOARD="+h.url, "ACTS="+h.acts, "CHROMIUM="+chromium)
@@ -67,7 +66,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// PLANE-17: what is committed is what the sources build, byte for byte.
+// PLANE-17: the committed bundle equals a build of the sources, byte for byte.
 func TestBundleIsWhatIsBuilt(t *testing.T) {
 	node, _ := needs(t)
 	built := t.TempDir()
@@ -106,7 +105,7 @@ func files(t *testing.T, root string) map[string][]byte {
 	return all
 }
 
-// needs returns Node and Chromium, or skips: `make browser` gets what is lacking.
+// needs returns Node and Chromium, or skips the test. `make browser` installs missing programs.
 func needs(t *testing.T) (node, chromium string) {
 	t.Helper()
 	node, err := exec.LookPath("node")

@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planekube/act"
 )
 
-// byPlane has the plane approve from now on, on the real API server, which has acme.
+// byPlane switches to approval by the plane, on the real API server, which has acme.
 func (h *house) byPlane() error {
 	writer, err := act.NewEnrollments(h.config.cluster.AdminConfig(), func(string) bool { return true }, time.Now)
 	if err != nil {
@@ -33,7 +33,7 @@ func (h *house) byPlane() error {
 	return h.config.cluster.Apply(context.Background(), text)
 }
 
-// told is a Writer of which the board hears at once, as it would from the API server.
+// told is a Writer that also updates the store at once, as a watch on the API server would.
 type told struct {
 	planeenroll.Writer
 	h *house
@@ -42,7 +42,7 @@ type told struct {
 func (w told) tell(e planefleet.Enrollment, err error, dryRun bool) (planefleet.Enrollment, error) {
 	if err == nil && !dryRun {
 		if e.Phase == planefleet.Unknown {
-			e.Phase = "Requested" // as the fleet says at first
+			e.Phase = "Requested" // the first phase that the fleet reports
 		}
 		w.h.board.Put(plane.KindEnrollment, "kubernetes", e)
 	}

@@ -19,8 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/promquery"
 )
 
-// jobs are the desks of single runners and of numbers over time, over a Prometheus that
-// measured nothing for a while.
+// jobs returns the services for single runners and for time series, over a Prometheus with a gap in its data.
 func (h *house) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemetrics.Desk) {
 	prometheus := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ask := func(key string) float64 { v, _ := strconv.ParseFloat(r.FormValue(key), 64); return v }
@@ -57,7 +56,7 @@ func (h *house) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemet
 	return &planejobs.Desk{Plane: desk, Events: events, Log: log}, &planemetrics.Desk{Plane: desk, Prometheus: (&promquery.Client{URL: prometheus.URL, HTTP: prometheus.Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}).Query}
 }
 
-// job is a runner of an organisation, in its pod.
+// job returns a runner of an organisation, in its pod.
 func job(org, pool, name, state string, is *planejobs.Job) planejobs.Runner {
 	now := time.Now()
 	return planejobs.Runner{ID: "tailplane-runners/" + org + "-" + pool + "-" + name, Namespace: "tailplane-runners", Name: org + "-" + pool + "-" + name, Kind: "EphemeralRunner", Pool: "github/" + org + "/" + pool, OrgName: org, State: state,

@@ -13,8 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
-// fill puts an installation on the board as it may be on a weekday: most of it is
-// well, and of each kind something is not.
+// fill adds a typical installation to the store: most objects are healthy, and one of each kind is not.
 func (h *house) fill() {
 	b, now := h.board, time.Now()
 	b.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
@@ -62,8 +61,7 @@ func (h *house) fill() {
 	h.fleet(now)
 }
 
-// fleet is runners of three organisations: some run, one is paused, one is broken, and
-// of one nobody knows.
+// fleet adds runners of three organisations: some run, one is paused, one is broken, and one has an unknown state.
 func (h *house) fleet(now time.Time) {
 	b := h.board
 	row := func(forge, org, pool, state, why string, change func(*planefleet.Pool)) plane.Object {
@@ -132,7 +130,7 @@ func (h *house) routes(now time.Time) (routes []plane.Object) {
 	return routes
 }
 
-// hostile gives every field that others name a name that would like to be more.
+// hostile sets a hostile text in every field whose value other people choose.
 func (h *house) hostile() {
 	const bad = `<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"'` + "`${window.hurt=1}{{window.hurt=1}}\u202Egnp.exe\x1b[31m"
 	b, now := h.board, time.Now()

@@ -27,22 +27,22 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A house is the plane on loopback: the real desk, board and pages behind a real
-// door. Who comes in is the test's to say, since there is no tailnet here.
+// A house is the plane on loopback: the real service, store and pages behind a real HTTP server. The test sets the
+// caller, because there is no tailnet here.
 type house struct {
 	board *plane.Board
-	url   string // of the dashboard
-	acts  string // of what the browser's script asks the test to do
+	url   string // URL of the dashboard
+	acts  string // of the actions that the browser's script can request from the test
 
 	serve func(net.Listener) (stop func() error)
 
 	mu      sync.Mutex
-	stop    func() error // of the dashboard; nil while it is away
+	stop    func() error // of the dashboard; nil while it is stopped
 	caller  access.Caller
 	entries []audit.Entry
-	trail   audit.Trail // of them
+	trail   audit.Trail // the recent audit log entries
 	revoked []string
-	confirm string // the page of what was asked for last in alice's name
+	confirm string // the confirmation page of alice's last request
 
 	config *configuration
 	enroll *planeenroll.Desk
@@ -110,7 +110,7 @@ func (h *house) leave() error {
 	return stop()
 }
 
-// back serves it again where it was.
+// back serves it again at the same address.
 func (h *house) back() error {
 	ln, err := net.Listen("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
@@ -122,7 +122,7 @@ func (h *house) back() error {
 	return nil
 }
 
-// acting is what the browser's script can have done on the other side.
+// acting returns the handler for actions that the browser's script requests from the test.
 func (h *house) acting() http.Handler {
 	change := func(f func()) func() error { return func() error { f(); return nil } }
 	acts := map[string]func() error{
@@ -194,7 +194,8 @@ func (h *house) acting() http.Handler {
 	return mux
 }
 
-// asked asks in alice's name that everything goes on, as an assistant would.
+// asked lifts the hold of everything in alice's name, as an assistant would, and stores the confirmation page that it
+// gets.
 func (h *house) asked() error {
 	h.as(somebody("alice"))
 	h.board.Put(plane.KindHold, "kubernetes", holding("all-1", planefleet.Scope{All: true}, planefleet.Pause, "node upgrade", "alice@acme.dev", planefleet.Applied))
@@ -242,7 +243,7 @@ func (h *house) newest(_ context.Context, yield func(plane.Recorded) bool) (int,
 	return 0, nil
 }
 
-// revoke does what planekube/act does, to the board alone: there is no cluster here.
+// revoke does the same as planekube/act, but only in the store, because there is no cluster here.
 func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (plane.Revocation, error) {
 	if err := p.Require(access.SigninsRevoke, time.Now()); err != nil {
 		return plane.Revocation{}, err
@@ -260,7 +261,7 @@ func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reas
 	return plane.Revocation{Deleted: !dryRun, RefusedBy: new(time.Now().Add(10 * time.Second))}, nil
 }
 
-// pause and lift do what planekube/act does, to the board alone.
+// pause and lift do the same as planekube/act, but only in the store.
 func (h *house) pause(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
 	if err := p.Require(access.HoldsCreate, time.Now()); err != nil {
 		return planefleet.Hold{}, false, err
@@ -307,7 +308,7 @@ func (h *house) reschedule(_ context.Context, p access.Permit, hold planefleet.H
 	return hold, nil
 }
 
-// somebody is one of those who have a role.
+// somebody returns one of the callers with a role.
 func somebody(name string) access.Caller {
 	switch name {
 	case "pat":

@@ -25,7 +25,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// An answer is what came back, byte for byte.
+// An answer is a response, byte for byte.
 type answer struct {
 	status int
 	header http.Header
@@ -34,11 +34,11 @@ type answer struct {
 
 func (a answer) code() problem.Code {
 	var p problem.Error
-	_ = json.Unmarshal(a.body, &p) // no problem: no code
+	_ = json.Unmarshal(a.body, &p) // the body may be no problem document: then there is no code
 	return p.Code
 }
 
-// ask sends one request as p to a server; headers are "Name: value".
+// ask sends one request as p to a server. headers have the form "Name: value".
 func ask(t *testing.T, p *testenv.Person, method, url, body string, headers ...string) answer {
 	t.Helper()
 	a, err := tryAsk(t.Context(), p, method, url, body, headers...)
@@ -48,7 +48,7 @@ func ask(t *testing.T, p *testenv.Person, method, url, body string, headers ...s
 	return a
 }
 
-// tryAsk is ask for goroutines beside a test's own.
+// tryAsk is ask for other goroutines: it returns errors instead of failing the test.
 func tryAsk(ctx context.Context, p *testenv.Person, method, url, body string, headers ...string) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -72,7 +72,7 @@ func tryAsk(ctx context.Context, p *testenv.Person, method, url, body string, he
 	return answer{res.StatusCode, res.Header, b}, err
 }
 
-// Section 3.5: whoami, for everybody whom the tailnet vouches for.
+// Section 3.5: every caller that the tailnet authenticates may use whoami.
 func TestWhoami(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "who-alice", "alice@example.com")
@@ -117,7 +117,7 @@ func TestWhoami(t *testing.T) {
 		tags        []string
 		rules       int
 		code        problem.Code
-		problem     string // of the first rule
+		problem     string // the problem of the first rule
 	}{
 		{"who-bob", "bob@example.com", nil, 0, problem.NoCapability, ""},
 		{"who-erin", "erin@example.com", nil, 2, problem.AmbiguousRole, ""},
@@ -145,8 +145,8 @@ func TestWhoami(t *testing.T) {
 	}
 }
 
-// SGN-24 in part: the server proves which cluster it serves, on every operation,
-// over a restart too, and never for a name that is not its own.
+// SGN-24 in part: the server proves which cluster it serves, on every operation and also after a restart. It gives no
+// proof for a name that is not its own.
 func TestServerProof(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "proof-alice", "alice@example.com"), person(t, r, "proof-bob", "bob@example.com")
@@ -207,8 +207,8 @@ func TestServerProof(t *testing.T) {
 	}
 }
 
-// Conventions 9: every operation is called with the example that its reference
-// shows, and answers as the reference says.
+// Conventions 9: the test calls every operation with the example from its reference. Each answer must match the
+// reference.
 func TestExamplesOfTheReference(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "ex-alice", "alice@example.com"), person(t, r, "ex-bob", "bob@example.com")
@@ -268,7 +268,7 @@ func TestExamplesOfTheReference(t *testing.T) {
 		}
 	}
 	done := map[access.Verb]bool{}
-	for _, op := range signin.Operations() { // login comes first, so that the others have something to tell
+	for _, op := range signin.Operations() { // login comes first, so that the other operations have data to return
 		if op.Verb == access.SigninLogout {
 			continue
 		}
@@ -291,7 +291,7 @@ func TestExamplesOfTheReference(t *testing.T) {
 	}
 }
 
-// wire sends bytes as they are on a new connection of p and reads the answer.
+// wire sends raw bytes on a new connection of p and reads the answer.
 func wire(t *testing.T, p *testenv.Person, r *testenv.Env, text string) (status int, head, body string) {
 	t.Helper()
 	name := "tka." + r.Net.Suffix()
@@ -317,7 +317,7 @@ func wire(t *testing.T, p *testenv.Person, r *testenv.Env, text string) (status 
 	return res.StatusCode, fmt.Sprint(res.Header), strings.TrimSpace(string(b))
 }
 
-// SGN-04: what existing clients send, byte for byte, and what they read of the answer.
+// SGN-04: the exact bytes that existing clients send, and the fields that they read from the answer.
 func TestSGN04_ByteForByte(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "old-bytes", "carol@example.com")
@@ -350,7 +350,7 @@ func TestSGN04_ByteForByte(t *testing.T) {
 		`^\{"kind":"Config","apiVersion":"v1","clusters":\{"east":\{"server":"https://[^"]+","certificate-authority-data":"[A-Za-z0-9+/=]+"\}\},`+
 			`"users":\{"tka-east":\{"token":"[^"]+"\}\},"contexts":\{"tka-east":\{"cluster":"east","user":"tka-east"\}\},"current-context":"tka-east"\}$`), "Tailplane-Expires-At")
 	want("login again", post("/login"), 202, three, "Retry-After")
-	ready() // what is extended is pending, until the operator has seen it
+	ready() // an extended sign-in is pending until the operator has processed it
 	want("read", get("/login"), 200, three, "application/json")
 	want("cluster-info", get("/cluster-info"), 200, regexp.MustCompile(
 		`^\{"server_url":"https://[^"]+","insecure_skip_tls_verify":false,"ca_data":"[A-Za-z0-9+/=]+","labels":\{"env":"demo"\},`), "application/json")
@@ -358,7 +358,7 @@ func TestSGN04_ByteForByte(t *testing.T) {
 	want("no length at all", "POST "+signin.Base+"/login HTTP/1.1\r\nHost: HOST\r\n\r\n", 202, three, "")
 	want("logout", post("/logout"), 200, three, "application/json")
 
-	// SGN-05: the list form, as kubectl wants it.
+	// SGN-05: the list form, as kubectl requires it.
 	if _, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{}); err != nil {
 		t.Fatal(err)
 	}

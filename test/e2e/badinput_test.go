@@ -13,8 +13,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// Bad input to the server: one sentence that says what to do, the exit code of
-// the contract (2: our own settings, 1: the world), and nothing half-written.
+// Bad input to the server gives one sentence that says what to do, and the exit code of the contract: 2 for wrong
+// settings, 1 for problems of the environment. No file is left incomplete.
 func TestBadInput(t *testing.T) {
 	r := start(t)
 	text, err := r.Settings("access")
@@ -106,7 +106,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A capability of another type than an object is the caller's 400, not the server's end.
+// A capability value that is not an object gives the caller a 400. It does not stop the server.
 func TestCapabilityOfAnotherType(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "henry", "henry@example.com")
@@ -142,7 +142,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// fill makes dir a file system without a free block.
+// fill mounts a file system without a free block at dir.
 func fill(t *testing.T, dir string) {
 	t.Helper()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4k,mode=700"); err != nil {

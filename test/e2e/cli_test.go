@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// asked counts what the server recorded of a caller's device, by verb.
+// asked counts the audit log entries of the server for a caller's device, by verb.
 func asked(t *testing.T, r *testenv.Env, host string) map[access.Verb]int {
 	t.Helper()
 	n := map[access.Verb]int{}
@@ -33,7 +33,7 @@ func asked(t *testing.T, r *testenv.Env, host string) map[access.Verb]int {
 	return n
 }
 
-// SGN-21: a shell has the access that it signed in for, and leaves nothing.
+// SGN-21: a shell has the access of its own sign-in and leaves nothing behind.
 func TestSGN21_Shell(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "sh-alice", "alice@example.com")
@@ -68,7 +68,7 @@ func TestSGN21_Shell(t *testing.T) {
 	run(t, alice, 0, "tka logout")
 }
 
-// ofDevice are the names of a device's sign-ins.
+// ofDevice returns the names of a device's sign-ins.
 func ofDevice(t *testing.T, r *testenv.Env, host string) (names []string) {
 	t.Helper()
 	for _, s := range signins(t, r, "") {
@@ -79,8 +79,8 @@ func ofDevice(t *testing.T, r *testenv.Env, host string) (names []string) {
 	return names
 }
 
-// SGN-20, CL-06: many kubectl are one request to the server; a token that the
-// API server has forgotten is replaced, so that the next kubectl works.
+// SGN-20, CL-06: many kubectl processes cause one request to the server. A token that the API server no longer
+// accepts is replaced, so that the next kubectl works.
 func TestSGN20_Plugin(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "cache-alice", "alice@example.com")
@@ -108,8 +108,8 @@ func TestSGN20_Plugin(t *testing.T) {
 	}
 	t.Logf("kubectl with a warm plugin: %v in all", best.Round(time.Millisecond))
 
-	// Somebody ends the sign-in and the device signs in by another program: the
-	// token that is kept is of a ServiceAccount that is no more.
+	// Another program ends the sign-in and signs in again from the same device. The cached token belongs to a
+	// ServiceAccount that no longer exists.
 	if _, err := signin.Logout.Call(t.Context(), alice.Client(), signin.LogoutRequest{Wait: door.Duration(5 * time.Second)}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestSGN20_Plugin(t *testing.T) {
 	}
 }
 
-// why and doctor on the real thing: whoami, access reviews, discovery.
+// why and doctor on a real system: whoami, access reviews, discovery.
 func TestWhyAndDoctor(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "why-alice", "alice@example.com")
@@ -211,7 +211,8 @@ func TestSessionsAndRevoke(t *testing.T) {
 	run(t, carol, 0, "tka login --use")
 	run(t, carol, 0, "kubectl get pods -n shop")
 	admin := " --kubeconfig " + r.Cluster.Kubeconfig
-	if got := run(t, alice, 3, "tka revoke carol@example.com --yes"); !strings.Contains(got.Stdout, "(Forbidden)") { // view sees, and ends nothing
+	// View can list sign-ins but cannot end them.
+	if got := run(t, alice, 3, "tka revoke carol@example.com --yes"); !strings.Contains(got.Stdout, "(Forbidden)") {
 		t.Errorf("with alice's own rights: %s%s", got.Stdout, got.Stderr)
 	}
 	got := run(t, alice, 0, "tka sessions --login carol@example.com"+admin)
@@ -230,12 +231,12 @@ func TestSessionsAndRevoke(t *testing.T) {
 		got, err := carol.Run(t.Context(), "kubectl", "get", "pods", "-n", "shop")
 		return err == nil && got.Exit != 0
 	})
-	run(t, alice, 1, "tka revoke carol@example.com --yes"+admin) // there is nothing any more
-	run(t, alice, 0, "kubectl get pods -n shop")                 // and nobody else was touched
+	run(t, alice, 1, "tka revoke carol@example.com --yes"+admin) // there is no sign-in left
+	run(t, alice, 0, "kubectl get pods -n shop")                 // and the sign-ins of other people are unchanged
 	run(t, alice, 0, "tka logout")
 }
 
-// AU-05: the record of the running server is what it wrote.
+// AU-05: the audit log of the running server is unchanged.
 func TestAuditVerify(t *testing.T) {
 	r := start(t)
 	dave := person(t, r, "audit-dave", "dave@example.com")
@@ -264,8 +265,8 @@ func TestAuditVerify(t *testing.T) {
 	}
 }
 
-// An impostor is a node of the tailnet that took a server's name. It says that it
-// is the server, and proves it with a key of its own.
+// An impostor is a node of the tailnet that took over a server's name. It claims to be the server and proves it with
+// its own key.
 type impostor struct {
 	info signin.ClusterInfo
 	key  door.Key
@@ -289,7 +290,7 @@ func (i *impostor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(body)
 }
 
-// freeName removes the node that has a name, unless it has left by itself.
+// freeName removes the node with that name, unless it has already left.
 func freeName(t *testing.T, r *testenv.Env, host string) {
 	t.Helper()
 	for _, n := range r.Net.Nodes() {
@@ -299,10 +300,9 @@ func freeName(t *testing.T, r *testenv.Env, host string) {
 	}
 }
 
-// SGN-24, CL-01: the name of an access server belongs to another node of the
-// tailnet, with a certificate for it. Nothing but the question for the proof is
-// sent to it. The server comes back on another machine and is taken; with a new
-// key it is taken after the documented step.
+// SGN-24, CL-01: another node of the tailnet takes over the name of an access server and has a certificate for it.
+// Clients send it only the proof request. The real server returns on another machine and clients accept it. With a
+// new key, clients accept it after the documented step.
 func TestSGN24_NameTakenOver(t *testing.T) {
 	r := start(t)
 	const host = "tka-pin"
@@ -377,7 +377,7 @@ func TestSGN24_NameTakenOver(t *testing.T) {
 		t.Errorf("sign-ins changed: %v, then %v", versions(before), versions(after))
 	}
 
-	// The server itself, on another machine and with another node, has the key.
+	// The real server, on another machine and another tailnet node, has the key.
 	web.Close()
 	node.Close()
 	freeName(t, r, host)
@@ -391,7 +391,7 @@ func TestSGN24_NameTakenOver(t *testing.T) {
 		return err == nil && got.Exit == 0 && got.Stderr == ""
 	})
 
-	// A new key, as the operating manual has it.
+	// A new key, created as the operating manual describes.
 	old, errs, exit := kubectlAdmin(t, r, "get", "secret", "tailplane-cluster-key", "-n", testenv.SystemNamespace, "-o", "jsonpath={.data}")
 	if exit != 0 {
 		t.Fatal(errs)
@@ -420,7 +420,7 @@ func TestSGN24_NameTakenOver(t *testing.T) {
 	run(t, alice, 0, "tka logout --server "+name)
 }
 
-// versions are the sign-ins and the moments of their last change.
+// versions returns the sign-ins with their resource versions.
 func versions(all []v1alpha1.TkaSignin) (v []string) {
 	for _, s := range all {
 		v = append(v, s.Name+"@"+s.ResourceVersion)

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// manyPolicy lets servers find each other on their own port, which is not for people.
+// manyPolicy allows servers to find each other on the gossip port, which people cannot reach.
 const manyPolicy = `{
   "groups": {"group:platform": ["alice@example.com"]},
   "tagOwners": {"tag:tailplane": ["autogroup:admin"]},
@@ -79,7 +79,7 @@ func sites(t *testing.T, names ...string) []*testenv.Env {
 	return all
 }
 
-// memberlist asks a server as p.
+// memberlist sends a memberlist request to a server as p.
 func memberlist(t *testing.T, p *testenv.Person, r *testenv.Env, query string) map[string]gossip.Cluster {
 	t.Helper()
 	a := ask(t, p, "GET", r.Server()+"/api/v1alpha1/memberlist"+query, "")
@@ -94,9 +94,8 @@ func memberlist(t *testing.T, p *testenv.Person, r *testenv.Env, query string) m
 	return byName
 }
 
-// DSC-01: three servers with a cluster each find each other with nothing
-// configured; each lists all, verified; one that dies is called dead, and is back
-// when it is.
+// DSC-01: three servers, each with its own cluster, find each other without any configuration. Each lists all
+// clusters as verified. A server that dies is marked dead, and is available again after its restart.
 func TestDSC01_ThreeClusters(t *testing.T) {
 	all := sites(t, "east", "west", "north")
 	began := time.Now()
@@ -126,7 +125,7 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	if !memberlist(t, alice, all[1], "")["west"].Self {
 		t.Error("west does not know itself")
 	}
-	// Whose key it is can be asked of the server itself.
+	// The server itself returns its key.
 	info := ask(t, alice, "GET", all[1].Server()+"/api/v1alpha1/cluster-info", "")
 	if !strings.Contains(string(info.body), west.Key.String()) {
 		t.Errorf("the listed key %s is not the one of the server: %s", west.Key, info.body)
@@ -150,21 +149,20 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	}
 	t.Logf("alive everywhere %v after it served again", time.Since(began).Round(time.Millisecond))
 
-	// One that is stopped says goodbye, and nobody needs to suspect it.
+	// A stopped server announces that it leaves, so no server has to suspect it.
 	if err := all[1].Access.Stop(20 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []*testenv.Env{all[0], all[2]} {
 		eventually(t, 20*time.Second, "west has left", func() bool { return memberlist(t, alice, r, "?state=all")["west"].State == gossip.Gone })
 	}
-	// Pins are in the cluster: they are what a restart does not forget (DSC-10).
+	// Pins are stored in the cluster, so they survive a restart (DSC-10).
 	pins, errs, exit := kubectlAdmin(t, all[0], "get", "configmap", "-n", testenv.SystemNamespace, "tailplane-gossip-pins", "-o", "jsonpath={.data.pins\\.json}")
 	if exit != 0 || !strings.Contains(pins, west.Key.String()) || !strings.Contains(pins, west.ID) {
 		t.Errorf("%s %s", pins, errs)
 	}
 
-	// A key that is changed by the documented way is followed (DSC-10): the one
-	// before vouches for it.
+	// Other servers accept a key that is changed in the documented way, because the previous key signs it (DSC-10).
 	old, errs, exit := kubectlAdmin(t, all[1], "get", "secret", "-n", testenv.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
 	if exit != 0 {
 		t.Fatal(errs)
@@ -179,13 +177,13 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	for _, r := range all {
 		eventually(t, 60*time.Second, "west is back with another key", func() bool { return complete(r) && memberlist(t, alice, r, "")["west"].Key != west.Key })
 	}
-	// The list is also in the cluster, for programs there.
+	// The list is also stored in the cluster, for programs there.
 	eventually(t, 60*time.Second, "the list is published", func() bool {
 		list, _, _ := kubectlAdmin(t, all[0], "get", "configmap", "-n", testenv.SystemNamespace, "tailplane-members", "-o", "jsonpath={.data.members\\.json}")
 		return strings.Contains(list, `"west"`) && strings.Contains(list, `"north"`)
 	})
 
-	// What people see and do.
+	// The commands that people use.
 	out := run(t, alice, 0, "tka clusters")
 	for _, name := range []string{"east", "west", "north"} {
 		if !strings.Contains(out.Stdout, name) {

@@ -1,4 +1,4 @@
-// Package e2e drives the real programs on a real tailnet and a real API server.
+// Package e2e tests the real programs on a real tailnet and a real API server.
 package e2e
 
 import (
@@ -42,7 +42,7 @@ const policy = `{
   ],
 }`
 
-// system is the one that all tests of this binary share.
+// system is the environment that all tests of this binary share.
 var system struct {
 	once sync.Once
 	env  *testenv.Env
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// start returns the shared system. Limits of requests are off: one machine plays everybody.
+// start returns the shared environment. Rate limits are off, because one machine plays all callers.
 func start(t *testing.T) *testenv.Env {
 	t.Helper()
 	system.once.Do(func() {
@@ -114,7 +114,7 @@ func run(t *testing.T, p *testenv.Person, want int, command string) testenv.Resu
 	return r
 }
 
-// eventually waits for what must become true, up to limit.
+// eventually waits until ok returns true, up to limit, and returns the time that it took.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	for began := time.Now(); ; {
@@ -145,7 +145,7 @@ func clients(t *testing.T, r *testenv.Env) (client.Client, *kubernetes.Clientset
 	return c, k
 }
 
-// signins returns the sign-ins of a login; of everybody for "".
+// signins returns the sign-ins of a login. For "" it returns all sign-ins.
 func signins(t *testing.T, r *testenv.Env, login string) (out []v1alpha1.TkaSignin) {
 	t.Helper()
 	c, _ := clients(t, r)
@@ -161,7 +161,7 @@ func signins(t *testing.T, r *testenv.Env, login string) (out []v1alpha1.TkaSign
 	return out
 }
 
-// left returns the ServiceAccounts and bindings that a sign-in's name has.
+// left returns the ServiceAccounts and bindings with a sign-in's name.
 func left(t *testing.T, r *testenv.Env, name string) (out []string) {
 	t.Helper()
 	_, k := clients(t, r)
@@ -195,7 +195,7 @@ func left(t *testing.T, r *testenv.Env, name string) (out []string) {
 	return out
 }
 
-// entries reads the audit record: all entries, by the id that callers are told.
+// entries returns all entries of the audit log, by the request id that callers receive.
 func entries(t *testing.T, r *testenv.Env) map[string][]audit.Entry {
 	t.Helper()
 	f, err := os.Open(r.AuditFile())

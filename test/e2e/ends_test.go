@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// Section 6: what ends without a request is in the record of the process that
-// found it, and counted there by its cause; what a request ended is not there.
+// Section 6: a sign-in that ends without a request is in the audit log of the process that detected the end, and that
+// process counts it by cause. Ends that a request caused are not recorded there.
 func TestEndsThatNoRequestCaused(t *testing.T) {
 	r := start(t)
 	k, err := kubernetes.NewForConfig(r.Cluster.AdminConfig())

@@ -18,10 +18,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// The servers of the environment look at grants at this interval, the default.
+// The servers of the environment re-check grants at this interval, the default.
 const grantCheck = 30 * time.Second
 
-// lasting is somebody's device that stays in the tailnet when it goes offline.
+// lasting returns a person's device that stays in the tailnet while it is offline.
 func lasting(t *testing.T, r *testenv.Env, host, login string) (*tsnet.Server, door.Client) {
 	t.Helper()
 	n := r.Net.Node(host, login)
@@ -39,12 +39,11 @@ func lasting(t *testing.T, r *testenv.Env, host, login string) (*tsnet.Server, d
 	return n, door.Client{HTTP: &http.Client{Transport: transport, Timeout: time.Minute}, Base: r.Server()}
 }
 
-// ended returns the entry of the record about what the server did of itself to
-// the sign-in of that name; there must be one.
+// ended returns the only audit log entry about an end of that sign-in that the server started itself.
 func ended(t *testing.T, r *testenv.Env, name string) (e audit.Entry) {
 	t.Helper()
 	n := 0
-	eventually(t, time.Minute, "what was done is recorded", func() bool { // it is done first
+	eventually(t, time.Minute, "what was done is recorded", func() bool { // the entry is written after the action
 		n = 0
 		for _, es := range entries(t, r) {
 			for _, one := range es {
@@ -62,8 +61,8 @@ func ended(t *testing.T, r *testenv.Env, name string) (e audit.Entry) {
 	return e
 }
 
-// SGN-11: what the tailnet withdraws ends a sign-in that nobody asks about; what
-// only looks like it ends nothing.
+// SGN-11: a withdrawn grant or a deleted device ends a sign-in, even when no request uses it. A device that is only
+// offline ends nothing.
 func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 	r := start(t)
 	original := r.Net.Policy()
@@ -103,7 +102,7 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 		return 0, false
 	}
 
-	// One device is deleted, another one only goes offline.
+	// One device is deleted, the other only goes offline.
 	id, err := r.Net.ID(gone)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +113,7 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 	}
 	deleted := time.Now()
 
-	// Meanwhile gina's grant gets shorter, then longer again, then goes.
+	// Meanwhile gina's grant gets shorter, then longer again, then is removed.
 	set(hank, grant("gina@example.com", "2h"))
 	took := eventually(t, grantCheck+2*time.Second, "the sign-in is shorter", func() bool { period, _ := stored("gina"); return period == 2*time.Hour })
 	st, err := signin.Read.Call(t.Context(), gina.Client(), signin.ReadRequest{})
@@ -135,7 +134,7 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 	t.Logf("no kubeconfig %v after the grant was removed", took.Round(time.Millisecond))
 	eventually(t, 5*time.Second, "gina's sign-in is gone", func() bool { _, there := stored("gina"); return !there })
 
-	// Nobody asks about hank's. One look at which a device is missing is not enough.
+	// No request uses hank's sign-in. One re-check that misses a device is not sufficient to end it.
 	if _, there := stored("gone"); !there && time.Since(deleted) < grantCheck/2 {
 		t.Errorf("the deleted device's sign-in ended %v after: before it was looked at twice", time.Since(deleted))
 	}
@@ -148,7 +147,7 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 		t.Error("the sign-in of a device that is only offline has ended")
 	}
 
-	// An untouched sign-in whose grant goes: no request, no change but the policy's.
+	// The grant of an idle sign-in is removed: no request, and no change except that of the policy.
 	removed := time.Now()
 	set()
 	eventually(t, grantCheck+2*time.Second, "the untouched sign-in is gone", func() bool { _, there := stored("offline"); return !there })

@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// healthOf returns where a process answers probes, as its log says.
+// healthOf returns the probe address of a process, from its log.
 func healthOf(t *testing.T, p *testenv.Process) string {
 	t.Helper()
 	address := ""
@@ -27,7 +27,7 @@ func healthOf(t *testing.T, p *testenv.Process) string {
 			if err := json.Unmarshal([]byte(line), &said); err != nil {
 				t.Fatal(err)
 			}
-			address = said.Address // of the last start: the log goes on over restarts
+			address = said.Address // of the last start, because the log continues over restarts
 		}
 	}
 	if address == "" {
@@ -72,13 +72,13 @@ func series(t *testing.T, p *testenv.Process) map[string]float64 {
 	return out
 }
 
-// inFlight is how many requests the access server is answering.
+// inFlight returns the number of requests that the access server is processing.
 func inFlight(t *testing.T, r *testenv.Env) float64 {
 	t.Helper()
 	return series(t, r.Access)[`tailplane_requests_in_flight{listener="tailnet"}`]
 }
 
-// Section 6: probes and metrics, on a listener of their own.
+// Section 6: probes and metrics have a separate listener.
 func TestHealth(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "health-alice", "alice@example.com"), person(t, r, "health-bob", "bob@example.com")
@@ -92,7 +92,7 @@ func TestHealth(t *testing.T) {
 			t.Logf("%s: %s", p.Args[1], strings.ReplaceAll(strings.TrimSpace(text), "\n", ", "))
 		}
 	}
-	// DS-03: not on the tailnet.
+	// DS-03: they are not served on the tailnet.
 	for _, path := range []string{"/livez", "/readyz", "/metrics", "/debug/pprof/"} {
 		if a := ask(t, alice, "GET", r.Server()+path, ""); a.status != 404 {
 			t.Errorf("%s on the tailnet: %d", path, a.status)
@@ -119,7 +119,7 @@ func TestHealth(t *testing.T) {
 		`tailplane_signin_ends_total{cause="logout"}`:                                    1,
 		`tailplane_audit_entries_total{result="done"}`:                                   3,
 		`tailplane_audit_entries_total{result="refused"}`:                                1,
-		`tailplane_whois_seconds_count`:                                                  5, // once more after the wait
+		`tailplane_whois_seconds_count`:                                                  5, // one more after the wait
 		`tailplane_kubeconfig_wait_seconds_count`:                                        1,
 	} {
 		if got := after[name] - before[name]; got != more {
@@ -142,7 +142,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// AU-06: what strangers send makes no series.
+// AU-06: requests of strangers create no series.
 func TestAU06_SeriesDoNotGrow(t *testing.T) {
 	r := start(t)
 	bob := person(t, r, "series-bob", "bob@example.com")
@@ -165,7 +165,7 @@ func TestAU06_SeriesDoNotGrow(t *testing.T) {
 		io.Copy(io.Discard, res.Body)
 		res.Body.Close()
 	}
-	for i := range 24 { // every kind once
+	for i := range 24 { // one of every kind
 		send(i)
 	}
 	before := series(t, r.Access)
@@ -184,8 +184,8 @@ func TestAU06_SeriesDoNotGrow(t *testing.T) {
 	}
 }
 
-// Conventions 14.6: not ready within five seconds of losing the API server, and
-// ready again after; alive all the time.
+// Conventions 14.6: the server is not ready within five seconds after it loses the API server, and ready again
+// afterwards. It stays alive all the time.
 func TestReadinessFollowsTheAPIServer(t *testing.T) {
 	r := start(t)
 	access := healthOf(t, r.Access)

@@ -16,13 +16,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// How many access servers find each other, and how long their idle traffic is counted.
+// The number of access servers that find each other, and how long the test counts their idle traffic.
 var (
 	manyServers = flag.Int("many", 20, "access servers of TestManyServers, 4 to 40")
 	manyWindow  = flag.Duration("many.window", 20*time.Second, "how long TestManyServers counts what idle servers send")
 )
 
-// see waits until all of those see the same: so many members in each state.
+// see waits until all given servers report the wanted number of members in each state.
 func see(t *testing.T, those []*stand, what string, want map[gossip.State]int) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -42,13 +42,13 @@ func agrees(t *testing.T, s *stand, want map[gossip.State]int) bool {
 	return true
 }
 
-// in is how many members s says are in a state, itself included.
+// in returns how many members s reports in a state, including itself.
 func in(t *testing.T, s *stand, state gossip.State) int {
 	t.Helper()
 	return int(series(t, s.process)[`tailplane_members{state="`+string(state)+`"}`])
 }
 
-// allList waits until what each of those lists is ok, by the name of the cluster.
+// allList waits until ok accepts the list of each given server. The list is indexed by cluster name.
 func allList(t *testing.T, p *testenv.Person, those []*stand, what string, ok func(map[string]gossip.Cluster) bool) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -61,15 +61,17 @@ func allList(t *testing.T, p *testenv.Person, those []*stand, what string, ok fu
 	return time.Since(began).Round(10 * time.Millisecond)
 }
 
-// TestManyServers runs twenty access servers as processes of their own: all list all,
-// idle ones cost what they may (DSC-02), one that is killed is dead everywhere and
-// stays it (DSC-03), one that starts again with other labels is known by them
-// (DSC-05), and sides that no grant let meet find each other when one does (DSC-06).
+// TestManyServers runs twenty access servers as separate processes. It checks that:
 //
-// They are stand-ins in one thing: a single API server serves all of them, for
-// twenty would need 6 GB. Each has namespaces, a ServiceAccount, a key, pins and an
-// id of a cluster of its own, and no right in the namespaces of the others; only
-// the address and the authority of "its" API server are the same for all.
+//   - every server lists all others;
+//   - idle servers stay within their traffic limit (DSC-02);
+//   - a killed server is dead for all others and stays dead (DSC-03);
+//   - others learn the new labels of a restarted server (DSC-05);
+//   - two sides without a grant between them find each other when the grant is added (DSC-06).
+//
+// The servers differ from a real installation in one way: they share a single API server, because twenty would need 6
+// GB. Each has its own namespaces, ServiceAccount, key, pins and cluster id, and no rights in the namespaces of the
+// others. Only the address and the certificate authority of "its" API server are the same for all.
 func TestManyServers(t *testing.T) {
 	n := *manyServers
 	if n < 4 || n > 40 {
@@ -104,7 +106,7 @@ func TestManyServers(t *testing.T) {
 
 	countIdle(t, all)
 
-	// One is killed.
+	// One server is killed.
 	x, others := all[1], slices.Delete(slices.Clone(all), 1, 2)
 	x.process.Kill()
 	gone := map[gossip.State]int{gossip.Alive: n - 1, gossip.Dead: 1}
@@ -117,7 +119,7 @@ func TestManyServers(t *testing.T) {
 		}
 	}
 
-	// It comes back as somebody else would like to find it.
+	// It restarts with other labels.
 	x.labels = "{env: changed, side: left}"
 	serving, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -135,9 +137,9 @@ func TestManyServers(t *testing.T) {
 	t.Logf("listed everywhere as before another %v later", took)
 }
 
-// partAndJoin takes the grant between two sides away, and gives it back. A tailnet
-// lets TCP connections go on that stood before: only new ones are refused. So the
-// right side crashes and starts again, which is what makes the cut real.
+// partAndJoin removes the grant between two sides and restores it. A tailnet keeps existing TCP connections and
+// refuses only new ones. The test therefore kills and restarts the servers on the right side, which closes the
+// connections.
 func partAndJoin(t *testing.T, all []*stand) {
 	t.Helper()
 	net := all[0].env.Net
@@ -164,7 +166,7 @@ func partAndJoin(t *testing.T, all []*stand) {
 		see(t, right, "the right side is alone", map[gossip.State]int{gossip.Alive: len(right)})
 	}
 	parted()
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); { // through ten rounds, in which the dead are tried too
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); { // ten rounds, in which servers also contact dead members
 		for _, s := range left {
 			if in(t, s, gossip.Alive) > len(left) {
 				t.Fatalf("%s hears the right side, which no grant lets it", s.name)
@@ -184,8 +186,8 @@ func partAndJoin(t *testing.T, all []*stand) {
 	t.Logf("alive everywhere %v after the sides of %d and %d were joined again", took, len(left), len(right))
 }
 
-// countIdle counts what servers send each other when there is nothing to say:
-// DSC-02 on real processes. An exchange without a record is two messages.
+// countIdle counts the messages that servers exchange without news: DSC-02 on real processes. An exchange without a
+// record has two messages.
 func countIdle(t *testing.T, all []*stand) {
 	t.Helper()
 	type sample struct {
@@ -252,13 +254,13 @@ func countIdle(t *testing.T, all []*stand) {
 	if records > 0 {
 		t.Errorf("%g of %g messages carried records though nothing had changed", records, out)
 	}
-	if in < out/2 { // some are under way, and some are lost with a busy machine
+	if in < out/2 { // some are in transit, and a busy machine loses some
 		t.Errorf("%g messages were sent, and %g arrived", out, in)
 	}
 }
 
-// written is how many bytes a process has written so far, to whatever: 0 where
-// the system does not say.
+// written returns the number of bytes that a process has written in total. It returns 0 if the system does not report
+// it.
 func written(t *testing.T, p *testenv.Process) uint64 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", p.PID()))

@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// replica starts a second access server: its own node, name, state and record.
+// replica starts a second access server with its own node, name, state and audit log.
 func replica(t *testing.T, r *testenv.Env, name string) *testenv.Process {
 	t.Helper()
 	account, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-access", t.TempDir())
@@ -24,7 +24,7 @@ func replica(t *testing.T, r *testenv.Env, name string) *testenv.Process {
 	return replicaBy(t, r, name, account)
 }
 
-// replicaBy does the same by a kubeconfig file of the caller's.
+// replicaBy starts a replica with the given kubeconfig file.
 func replicaBy(t *testing.T, r *testenv.Env, name, kubeconfig string) *testenv.Process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -53,8 +53,8 @@ func replicaBy(t *testing.T, r *testenv.Env, name, kubeconfig string) *testenv.P
 	return p
 }
 
-// Two access servers of one cluster are one: a sign-in made at one is served and
-// ended by the other, both prove the same cluster, and either goes on alone.
+// Two access servers of one cluster act as one: either serves and ends a sign-in that the other created, both prove
+// the same cluster, and either continues alone.
 func TestTwoReplicas(t *testing.T) {
 	r := start(t)
 	second := replica(t, r, "tka-two")
@@ -78,7 +78,7 @@ func TestTwoReplicas(t *testing.T) {
 	if a.Key != b.Key || a.ID != b.ID || a.CAHash != b.CAHash {
 		t.Errorf("they are two clusters: %+v and %+v", a, b)
 	}
-	// Neither takes the other's name.
+	// Neither answers to the other's name.
 	if got := ask(t, alice, "GET", two.Base+signin.Base+"/cluster-info", "", "Host: tka."+r.Net.Suffix(), door.NonceHeader+": "+door.NewNonce()); got.code() != problem.WrongHost || got.header.Get(door.ProofHeader) != "" {
 		t.Errorf("the second by the first's name: %d %s", got.status, got.body)
 	}
@@ -99,7 +99,7 @@ func TestTwoReplicas(t *testing.T) {
 		t.Errorf("signed out at the second, the first says %v", err)
 	}
 
-	// The first dies; the second goes on, with what was made at the first.
+	// The first server dies; the second continues with the sign-ins that the first created.
 	if st, err = signin.Login.Call(t.Context(), one, signin.LoginRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestTwoReplicas(t *testing.T) {
 		got, err := signin.Read.Call(t.Context(), one, signin.ReadRequest{})
 		return err == nil && got.Name == st.Name
 	})
-	// And the other way round.
+	// And in the other direction.
 	second.Kill()
 	if _, err := signin.GetKubeconfig.Call(t.Context(), one, wait); err != nil {
 		t.Errorf("the second is dead, the first says %v", err)

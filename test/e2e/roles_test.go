@@ -30,13 +30,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A chronicle is everything that was written about one sign-in, in the API
-// server's own order: what holds after each of its lines held at every instant.
+// A chronicle records every write about one sign-in, in the API server's order. A condition that holds after each
+// entry held at every moment.
 type chronicle struct {
 	name  string
 	mu    sync.Mutex
 	lines []line
-	died  map[string]time.Time // accounts by UID, and when their end was heard of
+	died  map[string]time.Time // account UIDs with the time at which the deletion was observed
 }
 
 type line struct {
@@ -80,7 +80,7 @@ func (c *chronicle) hear(e watch.Event) {
 	}
 	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
-		return // such a line would be missed below
+		return // the checks below would miss this entry
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,15 +97,15 @@ func (c *chronicle) ended(account string) (time.Time, bool) {
 	return at, dead
 }
 
-// check tells the chronicle again: never two roles, and what is shown as ready is
-// what is bound. It returns the roles in the order in which they were shown.
+// check replays the chronicle. There are never two roles, and a sign-in is ready only with its role bound. check
+// returns the roles in the order in which they were shown.
 func (c *chronicle) check(t *testing.T) (shown []string) {
 	t.Helper()
 	c.mu.Lock()
 	lines := slices.Clone(c.lines)
 	c.mu.Unlock()
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.version, b.version) })
-	bound := map[string]string{} // bindings by UID: role and place
+	bound := map[string]string{} // bindings by UID: role and namespace
 	for _, l := range lines {
 		uid := string(l.object.GetUID())
 		switch o := l.object.(type) {
@@ -146,8 +146,8 @@ type holder struct {
 
 	mu      sync.Mutex
 	uses    int
-	last    time.Time // when the last request that was let in began
-	unknown time.Time // when the API server first said 401
+	last    time.Time // start of the last accepted request
+	unknown time.Time // first 401 of the API server
 }
 
 func (h *holder) use(ctx context.Context) {
@@ -173,10 +173,9 @@ func (h *holder) use(ctx context.Context) {
 	}
 }
 
-// SGN-09: another role, both ways, in the whole cluster and in a namespace, while
-// every token that there ever was is used. At no instant are two roles bound, what
-// is shown is what is bound, a kubeconfig comes only when the new role is ready,
-// and the tokens of the old one are dead within the API server's ten seconds.
+// SGN-09: the role changes in both directions, cluster-wide and in a namespace, while all tokens ever issued are in
+// use. There are never two bound roles, and the shown role is the bound role. A kubeconfig is issued only when the
+// new role is ready. Tokens of the old role fail within the API server's ten seconds of caching.
 func TestSGN09_RoleChange(t *testing.T) {
 	r := start(t)
 	for _, tt := range []struct {
@@ -213,7 +212,8 @@ func TestSGN09_RoleChange(t *testing.T) {
 				if err != nil {
 					t.Fatalf("change %d, kubeconfig as %s: %v", i, role, err)
 				}
-				// Nothing changes it but we: what is stored now was so when the kubeconfig was made.
+				// Only the product changes the sign-in, so its stored state equals the state when the kubeconfig was
+				// issued.
 				var s v1alpha1.TkaSignin
 				if err := admin.Get(t.Context(), client.ObjectKey{Namespace: testenv.SigninNamespace, Name: name}, &s); err != nil {
 					t.Fatal(err)
@@ -224,13 +224,13 @@ func TestSGN09_RoleChange(t *testing.T) {
 				}
 				h := &holder{account: account, role: role, client: heldClient(t, r, k.Token.Reveal())}
 				holders = append(holders, h)
-				// What the role may and may not do.
+				// The rights of the role.
 				if may := mayCreate(t, h.client); may != (role == "edit") {
 					t.Errorf("change %d: as %s, creating is allowed: %v", i, role, may)
 				}
 				wg.Go(func() { h.use(ctx) })
 				eventually(t, 20*time.Second, "the token is used", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.uses > 1 })
-				// A token from before never does more than the role of now.
+				// An older token never has more rights than the current role.
 				for _, old := range holders[:i] {
 					if role == "view" && mayCreate(t, old.client) {
 						t.Errorf("change %d: a token from the time as %s still creates", i, old.role)
@@ -249,7 +249,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 					t.Errorf("token %d: nobody heard of its account's end", i)
 					continue
 				}
-				// A request that begins later than the cache's ten seconds, and one for the clock's grain.
+				// Ten seconds for the API server's cache, and one second for the clock's resolution.
 				if late := h.last.Sub(died); late > 11*time.Second {
 					t.Errorf("token %d, as %s, was taken %v after its account was gone", i, h.role, late)
 				}
@@ -263,7 +263,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 	}
 }
 
-// mayCreate reports whether the holder of a token may create something, by trying.
+// mayCreate reports whether the holder of a token can create an object, by trying it.
 func mayCreate(t *testing.T, k *kubernetes.Clientset) bool {
 	t.Helper()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "try-"}}
@@ -274,7 +274,7 @@ func mayCreate(t *testing.T, k *kubernetes.Clientset) bool {
 	return err == nil
 }
 
-// tokenAccount is the UID of the ServiceAccount whose token it is.
+// tokenAccount returns the UID of the ServiceAccount of a token.
 func tokenAccount(t *testing.T, token string) string {
 	t.Helper()
 	var c struct {
@@ -296,16 +296,15 @@ func tokenAccount(t *testing.T, token string) string {
 	return c.Kubernetes.ServiceAccount.UID
 }
 
-// SGN-05: what a client accepts, and what it gets, over the wire: the table of
-// section 3.3. The list form is a kubeconfig file for kubectl as it is; the map
-// form is what existing clients read.
+// SGN-05: the Accept header of a client and the format that it receives, over the wire, as in the table of section
+// 3.3. The list form is a kubeconfig file that kubectl accepts unchanged. The map form is for existing clients.
 func TestSGN05_Accept(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "accept-alice", "alice@example.com")
 	run(t, p, 0, "tka login --role edit")
 	defer logout(t, p)
 	for _, tt := range []struct {
-		accept string // "": none is sent
+		accept string // "": no header is sent
 		yaml   bool
 	}{
 		{"", false}, {"*/*", false}, {"application/json", false}, {"text/html", false}, {"nonsense", false}, {"application/*", false},
@@ -337,7 +336,7 @@ func TestSGN05_Accept(t *testing.T) {
 			checkForm(t, a.body, tt.yaml)
 		})
 	}
-	// The body, byte for byte, is a file that kubectl takes: no plugin, no proxy, no home.
+	// kubectl accepts the body unchanged as a file: no plugin, no proxy, no home directory.
 	a := ask(t, p, "GET", r.Server()+signin.Base+"/kubeconfig", "", "Accept: application/yaml")
 	file := t.TempDir() + "/kubeconfig"
 	write(t, file, string(a.body))
@@ -359,12 +358,12 @@ func TestSGN05_Accept(t *testing.T) {
 	}
 }
 
-// checkForm checks the body of a kubeconfig: the list form by clientcmd, strictly
-// and with nothing but what a token needs; the map form by its words.
+// checkForm checks the body of a kubeconfig. It decodes the list form strictly with clientcmd and allows only the
+// fields that a token needs. It checks the map form by its text.
 func checkForm(t *testing.T, body []byte, list bool) {
 	t.Helper()
 	if !list {
-		var k signin.Kubeconfig // reads the map form, strictly
+		var k signin.Kubeconfig // reads the map form strictly
 		if err := json.Unmarshal(body, &k); err != nil || k.Context() != "tka-east" || k.Namespace != "shop" || k.Token.Reveal() == "" {
 			t.Errorf("map form: %v", err)
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// SGN-01: the flow from end to end, with the real programs.
+// SGN-01: the whole flow with the real programs.
 func TestSGN01_Flow(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "alice-laptop", "alice@example.com")
@@ -31,7 +31,7 @@ func TestSGN01_Flow(t *testing.T) {
 	if got := run(t, alice, 0, "tka login --use"); !strings.Contains(got.Stdout+got.Stderr, "view") {
 		t.Errorf("login says %q %q", got.Stdout, got.Stderr)
 	}
-	run(t, alice, 0, "kubectl get pods -n shop") // by the exec plugin
+	run(t, alice, 0, "kubectl get pods -n shop") // with the exec plugin
 	if got := run(t, alice, 1, "kubectl create configmap x -n shop"); !strings.Contains(got.Stderr, "forbidden") {
 		t.Errorf("create under view: %s", got.Stderr)
 	}
@@ -40,7 +40,7 @@ func TestSGN01_Flow(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 
-	// The token's expiry is the sign-in's end, and it is stored nowhere.
+	// The token expires with the sign-in and is stored nowhere.
 	held := filepath.Join(alice.Home, "held")
 	run(t, alice, 0, "tka kubeconfig --token --out "+held)
 	config, err := clientcmd.LoadFromFile(held)
@@ -81,8 +81,8 @@ func TestSGN01_Flow(t *testing.T) {
 		}
 	}
 
-	// Logout: no rights at once, unknown when the API server's cache of tokens
-	// has forgotten it, and nothing left.
+	// Logout: the token has no rights at once, becomes invalid when the API server's token cache expires, and nothing
+	// is left.
 	user := heldClient(t, r, token)
 	if _, err := user.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ type claims struct {
 	Sub string `json:"sub"`
 }
 
-// The operator sets the end; an extension moves it; another role replaces.
+// The operator sets the end; an extension moves it; another role replaces the sign-in.
 func TestExtendAndReplace(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "alice-desk", "alice@example.com")
@@ -147,8 +147,7 @@ func TestExtendAndReplace(t *testing.T) {
 	}
 }
 
-// ID-13, SGN-02: two people whose logins differ after the @ are two people, and
-// each device has a sign-in of its own.
+// ID-13, SGN-02: logins that differ after the @ are different people, and each device has a separate sign-in.
 func TestTwoAlices(t *testing.T) {
 	r := start(t)
 	a, b := person(t, r, "a1", "alice@example.com"), person(t, r, "b1", "alice@b.example")
@@ -172,8 +171,8 @@ func TestTwoAlices(t *testing.T) {
 	run(t, a, 0, "tka logout")
 }
 
-// SGN-02: the refusals of the contract, each on a real tailnet: persona by
-// operation, with one audit entry each and no write.
+// SGN-02: the refusals of the contract, on a real tailnet, for each persona and operation. Each refusal makes one
+// audit log entry and no write.
 func TestSGN02_Refusals(t *testing.T) {
 	r := start(t)
 	type persona struct {
@@ -223,7 +222,7 @@ func TestSGN02_Refusals(t *testing.T) {
 					continue
 				}
 				var got problem.Code
-				eventually(t, 5*time.Second, "the refusal", func() bool { // sharing reaches the server in milliseconds
+				eventually(t, 5*time.Second, "the refusal", func() bool { // a change of sharing reaches the server within milliseconds
 					err := op()
 					if err == nil {
 						t.Fatalf("operation %d was permitted", i)
@@ -284,7 +283,7 @@ func TestSGN02_Refusals(t *testing.T) {
 	})
 }
 
-// The grant moves from one to the other while both are connected.
+// The grant moves from one person to the other while both are connected.
 func TestLivePolicy(t *testing.T) {
 	r := start(t)
 	frank, grace := person(t, r, "frank", "frank@example.com"), person(t, r, "grace", "grace@example.com")
@@ -313,8 +312,8 @@ func TestLivePolicy(t *testing.T) {
 	}
 	grant("grace@example.com")
 	t.Logf("moved after %v", eventually(t, 2*time.Second, "grace is let in", func() bool { return login(grace) == nil }).Round(time.Millisecond))
-	// SI-10: no kubeconfig on the grant of yesterday; the sign-in ends by the
-	// request or, if the server saw the change of the policy first, by itself.
+	// SI-10: a removed grant gives no kubeconfig. Either this request ends the sign-in, or the server has already
+	// ended it after the policy change.
 	_, err := signin.GetKubeconfig.Call(t.Context(), frank.Client(), signin.KubeconfigRequest{})
 	if c := problem.CodeOf(err); c != problem.GrantRemoved && c != problem.NoCapability {
 		t.Errorf("frank's kubeconfig: %v", err)
@@ -326,13 +325,12 @@ func TestLivePolicy(t *testing.T) {
 	if _, err := signin.Logout.Call(t.Context(), grace.Client(), signin.LogoutRequest{}); err != nil {
 		t.Error(err)
 	}
-	if st := run(t, grace, 0, "tka logout"); strings.Contains(st.Stderr, "error") { // was not signed in: fine
+	if st := run(t, grace, 0, "tka logout"); strings.Contains(st.Stderr, "error") { // it is correct that there was no sign-in
 		t.Errorf("logout again: %s", st.Stderr)
 	}
 }
 
-// SGN-04 in part: an existing client sends no Accept header and an empty body,
-// and reads three strings.
+// SGN-04 in part: an existing client sends no Accept header and an empty body, and reads three strings.
 func TestSGN04_ExistingClients(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "old", "carol@example.com")

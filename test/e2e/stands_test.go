@@ -19,8 +19,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// partedPolicy has servers of two sides. Whether gossip may pass between the sides
-// is one grant.
+// partedPolicy returns a policy with servers on two sides. One grant decides whether gossip may pass between the
+// sides.
 func partedPolicy(joined bool) string {
 	between := ""
 	if joined {
@@ -38,26 +38,24 @@ func partedPolicy(joined bool) string {
 }`
 }
 
-// A stand is one of many access servers: a process, a node and a side of the
-// tailnet, and in the API server two namespaces and a ServiceAccount. Its cluster
-// is one in name only: see TestManyServers.
+// A stand is one of many access servers. It has a process, a tailnet node and a side of the tailnet, and in the API
+// server two namespaces and a ServiceAccount. Its cluster is separate in name only: see TestManyServers.
 type stand struct {
 	env        *testenv.Env
 	name, side string
 	labels     string // as in a settings file
 	kubeconfig string
-	settings   string // but for the labels
+	settings   string // without the labels
 	process    *testenv.Process
 }
 
-// prepare gives a stand its part of the API server: what the manifests give one
-// access server, in namespaces of its own.
+// prepare applies a stand's part of the manifests to the API server, in the stand's own namespaces.
 func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 	own := strings.NewReplacer(testenv.SystemNamespace, testenv.SystemNamespace+"-"+s.name, testenv.SigninNamespace, testenv.SigninNamespace+"-"+s.name)
 	var docs [][]byte
 	for _, m := range manifests {
 		for doc := range bytes.SplitSeq(m, []byte("\n---\n")) {
-			// What the whole cluster has but once is there already.
+			// Cluster-wide objects already exist.
 			if !slices.ContainsFunc([]string{"CustomResourceDefinition", "ClusterRole", "ValidatingAdmissionPolicy"},
 				func(kind string) bool { return bytes.Contains(append([]byte("\n"), doc...), []byte("\nkind: "+kind)) }) {
 				docs = append(docs, []byte(own.Replace(string(doc))))
@@ -76,7 +74,7 @@ func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 	if err := os.WriteFile(authKey, []byte(key+"\n"), 0o600); err != nil {
 		return err
 	}
-	text, err := s.env.Settings("access") // not later: it writes a file that all read
+	text, err := s.env.Settings("access") // must not happen later, because it writes a file that all stands read
 	if err != nil {
 		return err
 	}
@@ -89,7 +87,7 @@ func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 	return err
 }
 
-// serve starts the process, and returns when it serves.
+// serve starts the process and returns when it serves.
 func (s *stand) serve(ctx context.Context) error {
 	const said = `"access is serving"`
 	before := 0
@@ -100,7 +98,7 @@ func (s *stand) serve(ctx context.Context) error {
 	if s.process, err = s.env.Try(s.name, "access", nil, strings.Replace(s.settings, "labels: {env: demo}", "labels: "+s.labels, 1), "--kubeconfig", s.kubeconfig); err != nil {
 		return err
 	}
-	for strings.Count(s.process.Output(), said) == before { // the log goes on over restarts
+	for strings.Count(s.process.Output(), said) == before { // the log continues over restarts
 		select {
 		case <-s.process.Done():
 			return fmt.Errorf("%s ended: %s", s.name, s.process.Output())
@@ -114,7 +112,7 @@ func (s *stand) serve(ctx context.Context) error {
 
 func (s *stand) url() string { return "https://tka-" + s.name + "." + s.env.Net.Suffix() }
 
-// lists is what s lists of every cluster, by name.
+// lists returns all clusters that s lists, by name.
 func (s *stand) lists(ctx context.Context, p *testenv.Person) (map[string]gossip.Cluster, error) {
 	a, err := tryAsk(ctx, p, "GET", s.url()+"/api/v1alpha1/memberlist?state=all", "")
 	if err != nil {
@@ -131,8 +129,8 @@ func (s *stand) lists(ctx context.Context, p *testenv.Person) (map[string]gossip
 	return byName, nil
 }
 
-// stands starts n access servers on one tailnet, all at about the same time. The
-// last three or, of few, the last half are on the right side.
+// stands starts n access servers on one tailnet at about the same time. The last three are on the right side, or the
+// last half if n is small.
 func stands(t *testing.T, n int) []*stand {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -184,7 +182,7 @@ func stands(t *testing.T, n int) []*stand {
 	return all
 }
 
-// together does something for all at once.
+// together calls do for all stands at once.
 func together(all []*stand, do func(*stand) error) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup

@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// Section 6: what the operator checks at its start.
+// Section 6: the checks of the operator at its start.
 func TestRolesAreCheckedAtTheStart(t *testing.T) {
 	r := start(t)
 	text, err := r.Settings("operator")
@@ -57,8 +57,7 @@ func TestRolesAreCheckedAtTheStart(t *testing.T) {
 	}
 }
 
-// A node that has lost its place in the tailnet is alive, not ready, and ends
-// nobody's sign-in (law 7).
+// A node that has lost its place in the tailnet is alive and not ready, and ends no sign-in (law 7).
 func TestReadinessFollowsTheTailnet(t *testing.T) {
 	r := start(t)
 	p := replica(t, r, "tka-lost")
@@ -95,7 +94,7 @@ func TestReadinessFollowsTheTailnet(t *testing.T) {
 	}
 }
 
-// DS-02: a node holds 256 connections and no more; other nodes are unaffected.
+// DS-02: one node can hold at most 256 connections; other nodes are not affected.
 func TestConnectionsOfOneNode(t *testing.T) {
 	r := start(t)
 	bob, alice := person(t, r, "many-bob", "bob@example.com"), person(t, r, "many-alice", "alice@example.com")
@@ -118,7 +117,7 @@ func TestConnectionsOfOneNode(t *testing.T) {
 	over, err := bob.Node.Dial(ctx, "tcp", addr)
 	if err == nil {
 		defer over.Close()
-		// Well before the time after which a silent connection is closed anyway.
+		// Well before the time at which the server closes an idle connection anyway.
 		over.SetReadDeadline(time.Now().Add(3 * time.Second))
 		if _, err = over.Read(make([]byte, 1)); err == nil {
 			t.Fatal("it was answered")

@@ -31,8 +31,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// gate puts a reverse proxy, in which a storm may rise, between one program and
-// the API server, and returns the program's kubeconfig file.
+// gate puts a reverse proxy, which can inject faults, between one program and the API server. It returns the
+// program's kubeconfig file.
 func gate(t *testing.T, r *testenv.Env, account string, storm *kubetest.Storm) (kubeconfig string) {
 	t.Helper()
 	direct, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, account, t.TempDir())
@@ -50,7 +50,7 @@ func gate(t *testing.T, r *testenv.Env, account string, storm *kubetest.Storm) (
 	proxy := httptest.NewUnstartedServer(&httputil.ReverseProxy{
 		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(server) },
 		Transport:     storm.Wrap(transport),
-		FlushInterval: -1, // watches
+		FlushInterval: -1, // for watches
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:      log.New(io.Discard, "", 0),
 	})
@@ -73,7 +73,8 @@ func gate(t *testing.T, r *testenv.Env, account string, storm *kubetest.Storm) (
 	return path
 }
 
-// operatorBehind starts the operator anew behind a storm; the environment's own comes back after the test.
+// operatorBehind restarts the operator behind the fault injector. The environment's own operator returns after the
+// test.
 func operatorBehind(t *testing.T, r *testenv.Env, storm *kubetest.Storm) {
 	t.Helper()
 	text, err := r.Settings("operator")
@@ -104,9 +105,9 @@ func operatorBehind(t *testing.T, r *testenv.Env, storm *kubetest.Storm) {
 	}
 }
 
-// SGN-17: people sign in, use it and sign out while the API server answers 429,
-// 5xx and conflicts, breaks connections, cuts watches and says 410 Gone, to both
-// programs. Nobody hears "internal error"; and when it is over all is well.
+// SGN-17: people sign in, use their access and sign out. Meanwhile the API server answers both programs with 429, 5xx
+// and conflicts, breaks connections, cuts watches and sends 410 Gone. No person sees "internal error". Afterwards
+// everything works again.
 func TestSGN17_Storms(t *testing.T) {
 	r := start(t)
 	toAccess, toOperator := kubetest.NewStorm(17), kubetest.NewStorm(18)
@@ -141,8 +142,8 @@ func TestSGN17_Storms(t *testing.T) {
 			before := toAccess.Struck()
 			toAccess.CutWatches()
 			toOperator.CutWatches()
-			// It has struck access: each fault; of those of watches one, where there are
-			// no others, after which a watch may be waited with for half a minute.
+			// Access has received each kind of fault. One watch fault is enough when there are no others, because
+			// after it a watch may pause for half a minute.
 			enough := func() bool {
 				now, watches, cut := toAccess.Struck(), 0, 0
 				for f := range weather.access {
@@ -203,8 +204,8 @@ func TestSGN17_Storms(t *testing.T) {
 	}
 }
 
-// pester signs in, asks for a kubeconfig, reads and signs out, again and again
-// for two seconds, and until it was enough. It returns what a person must never hear.
+// pester signs in, requests a kubeconfig, reads and signs out repeatedly, for two seconds and until enough returns
+// true. It returns the messages that a person must never see.
 func pester(ctx context.Context, p *testenv.Person, base string, enough func() bool, tell func(op string, status int, code problem.Code)) error {
 	h := p.HTTP()
 	defer h.CloseIdleConnections()
@@ -224,7 +225,7 @@ func pester(ctx context.Context, p *testenv.Person, base string, enough func() b
 			return 0, "", err
 		}
 		var refused problem.Error
-		_ = json.Unmarshal(body, &refused) // no problem: no code
+		_ = json.Unmarshal(body, &refused) // the body may be no problem document: then there is no code
 		tell(method+" "+strings.SplitN(path, "?", 2)[0], res.StatusCode, refused.Code)
 		switch {
 		case res.StatusCode < 300:
@@ -258,8 +259,8 @@ func pester(ctx context.Context, p *testenv.Person, base string, enough func() b
 	return nil
 }
 
-// SGN-17: an API server that takes connections and says nothing is 503 to
-// everybody, before their patience ends; and nothing hangs when it is back.
+// SGN-17: while the API server accepts connections and does not answer, every caller gets 503 before its own timeout.
+// Nothing hangs when the API server is back.
 func TestSGN17_SilentAPIServer(t *testing.T) {
 	r := start(t)
 	storm := kubetest.NewStorm(19)
@@ -286,7 +287,7 @@ func TestSGN17_SilentAPIServer(t *testing.T) {
 	for name, op := range ops {
 		wg.Go(func() {
 			began := time.Now()
-			err := op() // the client gives up after 60 seconds
+			err := op() // the client's timeout is 60 seconds
 			if code := problem.CodeOf(err); code != problem.Unavailable {
 				t.Errorf("%s: %v after %v, want %s", name, err, time.Since(began), problem.Unavailable)
 			}
@@ -302,8 +303,8 @@ func TestSGN17_SilentAPIServer(t *testing.T) {
 	logout(t, p)
 }
 
-// SGN-17: a sign-in whose access server's clock is ahead of the operator's gives
-// nothing any more and says so by name: to the one who asks, and to tka doctor.
+// SGN-17: the clock of the access server that wrote the sign-in is ahead of the operator's. Such a sign-in gives no
+// access. The caller and tka doctor receive the reason by name.
 func TestSGN17_DoctorNamesTheSkew(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "skew-alice", "alice@example.com")
@@ -313,7 +314,7 @@ func TestSGN17_DoctorNamesTheSkew(t *testing.T) {
 	if len(left(t, r, s.Name)) == 0 {
 		t.Fatal("nothing is bound")
 	}
-	// What an access server would write whose clock is ten minutes ahead.
+	// The sign-in that an access server with a clock ten minutes ahead would write.
 	config := r.Cluster.AdminConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-access"}
 	k, err := client.New(config, client.Options{Scheme: scheme(t)})
@@ -332,11 +333,11 @@ func TestSGN17_DoctorNamesTheSkew(t *testing.T) {
 	if got := run(t, p, 1, "tka doctor"); !strings.Contains(got.Stdout, "ClockSkew") || !strings.Contains(got.Stdout, "the clocks of the access server and the operator differ") {
 		t.Errorf("doctor:\n%s", got.Stdout)
 	}
-	run(t, p, 0, "tka login") // a clock that is right again
+	run(t, p, 0, "tka login") // from a server with a correct clock
 	run(t, p, 0, "kubectl get pods -n shop")
 }
 
-// signinOf returns the one sign-in of p's device.
+// signinOf returns the only sign-in of p's device.
 func signinOf(t *testing.T, r *testenv.Env, p *testenv.Person) v1alpha1.TkaSignin {
 	t.Helper()
 	who, err := signin.GetWhoami.Call(t.Context(), p.Client(), signin.WhoamiRequest{})

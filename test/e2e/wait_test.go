@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// kubeconfig asks for one with the given query, as p.
+// kubeconfig requests a kubeconfig with the given query, as p.
 func kubeconfig(t *testing.T, p *testenv.Person, r *testenv.Env, query string) (answer, time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -36,7 +36,7 @@ func login(t *testing.T, p *testenv.Person) signin.Accepted {
 	return a
 }
 
-// logout ends what p has, if anything.
+// logout ends p's sign-in, if there is one.
 func logout(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	_, err := signin.Logout.Call(t.Context(), p.Client(), signin.LogoutRequest{})
@@ -45,8 +45,8 @@ func logout(t *testing.T, p *testenv.Person) {
 	}
 }
 
-// SGN-06: one request is answered within 50 ms of the moment at which the
-// sign-in is ready, as an observer of the cluster sees that moment.
+// SGN-06: a waiting request is answered within 50 ms after the sign-in is ready, as a watch on the cluster observes
+// it.
 func TestSGN06_AnsweredWhenReady(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "wait-ready", "alice@example.com")
@@ -101,7 +101,7 @@ func TestSGN06_AnsweredWhenReady(t *testing.T) {
 	}
 }
 
-// SGN-06: what waits while nothing gets ready: the operator is away.
+// SGN-06: requests wait while the operator is stopped and nothing becomes ready.
 func TestSGN06_NothingGetsReady(t *testing.T) {
 	r := start(t)
 	a, b, c := person(t, r, "wait-a", "alice@example.com"), person(t, r, "wait-b", "dave@example.com"), person(t, r, "wait-c", "frank@example.com")
@@ -142,8 +142,8 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 		}
 	}
 
-	// Four of a's may wait, the fifth is told to come back; a client that leaves
-	// makes room. Meanwhile b asks for an hour and gets the longest wait.
+	// Four requests of a may wait, and the fifth is refused with a time to retry. A client that disconnects frees a
+	// slot. Meanwhile b requests an hour and gets the longest allowed wait.
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		began := time.Now()
@@ -176,7 +176,7 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 	waiting.Wait()
 	eventually(t, 20*time.Second, "there is room again", func() bool { got, _ := kubeconfig(t, a, r, "?wait=10ms"); return got.status == 202 })
 
-	// The grant is taken away while c waits: no token, and not at the end of the wait.
+	// The grant is removed while c waits: c gets no token, also not at the end of the wait.
 	wg.Go(func() {
 		began := time.Now()
 		got, err := tryAsk(t.Context(), c, "GET", r.Server()+signin.Base+"/kubeconfig?wait=28s", "")
@@ -193,12 +193,12 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 	if err := r.Net.SetPolicy(policy); err != nil {
 		t.Fatal(err)
 	}
-	// The sign-in ends by the guard; the operator, which is away, would take its
-	// finalizer off. The waiter learns of its end without that.
+	// The guard ends the sign-in. The operator, which would remove the finalizer, is stopped. The waiting client
+	// still learns of the end.
 	wg.Wait()
 }
 
-// SGN-06: a server that stops tells who waits to go elsewhere.
+// SGN-06: a server that stops tells waiting clients to use another server.
 func TestSGN06_ServerStopping(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "wait-stop", "alice@example.com")
@@ -212,7 +212,7 @@ func TestSGN06_ServerStopping(t *testing.T) {
 		logout(t, p)
 	}()
 	login(t, p)
-	// A visit is counted for a moment longer than its answer takes.
+	// A request is counted for a moment longer than its answer takes.
 	eventually(t, 20*time.Second, "nobody is in", func() bool { return inFlight(t, r) == 0 })
 	type reply struct {
 		answer

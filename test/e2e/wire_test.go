@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// withHeader adds a header to each request, as a stranger could.
+// withHeader adds a header to each request, as an attacker could.
 type withHeader struct {
 	http.RoundTripper
 	name, value string
@@ -33,7 +33,7 @@ func (h withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	return h.RoundTripper.RoundTrip(r)
 }
 
-// raw sends what the oldest client sends: nothing but the request line.
+// raw sends only the request line, as the oldest clients do.
 func raw(t *testing.T, p *testenv.Person, r *testenv.Env, method, path string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.Server()+path, nil)
@@ -58,7 +58,7 @@ func kubectlAdmin(t *testing.T, r *testenv.Env, args ...string) (string, string,
 	return kubetest.Kubectl(t.Context(), r.Cluster.Kubeconfig, args...)
 }
 
-// writes is a fingerprint of everything that sign-in could have written.
+// writes returns a fingerprint of everything that sign-in can write.
 func writes(t *testing.T, r *testenv.Env) string {
 	t.Helper()
 	c, k := clients(t, r)

@@ -28,14 +28,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ads is what Envoy Gateway serves to a proxy, read as a proxy reads it: delta ADS over mTLS. Every resource is validated.
+// ads reads the configuration that Envoy Gateway serves to a proxy, in the same way as a proxy: delta ADS over mTLS.
+// It validates every resource.
 type ads struct {
 	mu        sync.Mutex
 	clusters  map[string]*clusterv3.Cluster
 	listeners map[string]*listenerv3.Listener
 	routes    map[string]*routev3.RouteConfiguration
 	invalid   []error
-	versions  int // answers so far
+	versions  int // number of answers so far
 	err       error
 }
 
@@ -47,8 +48,8 @@ const (
 	routeType    = prefix + "route.v3.RouteConfiguration"
 )
 
-// readADS follows what is served for a gateway ("namespace/name") until the test ends. certs is the folder of a proxy's
-// certificates.
+// readADS reads the configuration of a gateway ("namespace/name") until the test ends. certs is the folder of a
+// proxy's certificates.
 func readADS(t testing.TB, certs, gateway string) *ads {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(certs, "tls.crt"), filepath.Join(certs, "tls.key"))
@@ -71,7 +72,7 @@ func readADS(t testing.TB, certs, gateway string) *ads {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for ctx.Err() == nil { // Envoy Gateway may not listen yet, and may be started again
+		for ctx.Err() == nil { // Envoy Gateway may not listen yet, and may restart
 			err := x.follow(ctx, cc, gateway)
 			x.mu.Lock()
 			x.err = err
@@ -128,7 +129,7 @@ func (x *ads) follow(ctx context.Context, cc *grpc.ClientConn, gateway string) e
 	}
 }
 
-// take keeps what one answer holds, and returns the names of the route configurations that its listeners use.
+// take stores the content of one answer. It returns the names of the route configurations that the listeners use.
 func (x *ads) take(r *discoveryv3.DeltaDiscoveryResponse) (routes []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -210,7 +211,7 @@ func (x *ads) hosts() (all []*routev3.VirtualHost) {
 	return all
 }
 
-// route returns a copy of the first route of a name, or nil.
+// route returns a copy of the first route with that name, or nil.
 func (x *ads) route(name string) *routev3.Route {
 	for _, vh := range x.hosts() {
 		for _, r := range vh.Routes {
@@ -222,7 +223,7 @@ func (x *ads) route(name string) *routev3.Route {
 	return nil
 }
 
-// managers returns the HTTP connection managers of all listeners but Envoy Gateway's own.
+// managers returns the HTTP connection managers of all listeners except Envoy Gateway's own.
 func (x *ads) managers() (all []*hcmv3.HttpConnectionManager) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -234,7 +235,7 @@ func (x *ads) managers() (all []*hcmv3.HttpConnectionManager) {
 	return all
 }
 
-// hasListenerFilter says whether a listener has a filter of that name.
+// hasListenerFilter reports whether a listener has a filter of that name.
 func (x *ads) hasListenerFilter(name string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -17,12 +17,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// BenchmarkGateway measures what GTW-38 says of the gateway: Build; and, with a real Envoy Gateway on a real API server, how
-// long our hooks take and what all of it adds to the time that Envoy Gateway takes for a change. With us and without us it is
-// the same program with the same objects, in turns, in one run.
+// BenchmarkGateway measures the budgets of GTW-38 for the gateway: Build, and the cost of the hooks with a real Envoy
+// Gateway on a real API server. For the hooks it measures the time in the extension server and the time that they add
+// to a change in Envoy Gateway. Runs with and without the extension server alternate, with the same program and
+// objects.
 func BenchmarkGateway(b *testing.B) {
 	b.Run("Build", func(b *testing.B) {
-		for b.Loop() { // the numbers are of many tries each, and of none here
+		for b.Loop() { // the reported numbers come from many runs, not from this loop
 		}
 		for _, n := range []int{100, 1000, 5000, 10_000} {
 			build(b, n)
@@ -56,28 +57,29 @@ func build(b *testing.B, n int) {
 	testenv.Budget(fmt.Sprintf("gateway: Build of %d routes", n), middle(took).Seconds(), 1, true, "s")
 }
 
-// middle is the median of some numbers.
+// middle returns the median.
 func middle[N int | float64 | time.Duration](all []N) N {
 	return slices.Sorted(slices.Values(all))[len(all)/2]
 }
 
-// A measure is a cluster on which Envoy Gateway is started again and again, and the extension server that it asks or not.
+// A measure is a cluster on which Envoy Gateway is started repeatedly, with or without an extension server.
 type measure struct {
 	*provided
 	*extension
-	changes int // so far
+	changes int // number of changes so far
 }
 
-// The ways in which Envoy Gateway is run.
+// The ways in which the benchmark runs Envoy Gateway.
 const (
 	alone  = "alone"
-	echoed = "with a server that only gives back what it gets" // so that it shows what the asking costs, and what we do
+	echoed = "with a server that only gives back what it gets" // shows the cost of the call separately from the extension server's work
 	withUs = "with us"
 	lean   = "with us, lean"
 )
 
-// spent is what a change took in Envoy Gateway, in seconds: all of it, its xDS part, and the time of processors that it and the
-// extension server used. The last is the mean of some changes, for it is counted in hundredths of a second.
+// spent is the cost of a change in Envoy Gateway, in seconds: the total time, the time in xDS, and the CPU time of
+// Envoy Gateway and the extension server. The CPU time is the mean of several changes, because the system counts it
+// in hundredths of a second.
 type spent struct{ all, xds, processors float64 }
 
 func newMeasure(b *testing.B) *measure {
@@ -91,7 +93,7 @@ func newMeasure(b *testing.B) *measure {
 	return &measure{provided: p, extension: runExtension(b, gatewayxds.Address{Network: "tcp", At: wholeExtension}, tls)}
 }
 
-// compare has Envoy Gateway translate a shape without us and with us, in turns.
+// compare makes Envoy Gateway translate a shape without and with the extension server, alternately.
 func (m *measure) compare(b *testing.B, s shape) {
 	o, documents := s.translated()
 	_, r := settle(o)
@@ -130,7 +132,7 @@ func (m *measure) compare(b *testing.B, s shape) {
 	m.tell(s, ways, took, hooks)
 }
 
-// run starts Envoy Gateway, and makes changes when it is quiet.
+// run starts Envoy Gateway, waits until it is idle, and makes changes.
 func (m *measure) run(b *testing.B, way string) (took []spent) {
 	config := m.configured(b, m.at, way == lean)
 	if way == alone {
@@ -155,7 +157,7 @@ func (m *measure) run(b *testing.B, way string) (took []spent) {
 		kubectl(b, m.Cluster, "-n", "infra", "patch", "httproute", "changing", "--type=json", "-p", fmt.Sprintf(`[{"op":"replace","path":"/spec/rules/0/matches/0/path/value","value":"/changing/%d"}]`, m.changes))
 		looked := time.Now()
 		await(b, "a change is translated", func() bool {
-			if time.Since(looked) < time.Second/2 { // to look costs Envoy Gateway something
+			if time.Since(looked) < time.Second/2 { // reading the metrics costs Envoy Gateway some time
 				return false
 			}
 			looked = time.Now()
@@ -171,7 +173,7 @@ func (m *measure) run(b *testing.B, way string) (took []spent) {
 	return took
 }
 
-// used is what Envoy Gateway and we have used of the processors.
+// used returns the CPU time of Envoy Gateway and this process.
 func (m *measure) used(b *testing.B, g *process) (all time.Duration) {
 	for _, pid := range []int{g.cmd.Process.Pid, os.Getpid()} {
 		t, err := testenv.ProcessorTime(pid)
@@ -183,7 +185,7 @@ func (m *measure) used(b *testing.B, g *process) (all time.Duration) {
 	return all
 }
 
-// taken returns the calls so far, and forgets them.
+// taken returns the calls so far and clears them.
 func (m *measure) taken() []gatewayxds.Call {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,7 +194,7 @@ func (m *measure) taken() []gatewayxds.Call {
 	return calls
 }
 
-// handled is Envoy Gateway's own account of how often, and for how long, a part of it handled something.
+// handled returns Envoy Gateway's own metric: how often, and for how long, one of its parts handled a message.
 func handled(what, runner, message string) float64 {
 	return metric("127.0.0.1:19001", "watchable_subscribe_duration_seconds_"+what, fmt.Sprintf("runner=%q", runner), fmt.Sprintf("message=%q", message))
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
-// A world is what the operator of a Gateway infra/eg knows: one tailnet, which serves what discovery found.
+// A world returns the objects that the operator of a Gateway infra/eg reads: one tailnet, with the services that
+// discovery found.
 func world(services int, host string) gateway.Objects {
 	corp := &gatewayv1alpha1.TailnetReference{Name: "corp"}
 	tailnet := &gatewayv1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: "corp"}}
@@ -47,7 +48,7 @@ func world(services int, host string) gateway.Objects {
 	return o
 }
 
-// settle gives the services of a world the ports that they ask for.
+// settle assigns the requested ports to the services.
 func settle(o gateway.Objects) (gateway.Objects, gateway.Result) {
 	r := gateway.Build(o)
 	o.Ports = map[gateway.Name]portmap.Table{}
@@ -66,8 +67,8 @@ func policy(route, path, service string) *gatewayv1alpha1.TailscaleRoutePolicy {
 	return p
 }
 
-// crowd is a world with n routes: half of them injected, one for each service that discovery found, and half of them
-// HTTPRoutes with two backends of which one is a service. Every 100th HTTPRoute has a policy.
+// crowd returns objects with n routes. Half of them are injected, one for each discovered service. The other half are
+// HTTPRoutes with two backends, one of which is a tailnet service. Every 100th HTTPRoute has a policy.
 func crowd(n int) gateway.Objects {
 	o := world(n/2, "*")
 	for i := range n / 2 {
@@ -86,8 +87,8 @@ func crowd(n int) gateway.Objects {
 	return o
 }
 
-// A shape is what Envoy Gateway translates: that many routes and as many clusters of HTTPRoutes with plain Services, on one
-// host, or each on a host of its own.
+// A shape is the input of Envoy Gateway's translation: a number of routes, and as many clusters of HTTPRoutes with
+// plain Services, on one host or each on its own host.
 type shape struct {
 	routes   int
 	ownHosts bool
@@ -101,11 +102,12 @@ func (s shape) String() string {
 }
 
 const (
-	perRoute = 16 // what an HTTPRoute holds at most: rules, or hosts
-	injected = 20 // services that have a route of ours, on one host
+	perRoute = 16 // maximum number of rules, or hosts, of an HTTPRoute
+	injected = 20 // services with an injected route, on one host
 )
 
-// translated is a world of a shape, and the HTTPRoutes of it as objects. The first one has a policy.
+// translated returns the gateway's objects for a shape, and its HTTPRoutes as manifests. The first HTTPRoute has a
+// policy.
 func (s shape) translated() (gateway.Objects, []string) {
 	hosts := func(int) []string { return []string{"shop.example.com"} }
 	rules := perRoute

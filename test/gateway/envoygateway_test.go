@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-// envoyVersion is the version that testdata asks Envoy Gateway to run, and the one of the build cache's Envoy.
+// envoyVersion is the Envoy version that testdata configures in Envoy Gateway, and the version in the build cache.
 const envoyVersion = "1.39.3"
 
 // A fileGateway is Envoy Gateway with the file provider, which runs the proxy itself.
@@ -21,11 +21,11 @@ type fileGateway struct {
 	*process
 	resources string // folder of the resources
 	certs     string // folder of a proxy's certificates
-	envoy     string // version of the real Envoy under it, or "" where a stand-in sleeps in its place
+	envoy     string // version of the real Envoy, or "" if a placeholder process runs instead
 }
 
-// startFileGateway starts Envoy Gateway on the resources of testdata, with the configuration that `tailplaned gateway
-// envoy-config` prints for a server at this address.
+// startFileGateway starts Envoy Gateway on the resources of testdata. The configuration is the one that `tailplaned
+// gateway envoy-config` prints for a server at this address.
 func startFileGateway(t testing.TB, server gatewayxds.Address, lean bool) *fileGateway {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func startFileGateway(t testing.TB, server gatewayxds.Address, lean bool) *fileG
 	return g
 }
 
-// placeEnvoy puts the proxy where Envoy Gateway looks for it before it asks the internet: a real one if there is one.
+// placeEnvoy puts the proxy where Envoy Gateway looks before it downloads one. It uses a real Envoy if available.
 func (g *fileGateway) placeEnvoy(t testing.TB, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -74,7 +74,7 @@ func (g *fileGateway) placeEnvoy(t testing.TB, path string) {
 	}
 }
 
-// put makes a file of resources, or replaces one. Envoy Gateway sees it at once and whole: each event is a full reload.
+// put creates or replaces a file of resources in one step. Each event makes Envoy Gateway reload all files.
 func (g *fileGateway) put(t testing.TB, name, text string) {
 	t.Helper()
 	hidden := filepath.Join(g.resources, "."+name)

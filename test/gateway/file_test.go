@@ -24,12 +24,12 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 )
 
-// An extension is the extension server in this process, and what it was asked.
+// An extension is the extension server in this process, with a record of its calls.
 type extension struct {
 	*gatewayxds.Server
 	at gatewayxds.Address
 
-	stop func() // ends it; may be called again
+	stop func() // stops it; may be called again
 
 	mu      sync.Mutex
 	calls   []gatewayxds.Call
@@ -42,7 +42,7 @@ func startExtension(t testing.TB) *extension {
 	return runExtension(t, gatewayxds.Address{Network: "unix", At: filepath.Join(t.TempDir(), "x.sock")}, nil)
 }
 
-// runExtension starts a server, which ends with the test. It is not open before a snapshot is published.
+// runExtension starts a server that stops with the test. It listens only after a snapshot is published.
 func runExtension(t testing.TB, at gatewayxds.Address, config *tls.Config) *extension {
 	t.Helper()
 	x := &extension{at: at}
@@ -76,7 +76,7 @@ func runExtension(t testing.TB, at gatewayxds.Address, config *tls.Config) *exte
 	return x
 }
 
-// called says how often each hook was called.
+// called returns how often each hook was called.
 func (x *extension) called() map[gatewayxds.Hook]int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,7 +87,7 @@ func (x *extension) called() map[gatewayxds.Hook]int {
 	return n
 }
 
-// translations returns what each Translation came to, so far.
+// translations returns the reports of all translations so far.
 func (x *extension) translations() []gatewayxds.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -108,13 +108,13 @@ func (x *extension) last(name gateway.Name) (r gatewayxds.Report) {
 
 var eg = gateway.Name{Namespace: "infra", Name: "eg"}
 
-// relayed is a service behind a relay at an address: what a snapshot has of it.
+// relayed returns the cluster in a snapshot for a service behind a relay at an address.
 func relayed(name string, relay netip.AddrPort, health uint16) gateway.Cluster {
 	return gateway.Cluster{Name: "tailscale-cluster-" + name, StatName: "tailscale-cluster-" + name, Host: name + ".relays.svc.cluster.local", Port: relay.Port(),
 		Endpoints: []netip.AddrPort{relay}, HealthPort: health, HealthPath: "/readyz/" + name, Protocol: gateway.HTTP1}
 }
 
-// revisionPolicy is the object by which the operator makes Envoy Gateway ask again.
+// revisionPolicy returns the object with which the operator makes Envoy Gateway translate again.
 func revisionPolicy(revision string) string {
 	return fmt.Sprintf(`apiVersion: gateway.tailscale.com/v1alpha1
 kind: TailscaleRoutePolicy
@@ -141,11 +141,12 @@ spec:
   - backendRefs: [{group: gateway.tailscale.com, kind: TailscaleService, name: billing, port: 80}]
 `
 
-// TB-09, GTW-35: Envoy Gateway with the file provider asks our server, what it serves holds our routes and clusters, and a
-// real Envoy under it carries requests from a client to where a relay stands.
+// TB-09, GTW-35: Envoy Gateway with the file provider calls our server. Its configuration contains our routes and
+// clusters. A real Envoy carries requests from a client to the address of a relay.
 func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	needsNamespaces(t)
-	resolve(t, map[string][]string{"wiki.relays.svc.cluster.local.": {"10.244.0.20", "10.244.0.21"}}) // before Envoy reads who to ask
+	// This must run before Envoy reads the resolver configuration.
+	resolve(t, map[string][]string{"wiki.relays.svc.cluster.local.": {"10.244.0.20", "10.244.0.21"}})
 	web := startRelay(t, "10.244.0.10", "web")
 	billing := startRelay(t, "10.244.0.11", "billing")
 
@@ -209,8 +210,8 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 		t.Errorf("/svc/webmail went to web: %s", got)
 	}
 
-	// Names are resolved to every relay; over TLS the service is verified, and health is asked for without; a share of 20 goes
-	// where 20 of 100 should.
+	// Names resolve to every relay. Envoy verifies a TLS service, and its health checks use no TLS. A share of 20
+	// percent gets that share of the requests.
 	const port, health = 10000, 9002
 	startRelayAt(t, "10.244.0.20", "wiki", "one", port, health, nil)
 	two := startRelayAt(t, "10.244.0.21", "wiki", "two", port, health, nil)
@@ -248,7 +249,7 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 			few++
 		}
 	}
-	// Three in a hundred are nearly five standard deviations of so many.
+	// Three percent of this number of requests are nearly five standard deviations.
 	if few < requests*17/100 || few > requests*23/100 {
 		t.Errorf("%d of %d requests went to the share of 20 of 100", few, requests)
 	}
@@ -262,7 +263,7 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 		return true
 	})
 
-	// While the server is away, Envoy serves what it has; it is asked again when it is back.
+	// While the server is away, Envoy keeps its configuration. Envoy Gateway calls the server again when it is back.
 	x.stop()
 	third := second
 	third.Revision = "00000000000000c3"
@@ -277,7 +278,7 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	back.Publish(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{eg: &third}})
 	await(t, "who comes from nowhere is refused", func() bool { return !strings.HasPrefix(get(t, "", host, "/svc/vault"), "200 ") })
 
-	// The address that the PROXY header tells decides; a forwarded one does not.
+	// The address in the PROXY header decides about access; a forwarded header does not.
 	await(t, "who comes from the tailnet is admitted", func() bool {
 		return get(t, "100.64.0.7", host, "/svc/vault") == "200 vault GET "+host+" /svc/vault"
 	})
@@ -289,14 +290,15 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	envoyVerdict = "real " + g.envoy
 }
 
-// publish makes a Gateway's part of a snapshot the one that Envoy Gateway asks for.
+// publish puts a Gateway into the snapshot that Envoy Gateway gets at its next call.
 func publish(t testing.TB, x *extension, f *fileGateway, g gateway.Gateway) {
 	t.Helper()
 	x.Publish(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{g.Name: &g}})
 	f.put(t, "20-ours.yaml", revisionPolicy(g.Revision)+"---\n"+custom)
 }
 
-// get asks Envoy and returns status and body, or the error. from, if it is not empty, is who a PROXY header says is asking.
+// get sends a request to Envoy and returns status and body, or the error. If from is not empty, a PROXY header gives
+// it as the caller's address.
 func get(t testing.TB, from, host, path string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -328,7 +330,7 @@ func get(t testing.TB, from, host, path string) string {
 	return fmt.Sprintf("%d %s", resp.StatusCode, b)
 }
 
-// proxyHeader is a header of the PROXY protocol, version 2, for a TCP connection over IPv4.
+// proxyHeader returns a PROXY protocol header, version 2, for a TCP connection over IPv4.
 func proxyHeader(from netip.Addr) []byte {
 	b := []byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c")
 	b = append(b, from.AsSlice()...)

@@ -18,11 +18,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// guardKey is the key of the tokens that the Gateway asks for.
+// guardKey signs the tokens that the Gateway requires.
 const guardKey = "secretsecretsecretsecretsecretsecret"
 
-// guarded is row GW-13: policies of the whole Gateway guard what is injected, however its path
-// is spelled; a service's path ends at a separator; and headers that only we may set reach nobody.
+// guarded is row GW-13. Policies of the whole Gateway protect injected routes, with any spelling of the path. A
+// service's path prefix ends at a separator. Headers that only the gateway may set never reach a backend from
+// outside.
 func guarded(t *testing.T, c *kubetest.Cluster) {
 	encode := base64.RawURLEncoding.EncodeToString
 	policy := func(guard string) string {
@@ -34,10 +35,10 @@ func guarded(t *testing.T, c *kubetest.Cluster) {
 	mac.Write([]byte(signed))
 	token := signed + "." + encode(mac.Sum(nil))
 
-	// Paths that lead to the service, and one that only begins as its does.
+	// Paths of the service, and a path that only starts with the same characters.
 	const service, beside = "/svc/wiki/page", "/svc/wikimail"
 	spelled := []string{service, "/svc/wiki", "//svc/wiki/page", "/svc//wiki/page", "/svc/%77iki/page", "/x/../svc/wiki/page", "/x/%2e%2e/svc/wiki/page"}
-	const escaped, elsewhere = "/svc/wiki%2Fpage", "307 to " + service // Envoy asks for the path as it means it
+	const escaped, elsewhere = "/svc/wiki%2Fpage", "307 to " + service // Envoy redirects to the normalised path
 	served := func(path, token, want string) func() bool {
 		return func() bool { return strings.HasPrefix(knock(t, path, token), want) }
 	}
@@ -86,7 +87,8 @@ func guarded(t *testing.T, c *kubetest.Cluster) {
 	control("")
 }
 
-// knock asks Envoy for a path of the host api.example.com, with each header by which a proxy of the tailnet would name the caller.
+// knock sends a request to Envoy for a path of the host api.example.com. The request has every header in which a
+// tailnet proxy names the caller.
 func knock(t testing.TB, path, token string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -118,7 +120,7 @@ func knock(t testing.TB, path, token string) string {
 	return fmt.Sprintf("%d %s", resp.StatusCode, b)
 }
 
-// claimed are the headers of a request that name a caller of the tailnet, "" if there are none.
+// claimed returns the headers of a request that name a tailnet caller, or "" if there are none.
 func claimed(h http.Header) string {
 	var names []string
 	for name := range h {

@@ -16,7 +16,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// An installed is a cluster with our operator, what runs the pods that it makes, and a tailnet that they may join: all but Envoy.
+// An installed is a cluster with our operator, a runner for the pods that the operator creates, and a tailnet that
+// they may join. It has no Envoy.
 type installed struct {
 	*kubetest.Cluster
 	services *serviceProxy
@@ -25,7 +26,8 @@ type installed struct {
 	pods     *testenv.Pods
 }
 
-// install starts one. Its pods have the addresses from first on, and this in their environment beside what is theirs.
+// install starts the environment. Its pods get addresses from first on, and the given variables in addition to their
+// own.
 func install(t *testing.T, name string, first netip.Addr, options ...func(*tailnettest.Net) (env []string)) *installed {
 	t.Helper()
 	c := defined(t, name)
@@ -67,7 +69,7 @@ func install(t *testing.T, name string, first netip.Addr, options ...func(*tailn
 	return i
 }
 
-// apply makes objects, in which SUFFIX stands for the domain of the tailnet.
+// apply creates objects. It replaces SUFFIX with the domain of the tailnet.
 func (i *installed) apply(t testing.TB, objects string) {
 	t.Helper()
 	apply(t, i.Cluster, strings.ReplaceAll(objects, "SUFFIX", i.net.Suffix()))

@@ -44,7 +44,7 @@ func kubectl(t testing.TB, c *kubetest.Cluster, args ...string) string {
 	return out
 }
 
-// definitions returns the files of Envoy Gateway's own module that define the Gateway API and its own kinds.
+// definitions returns the CRD files of the Gateway API and of Envoy Gateway, from Envoy Gateway's module.
 func definitions(t testing.TB) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/envoyproxy/gateway").Output()
@@ -78,11 +78,11 @@ func secret(t testing.TB, c *kubetest.Cluster, name, folder string) {
 	}
 }
 
-// certificates are those by which the extension server and Envoy Gateway know each other, as the files of three Secrets; and
-// one of the same authority for somebody else.
+// certificates authenticate the extension server and Envoy Gateway to each other, as the files of three Secrets.
+// stranger is a certificate of the same authority for another client.
 type certificates struct{ server, authority, client, stranger map[string][]byte }
 
-// certify makes them, of an authority of their own.
+// certify creates the certificates, with a new certificate authority.
 func certify(t testing.TB) certificates {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -119,7 +119,7 @@ func certify(t testing.TB) certificates {
 	return c
 }
 
-// serve writes the server's certificates to its folder, where each file is replaced whole.
+// serve writes the server's certificates to its folder. It replaces each file in one step.
 func (c certificates) serve(t testing.TB, folder string) {
 	t.Helper()
 	for name, b := range c.server {
@@ -133,7 +133,7 @@ func (c certificates) serve(t testing.TB, folder string) {
 	}
 }
 
-// place puts Envoy Gateway's into the cluster.
+// place writes Envoy Gateway's certificates to the cluster.
 func (c certificates) place(t testing.TB, cluster *kubetest.Cluster) {
 	t.Helper()
 	object := func(name, kind string, data map[string][]byte) string {
@@ -147,7 +147,7 @@ func (c certificates) place(t testing.TB, cluster *kubetest.Cluster) {
 		object("tailplane-extension-ca", "Opaque", c.authority)+object("tailplane-extension-client", "kubernetes.io/tls", c.client))
 }
 
-// A provided is a cluster that Envoy Gateway can be started on with the Kubernetes provider.
+// A provided is a cluster for Envoy Gateway with the Kubernetes provider.
 type provided struct {
 	*kubetest.Cluster
 	env   []string
@@ -155,7 +155,7 @@ type provided struct {
 	certificates
 }
 
-// defined is a cluster that knows the kinds of the Gateway API, of Envoy Gateway, and ours.
+// defined starts a cluster with the CRDs of the Gateway API, of Envoy Gateway, and of Tailplane.
 func defined(t testing.TB, name string) *kubetest.Cluster {
 	t.Helper()
 	c := kubetest.New(t, kubetest.Options{Name: name})
@@ -178,14 +178,14 @@ func provide(t testing.TB, name string) *provided {
 	return p
 }
 
-// startEnvoyGateway starts it with the configuration that we print for a server at this address.
+// startEnvoyGateway starts Envoy Gateway with the configuration that our program prints for a server at this address.
 func (p *provided) startEnvoyGateway(t testing.TB, at gatewayxds.Address) *process {
 	t.Helper()
 	return p.startConfigured(t, p.configured(t, at, false))
 }
 
-// configured is the configuration that we print for a server at this address, and what a single process on a machine is told
-// besides: nobody to elect, and no webhook to serve.
+// configured returns the configuration that our program prints for a server at this address. It adds the options of a
+// single process: no leader election and no webhook.
 func (p *provided) configured(t testing.TB, at gatewayxds.Address, lean bool) string {
 	t.Helper()
 	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: at, MaxMessage: 64 << 20, Namespace: ourNamespace, Lean: lean})
@@ -245,9 +245,9 @@ ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.244.0.80], conditions: {ready: true}}]
 `
 
-// GTW-31, GTW-32, TB-09: Envoy Gateway with the Kubernetes provider, on a real API server and with the configuration that we
-// print, asks our server over mutual TLS on every hook; what it serves holds our routes, clusters, weights and rules; a change
-// of the revision is translated anew, and changes of status and annotations are not.
+// GTW-31, GTW-32, TB-09: Envoy Gateway with the Kubernetes provider runs on a real API server with the printed
+// configuration. It calls our server over mutual TLS on every hook. Its configuration contains our routes, clusters,
+// weights and rules. A changed revision triggers a new translation; changes of status and annotations do not.
 func TestGTW31_KubernetesProvider(t *testing.T) {
 	needsNamespaces(t)
 	p, own := provide(t, "gateway"), t.TempDir()
@@ -317,8 +317,8 @@ func TestGTW31_KubernetesProvider(t *testing.T) {
 		t.Error("no listener reads PROXY headers")
 	}
 
-	// Changes of status and annotations are no news to Envoy Gateway. That nothing comes of them shows in that the next call
-	// is the one for the new revision, which is made afterwards.
+	// Envoy Gateway ignores changes of status and annotations. The proof is that the next call is the one for the new
+	// revision, which the test sets afterwards.
 	before := len(x.translations())
 	for i := range 5 {
 		kubectl(t, c, "-n", "infra", "annotate", "--overwrite", "tailscaleroutepolicy", "eg-tailnets-revision", fmt.Sprintf("gateway.tailscale.com/translated=%d", i))

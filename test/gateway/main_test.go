@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package gateway holds the tests of the gateway on real parts: Envoy Gateway, Envoy, an API server. Nothing in it stands in
-// for a part that it is there to prove; what cannot be had is skipped, by name and with the reason.
+// Package gateway tests the gateway with real Envoy Gateway, Envoy and API server processes. No test replaces a
+// component that it must prove. When a component is not available, the test is skipped with its name and the reason.
 package gateway
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// refused says why there are no namespaces to run in. It is package state because TestMain has no other way to tell tests.
+// refused is the reason why the suite has no namespaces. It is package state because TestMain has no other way to
+// pass it to tests.
 var refused error
 
 func TestMain(m *testing.M) {
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needsNamespaces skips where the suite has none of its own.
+// needsNamespaces skips the test when the suite does not run in its own namespaces.
 func needsNamespaces(t *testing.T) {
 	t.Helper()
 	if refused != nil {
@@ -42,13 +43,14 @@ func needsNamespaces(t *testing.T) {
 	}
 }
 
-// verdictVariable names the file that is told at the end whether a real Envoy carried traffic.
+// verdictVariable names the file to which the suite writes whether a real Envoy carried traffic.
 const verdictVariable = "TAILPLANE_TEST_VERDICT"
 
-// envoyVerdict is what became of the real Envoy: "real <version>" when it carried what the tests sent.
+// envoyVerdict is the result for the real Envoy: "real <version>" after it carried the tests' requests.
 var envoyVerdict string
 
-// verdict writes the line that the run ends with. No test may have asked for Envoy, as with -run.
+// verdict writes the final line of the run. A run that selects other tests, for example with -run, has no result for
+// Envoy.
 func verdict(code int) error {
 	v := envoyVerdict
 	switch {

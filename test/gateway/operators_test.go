@@ -15,14 +15,14 @@ import (
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// An operator is `tailplaned gateway` as a process, in a cluster of its own.
+// An operator is `tailplaned gateway` as a process, with a separate cluster.
 type operator struct {
 	*kubetest.Cluster
 	*process
 	command []string
 }
 
-// startOperator starts one whose credential is of this API, and serves its metrics at an address.
+// startOperator starts an operator with a credential of this API. It serves its metrics at the given address.
 func startOperator(t *testing.T, name, metrics string, api *fakeapi.API) *operator {
 	t.Helper()
 	c := defined(t, name)
@@ -42,13 +42,13 @@ func startOperator(t *testing.T, name, metrics string, api *fakeapi.API) *operat
 	return o
 }
 
-// begin starts the program, also anew.
+// begin starts or restarts the program.
 func (o *operator) begin(t *testing.T) {
 	t.Helper()
 	o.process = start(t, nil, "tailplaned", o.command...)
 }
 
-// publish asks for a service of the tailnet.
+// publish creates a service on the tailnet and waits for the wanted reason.
 func (o *operator) publish(t *testing.T, name string, port int, want string) {
 	t.Helper()
 	apply(t, o.Cluster, fmt.Sprintf(`apiVersion: gateway.tailscale.com/v1alpha1
@@ -69,9 +69,9 @@ func (o *operator) withdraw(t *testing.T, name string) {
 	kubectl(t, o.Cluster, "-n", "infra", "delete", "tssvc", name, "--timeout=200s")
 }
 
-// GTW-25, GTW-36, GW-10: two clusters, each with its own API server and its own operator as a process with all its controllers,
-// share a tailnet. Neither takes or deletes what the other has, what both want stays when one leaves, also while the operator of the
-// other is dead, and a service of nobody's is left alone.
+// GTW-25, GTW-36, GW-10: two clusters share a tailnet. Each has its own API server and its own operator process with
+// all controllers. Neither operator takes or deletes a service of the other. A service of both stays when one of them
+// leaves, also while the other operator is stopped. A service without an owner stays unchanged.
 func TestGTW25_TwoClusters(t *testing.T) {
 	needsNamespaces(t)
 	n := startTailnet(t)
@@ -115,7 +115,8 @@ func TestGTW25_TwoClusters(t *testing.T) {
 		}
 	}
 
-	// One wants what the other has, for other ports; and what somebody made by hand.
+	// One cluster requests the name of the other's service with other ports, and the name of a manually created
+	// service.
 	west.publish(t, "east", 8080, "VIPConflict")
 	east.publish(t, "by-hand", 80, "VIPNotOwned")
 	west.publish(t, "by-hand", 80, "VIPNotOwned")
@@ -124,7 +125,7 @@ func TestGTW25_TwoClusters(t *testing.T) {
 	east.withdraw(t, "by-hand")
 	unchanged("when it gave up", "east", "west", "by-hand")
 
-	// One operator is killed; what it has stays, whatever the other does.
+	// One operator is killed; its services stay, whatever the other does.
 	if err := east.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,8 @@ func TestGTW25_TwoClusters(t *testing.T) {
 	}
 	unchanged("while its operator is away", "east", "by-hand")
 
-	// What it has goes when it is back: a service that was deleted meanwhile is looked at before there is a client for its tailnet.
+	// Its services are deleted after its restart. A service that was deleted meanwhile is reconciled before the
+	// client for its tailnet exists.
 	kubectl(t, east.Cluster, "-n", "infra", "delete", "tssvc", "east", "both", "--wait=false")
 	east.begin(t)
 	await(t, "east's services are gone", func() bool { return service("east") == nil && service("both") == nil })

@@ -17,17 +17,17 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-// patience is how long a test waits for anything: the machine may be loaded.
+// patience is the general timeout of the tests: the machine may be loaded.
 const patience = 4 * time.Minute
 
-// A process is a program of the build cache.
+// A process is a running program of the build cache.
 type process struct {
-	log  string // path of what it writes
+	log  string // path of its log
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
-// program returns the path of a program of the build cache. One that cannot be had is a skip.
+// program returns the path of a program of the build cache. It skips the test when the program is not available.
 func program(t testing.TB, name string) string {
 	t.Helper()
 	path, err := buildcache.Lookup(name)
@@ -40,7 +40,7 @@ func program(t testing.TB, name string) string {
 	return path
 }
 
-// start starts a program, which ends with the test. If the test fails, the end of what it wrote is shown.
+// start starts a program that stops with the test. If the test fails, start prints the end of its log.
 func start(t testing.TB, env []string, name string, args ...string) *process {
 	t.Helper()
 	path := program(t, name)
@@ -55,7 +55,7 @@ func start(t testing.TB, env []string, name string, args ...string) *process {
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the child dies with the thread that made it
+		runtime.LockOSThread() // the child dies with the thread that created it
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
@@ -75,7 +75,7 @@ func start(t testing.TB, env []string, name string, args ...string) *process {
 	return p
 }
 
-// stop asks the process to end, and ends it after a while.
+// stop asks the process to end, and kills it after a while.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {

@@ -20,25 +20,25 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A serviceProxy does for TCP what kube-proxy does on a node: whoever dials the address of a Service reaches one of its ready
-// endpoints. The addresses of Services are local in the namespaces of the suite.
+// A serviceProxy replaces kube-proxy for TCP: a connection to the address of a Service goes to one of its ready
+// endpoints. Addresses of Services are local in the suite's network namespace.
 type serviceProxy struct {
 	c *kubetest.Cluster
 
 	mu   sync.Mutex
-	to   map[string][]string // by address and port of a Service: those of its endpoints
+	to   map[string][]string // endpoints by address and port of a Service
 	open map[string]net.Listener
-	met  map[string]int // how many connections came, by address and port of a Service
+	met  map[string]int // number of connections by address and port of a Service
 }
 
-// reached is how many connections have come to a port of a Service.
+// reached returns the number of connections to a port of a Service.
 func (p *serviceProxy) reached(at string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.met[at]
 }
 
-// startServiceProxy starts one, which ends with the test.
+// startServiceProxy starts a proxy that stops with the test.
 func startServiceProxy(t testing.TB, c *kubetest.Cluster) *serviceProxy {
 	t.Helper()
 	p := &serviceProxy{c: c, to: map[string][]string{}, open: map[string]net.Listener{}, met: map[string]int{}}
@@ -84,7 +84,7 @@ func (p *serviceProxy) look(ctx context.Context, wg *sync.WaitGroup) error {
 	to := map[string][]string{}
 	for _, s := range services.Items {
 		if net.ParseIP(s.Spec.ClusterIP) == nil || s.Name == "kubernetes" || s.Namespace == egNamespace {
-			continue // Envoy listens on every address, and so on its Service's own
+			continue // Envoy listens on every address, including that of its Service
 		}
 		for _, port := range s.Spec.Ports {
 			if port.Protocol != corev1.ProtocolTCP {
@@ -121,7 +121,7 @@ func (p *serviceProxy) look(ctx context.Context, wg *sync.WaitGroup) error {
 	return nil
 }
 
-// readyAt are the addresses of a slice's endpoints that take connections.
+// readyAt returns the addresses of a slice's endpoints that accept connections.
 func readyAt(slice discoveryv1.EndpointSlice, port string) (list []string) {
 	for _, q := range slice.Ports {
 		if q.Name == nil || *q.Name != port || q.Port == nil {
@@ -147,7 +147,7 @@ func (p *serviceProxy) serve(ln net.Listener, at string) {
 		p.met[at]++
 		p.mu.Unlock()
 		if len(to) == 0 {
-			_ = a.(*net.TCPConn).SetLinger(0) // as a refusal
+			_ = a.(*net.TCPConn).SetLinger(0) // resets the connection, like a refusal
 			a.Close()
 			continue
 		}

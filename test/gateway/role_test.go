@@ -23,7 +23,7 @@ import (
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// A whole is `tailplaned gateway` as it is installed, under a real Envoy Gateway and over a tailnet's API.
+// A whole is `tailplaned gateway` as it is installed, with a real Envoy Gateway and a tailnet's API.
 type whole struct {
 	*provided
 	*process
@@ -33,7 +33,7 @@ type whole struct {
 	tailnet
 }
 
-// A tailnet is what somebody else does in it.
+// A tailnet makes changes to the tailnet as another user of it.
 type tailnet struct {
 	api    *fakeapi.API
 	client *tsapi.Client
@@ -63,7 +63,7 @@ func startTailnet(t testing.TB) tailnet {
 	return tailnet{api, client}
 }
 
-// offer makes a service in the tailnet.
+// offer creates a service in the tailnet.
 func (n tailnet) offer(t testing.TB, name string) {
 	t.Helper()
 	if err := n.client.PutService(t.Context(), tsapi.Service{Name: name, Ports: []string{"tcp:80", "tcp:8080"}, Tags: []string{"tag:web"}}); err != nil {
@@ -71,7 +71,7 @@ func (n tailnet) offer(t testing.TB, name string) {
 	}
 }
 
-// startWhole starts everything. certificates are those that the extension server begins with.
+// startWhole starts the whole environment. The extension server starts with the certificates first.
 func startWhole(t *testing.T, first certificates, p *provided) *whole {
 	t.Helper()
 	w := &whole{provided: p, tls: t.TempDir(), tailnet: startTailnet(t)}
@@ -92,7 +92,7 @@ func startWhole(t *testing.T, first certificates, p *provided) *whole {
 	return w
 }
 
-// settingsFor is the path of a gateway.yaml for this API of Tailscale's.
+// settingsFor returns the path of a gateway.yaml for this Tailscale API.
 func settingsFor(t testing.TB, api string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "gateway.yaml")
@@ -103,7 +103,7 @@ func settingsFor(t testing.TB, api string) string {
 	return file
 }
 
-// corp is the tailnet that every namespace may use, and its credential.
+// corp returns the tailnet that every namespace may use, and its credential.
 func corp(id, secret, api string) string {
 	encoded := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	return fmt.Sprintf(`apiVersion: v1
@@ -118,17 +118,18 @@ spec: {oauthSecretName: tailscale-oauth, apiBaseURL: %q, allowedNamespaces: {fro
 `, ourNamespace, encoded(id), encoded(secret), api)
 }
 
-// again starts the gateway anew, when it was stopped.
+// again restarts the gateway after a stop.
 func (w *whole) again(t testing.TB) { w.process = start(t, nil, "tailplaned", w.args...) }
 
 var sample = regexp.MustCompile(`(?m)^([a-z_]+)(\{[^}]*\})? ([0-9.e+-]+)$`)
 
-// metric is the sum of a metric over those of its labels that have all of these words; -1 if nobody answers.
+// metric returns the sum of a metric over the series whose labels contain all words. It returns -1 when the server
+// does not answer.
 func (w *whole) metric(name string, words ...string) float64 {
 	return metric(wholeMetrics, name, words...)
 }
 
-// metric is the same of any process, by where it serves its metrics.
+// metric does the same for any process, by the address of its metrics.
 func metric(address, name string, words ...string) float64 {
 	r, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + address + "/metrics")
 	if err != nil {
@@ -143,7 +144,7 @@ func metric(address, name string, words ...string) float64 {
 next:
 	for line := range strings.Lines(string(b)) {
 		if !strings.HasPrefix(line, name) {
-			continue // most lines are others'
+			continue // a line of another metric
 		}
 		m := sample.FindStringSubmatch(line)
 		if m == nil || m[1] != name {
@@ -163,19 +164,19 @@ next:
 	return sum
 }
 
-// reason is why a condition of an object is as it is.
+// reason returns the reason of an object's condition.
 func (w *whole) reason(t testing.TB, object, condition string) string {
 	t.Helper()
 	return reason(t, w.Cluster, object, condition)
 }
 
-// reason is the same in any cluster.
+// reason does the same in any cluster.
 func reason(t testing.TB, c *kubetest.Cluster, object, condition string) string {
 	t.Helper()
 	return kubectl(t, c, "-n", "infra", "get", object, "-o", `jsonpath={.status.conditions[?(@.type=="`+condition+`")].reason}`)
 }
 
-// accepted waits until Envoy Gateway has looked at a route as it is now: what follows is translation.
+// accepted waits until Envoy Gateway has processed the current version of a route. The next step is translation.
 func (w *whole) accepted(t testing.TB, route string) {
 	t.Helper()
 	await(t, "Envoy Gateway accepts the route "+route, func() bool {
@@ -197,16 +198,18 @@ spec:
 `, name, host, name)
 }
 
-// GTW-32, GTW-33: the gateway as it is installed, under a real Envoy Gateway. Changes of specs, of what is discovered and of
-// ports reach xDS; changes of statuses do not, and nobody fights over them. A server with a wrong certificate, one that hangs
-// and one that is away change nothing, and all heal.
+// GTW-32, GTW-33: the gateway as it is installed, with a real Envoy Gateway. Changes of specs, of discovered services
+// and of ports reach xDS. Changes of status do not, and the controllers do not overwrite each other repeatedly. A
+// server with a wrong certificate, a hanging server and a stopped server change nothing, and the system recovers from
+// all.
 func TestGTW32_WholeGateway(t *testing.T) {
 	needsNamespaces(t)
 	p := provide(t, "whole")
 	wrong := certify(t)
 	w := startWhole(t, wrong, p)
 
-	// The server has a certificate of somebody else. Envoy Gateway goes on to where it would ask, and asks nobody.
+	// The server has a certificate of a foreign authority. Envoy Gateway gets to the point of the call and makes
+	// none.
 	await(t, "the server is open", func() bool { return w.metric("tailplane_ready") == 1 })
 	w.accepted(t, "shop")
 	if n := w.metric("tailplane_gateway_hook_calls_total"); n != 0 {
@@ -255,13 +258,14 @@ func (w *whole) changes(t *testing.T) {
 	t.Logf("what was discovered was served after %v more", time.Since(began).Round(time.Millisecond))
 }
 
-// calls waits until Envoy Gateway has been quiet for a while, and returns how often it has asked.
+// calls waits until Envoy Gateway has been idle for a while, and returns the number of its calls.
 func (w *whole) calls(t testing.TB) float64 {
 	t.Helper()
 	return quiet(t, "Envoy Gateway is quiet", func() float64 { return w.metric("tailplane_gateway_hook_calls_total") })
 }
 
-// quiet waits until a number, which is negative while nobody knows it, has been the same for a while, and returns it.
+// quiet waits until a number has been unchanged for a while, and returns it. A negative number means that the value
+// is not known yet.
 func quiet(t testing.TB, what string, number func() float64) float64 {
 	t.Helper()
 	last, since := -1.0, time.Now()
@@ -291,7 +295,7 @@ func (w *whole) statuses(t *testing.T) {
 	if n < 1 || n > 40 {
 		t.Errorf("%v statuses restored", n)
 	}
-	// A new generation makes Envoy Gateway write its part, over ours.
+	// A new generation makes Envoy Gateway write its part of the status over the gateway's part.
 	kubectl(t, w.Cluster, "-n", "infra", "patch", "tsrp", "api", "--type=merge", "-p", `{"spec":{"routeRules":[{"match":{"path":"/api2/*"},"backend":{"serviceName":"svc:web","port":9090}}]}}`)
 	await(t, "both parts of the policy's status, of the new generation", func() bool {
 		generation := kubectl(t, w.Cluster, "-n", "infra", "get", "tsrp", "api", "-o", "jsonpath={.metadata.generation}")
@@ -307,7 +311,7 @@ func (w *whole) statuses(t *testing.T) {
 }
 
 func (w *whole) failures(t *testing.T) {
-	// A server that hangs: Envoy Gateway waits, and Envoy keeps what it has.
+	// A hanging server: Envoy Gateway waits, and Envoy keeps its configuration.
 	if err := w.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +328,7 @@ func (w *whole) failures(t *testing.T) {
 	}
 	await(t, "what waited", func() bool { return there("hanging") && w.served.route("tailscale-svc-web") != nil })
 
-	// A server that is away, and comes back: it answers when everything is known again, and not before.
+	// A server that stops and restarts: it answers only after all its caches are complete.
 	w.stop()
 	apply(t, w.Cluster, plainRoute("away", "shop.example.com"))
 	w.accepted(t, "away")
@@ -338,7 +342,8 @@ func (w *whole) failures(t *testing.T) {
 	await(t, "the gateway is ready again", func() bool { return w.reason(t, "tsgw/eg-tailnets", "Ready") == "Ready" })
 }
 
-// security is GTW-34: what guards a Gateway guards our routes too; where nobody says what does, there is no route.
+// security tests GTW-34: policies that protect a Gateway also protect our routes. Without such a policy there is no
+// route.
 func (w *whole) security(t *testing.T) {
 	const keys = `{"keys":[{"kty":"oct","kid":"k","k":"c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0","alg":"HS256"}]}`
 	policy := func(name, kind, target string) string {
@@ -373,7 +378,7 @@ spec:
 	await(t, "no routes where the policies differ", func() bool {
 		return w.reason(t, "tsgw/eg-tailnets", "Programmed") == "SecurityAmbiguous" && w.served.route("tailscale-svc-web") == nil
 	})
-	kubectl(t, w.Cluster, "-n", "infra", "delete", "securitypolicy", "one") // the Gateway's is in force there again
+	kubectl(t, w.Cluster, "-n", "infra", "delete", "securitypolicy", "one") // the Gateway's policy applies there again
 	await(t, "the routes again", func() bool {
 		return w.reason(t, "tsgw/eg-tailnets", "Ready") == "Ready" && guarded("tailscale-svc-web")
 	})

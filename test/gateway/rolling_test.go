@@ -18,7 +18,7 @@ import (
 	"tailscale.com/tsnet"
 )
 
-// rolled is a group of two relays, and what a pod reaches by it.
+// rolled is a group of two relays, and a service that a pod reaches through it.
 const rolled = `apiVersion: gateway.tailscale.com/v1alpha1
 kind: TailscaleProxyGroup
 metadata: {name: web, namespace: tailscale-gateway-system}
@@ -30,18 +30,18 @@ metadata: {name: web, namespace: infra}
 spec: {tailnetRef: {name: corp}, proxyGroupRef: {name: web, namespace: tailscale-gateway-system}, target: {fqdn: web-1.SUFFIX}, ports: [{name: tcp, port: 80}]}
 `
 
-// longTransfer is more than a relay takes for everything else when it drains, and less than drainTimeout.
+// longTransfer is longer than the rest of a relay's drain, and shorter than drainTimeout.
 const longTransfer = 15 * time.Second
 
-// A rolling is that group while it is rolled.
+// A rolling is that group during its rolling restart.
 type rolling struct {
 	*installed
-	address string // of the Service that leads to the relays
+	address string // of the Service in front of the relays
 }
 
-// GTW-20: a group is rolled by its controller, its StatefulSet's and what runs its pods, under constant load by way of its
-// Service: no connection is refused or cut, no matter how long it is open within drainTimeout. Each relay that goes asks where
-// its Service leads to, replicas*3 times at once. The nodes stay the same, without a new key.
+// GTW-20: the group's controller, the StatefulSet controller and the pod runner restart a group under constant load
+// through its Service. No connection is refused or cut while it is open for less than drainTimeout. Each relay that
+// stops checks its Service with replicas*3 requests at once. The nodes stay the same and need no new key.
 func TestGTW20_RollingRestart(t *testing.T) {
 	needsNamespaces(t)
 	r := startRolling(t)
@@ -77,7 +77,7 @@ func TestGTW20_RollingRestart(t *testing.T) {
 	}
 }
 
-// startRolling starts all of it, and returns when the Service leads to both relays.
+// startRolling starts the environment and returns when the Service has both relays as endpoints.
 func startRolling(t *testing.T) *rolling {
 	t.Helper()
 	i := install(t, "rolling", netip.MustParseAddr("10.244.2.1"))
@@ -100,19 +100,19 @@ func startRolling(t *testing.T) *rolling {
 	return r
 }
 
-// pods are the UIDs of those that there are.
+// pods returns the UIDs of the existing pods.
 func (r *rolling) pods(t testing.TB) []string {
 	t.Helper()
 	return strings.Fields(kubectl(t, r.Cluster, "-n", ourNamespace, "get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.uid}{" "}{end}`))
 }
 
-// devices are the group's, by ordinal.
+// devices returns the group's devices by ordinal.
 func (r *rolling) devices(t testing.TB) []string {
 	t.Helper()
 	return strings.Fields(kubectl(t, r.Cluster, "-n", ourNamespace, "get", "tspg", "web", "-o", `jsonpath={range .status.devices[*]}{.ordinal}={.nodeID}{" "}{end}`))
 }
 
-// echoOn greets who comes to a node's port 80, and sends back what it is sent.
+// echoOn greets each connection to a node's port 80 and echoes its data.
 func echoOn(t testing.TB, node *tsnet.Server) {
 	t.Helper()
 	ln, err := node.Listen("tcp", ":80")
@@ -135,7 +135,7 @@ func echoOn(t testing.TB, node *tsnet.Server) {
 	}()
 }
 
-// A load is connections that somebody makes all the time.
+// A load opens connections continuously.
 type load struct {
 	carried, long, open atomic.Int64
 	failed              chan error
@@ -143,7 +143,7 @@ type load struct {
 	wg                  sync.WaitGroup
 }
 
-// load makes short connections and long ones, each after the last, until it is stopped.
+// load opens short and long connections one after another until it is stopped.
 func (r *rolling) load(t testing.TB) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -178,7 +178,7 @@ func (r *rolling) load(t testing.TB) *load {
 	return l
 }
 
-// stop ends it and returns what was lost. It may be called again.
+// stop ends the load and returns the errors of lost connections. It may be called again.
 func (l *load) stop() (lost []error) {
 	l.end()
 	l.wg.Wait()
@@ -192,7 +192,7 @@ func (l *load) stop() (lost []error) {
 	}
 }
 
-// transfer is one connection that says something all the time for as long, and ends in order.
+// transfer opens one connection, sends data on it during the given time, and closes it.
 func transfer(at string, during time.Duration) error {
 	began := time.Now()
 	c, err := net.DialTimeout("tcp", at, time.Minute)
@@ -222,6 +222,6 @@ func transfer(at string, during time.Duration) error {
 		if time.Since(began) >= during {
 			return nil
 		}
-		time.Sleep(50 * time.Millisecond) // the connection is open for a while
+		time.Sleep(50 * time.Millisecond) // keeps the connection open for a while
 	}
 }

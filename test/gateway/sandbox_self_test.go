@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The namespaces are what the other tests take them for.
+// The namespaces have the properties on which the other tests rely.
 func TestNamespaces(t *testing.T) {
 	needsNamespaces(t)
 	if err := os.WriteFile("/certs/probe", nil, 0o600); err != nil {

@@ -14,23 +14,25 @@ import (
 	"unsafe"
 )
 
-// The suite runs in namespaces of its own: users, mounts, processes and network. Envoy Gateway's ports (18000, 18002, 8081,
-// 19001) are fixed and bound on every interface, and with the Kubernetes provider it reads its certificates from /certs; in
-// here that harms nobody, reaches nobody, and several suites can run at a time. No right is needed for it.
+// The suite runs in its own user, mount, PID and network namespaces. Envoy Gateway's ports (18000, 18002, 8081,
+// 19001) are fixed and bound on every interface. With the Kubernetes provider it reads its certificates from /certs.
+// In the namespaces this has no effect on the machine, is not reachable from outside, and lets several suites run at
+// the same time. No privilege is needed.
 
-// insideVariable says that this process is the one in the namespaces.
+// insideVariable marks the process that runs in the namespaces.
 const insideVariable = "TAILPLANE_TEST_INSIDE"
 
-// podRange is an address of the range whose every address is local in here. Endpoints of real clusters are never on loopback, and both
-// the API server and Envoy Gateway refuse 127.0.0.0/8 for them.
+// podRange is an address with its network; every address of the network is local in the namespaces. Endpoints of real
+// clusters are never on loopback, and the API server and Envoy Gateway both refuse 127.0.0.0/8 for them.
 const podRange = "10.244.0.1/16"
 
-// serviceRange is the same for addresses of Services: some test stands there for kube-proxy.
+// serviceRange is the same for addresses of Services. Tests replace kube-proxy there.
 const serviceRange = "10.96.0.1/16"
 
-// enter runs this program again in namespaces of its own and returns its exit code. The error says why there can be none.
+// enter runs this program again in new namespaces and returns its exit code. The error is the reason why namespaces
+// are not available.
 func enter() (int, error) {
-	runtime.LockOSThread() // the child dies with the thread that made it
+	runtime.LockOSThread() // the child dies with the thread that created it
 	defer runtime.UnlockOSThread()
 	self, err := os.Executable()
 	if err != nil {
@@ -55,8 +57,8 @@ func enter() (int, error) {
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// furnish gives the namespaces what a machine has: a loopback interface with the ranges of pods and Services on it, and a root folder that is
-// the machine's with a /certs of our own.
+// furnish sets up the namespaces: a loopback interface with the ranges of pods and Services, and a root folder with
+// the machine's entries and a separate /certs.
 func furnish() error {
 	if err := loopback(); err != nil {
 		return fmt.Errorf("loopback: %w", err)
@@ -64,7 +66,7 @@ func furnish() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
 	}
-	const root = "/mnt" // seen by nobody else, so nothing is left behind
+	const root = "/mnt" // visible only in this mount namespace, so nothing is left behind
 	if err := syscall.Mount("tmpfs", root, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("root: %w", err)
 	}
@@ -86,7 +88,7 @@ func furnish() error {
 			return err
 		}
 	}
-	// Not chroot: from within one no further user namespace can be made.
+	// Not chroot: inside a chroot no further user namespace can be created.
 	if err := syscall.PivotRoot(root, filepath.Join(root, ".old")); err != nil {
 		return fmt.Errorf("pivot_root: %w", err)
 	}
@@ -99,7 +101,7 @@ func furnish() error {
 	return os.Remove("/.old")
 }
 
-// bring makes an entry of the machine's root folder one of the new root's.
+// bring mounts an entry of the machine's root folder in the new root.
 func bring(e os.DirEntry, root string) error {
 	from, to := filepath.Join("/", e.Name()), filepath.Join(root, e.Name())
 	switch {
@@ -130,7 +132,7 @@ func bring(e os.DirEntry, root string) error {
 	return syscall.Mount(from, to, "", syscall.MS_BIND|syscall.MS_REC, "")
 }
 
-// loopback brings lo up and puts the ranges on it: on lo, an address with a mask makes all of its network local.
+// loopback brings lo up and adds the ranges: on lo, an address with a mask makes its whole network local.
 func loopback() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -162,14 +164,14 @@ func loopback() error {
 	return nil
 }
 
-// ifreq is the kernel's request about an interface: its name, and then what it is about.
+// ifreq returns the kernel's request structure for an interface: its name, followed by the parameter.
 func ifreq(name string) *[40]byte {
 	var r [40]byte
 	copy(r[:syscall.IFNAMSIZ-1], name)
 	return &r
 }
 
-// sockaddr is an IPv4 socket address as the kernel reads it.
+// sockaddr returns an IPv4 socket address in the kernel's format.
 func sockaddr(ip net.IP) []byte {
 	b := make([]byte, 16)
 	*(*uint16)(unsafe.Pointer(&b[0])) = syscall.AF_INET

@@ -27,22 +27,21 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// A standIn stands where a relay does: it takes connections on a pod's address and answers for the service, and says on a
-// port of its own that it is ready. What Envoy does is proved with it; what a relay does is proved elsewhere.
+// A standIn replaces a relay: it accepts connections on a pod's address, answers for the service, and reports on a
+// separate port that it is ready. It is used to test Envoy's behaviour; other tests cover the relay's.
 type standIn struct {
 	at     netip.AddrPort
 	health uint16
-	stop   func() // as when the pod is gone; may be called again
+	stop   func() // acts as if the pod were deleted; may be called again
 }
 
-// startRelay stands in for a relay of a service, on free ports.
+// startRelay replaces a relay of a service, on free ports.
 func startRelay(t testing.TB, address, service string) standIn {
 	t.Helper()
 	return startRelayAt(t, address, service, service, 0, 0, nil)
 }
 
-// startRelayAt stands in for a relay of a service, which calls itself name in what it answers. With a certificate the service
-// is spoken to over TLS.
+// startRelayAt replaces a relay of a service and gives name in its answers. With a certificate it serves TLS.
 func startRelayAt(t testing.TB, address, service, name string, port, health uint16, certificate *tls.Certificate) standIn {
 	t.Helper()
 	var servers []*http.Server
@@ -55,7 +54,8 @@ func startRelayAt(t testing.TB, address, service, name string, port, health uint
 		if certificate != nil {
 			ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{*certificate}})
 		}
-		s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)} // refused handshakes are meant
+		// Refused handshakes are expected.
+		s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 		go func() { _ = s.Serve(ln) }()
 		servers = append(servers, s)
 		return at
@@ -83,7 +83,7 @@ func startRelayAt(t testing.TB, address, service, name string, port, health uint
 	return standIn{requests, ready.Port(), stop}
 }
 
-// certificateFor makes a certificate for a name, and what to trust for it.
+// certificateFor creates a certificate for a name, and returns it with the authority to trust.
 func certificateFor(t testing.TB, name string) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -99,8 +99,8 @@ func certificateFor(t testing.TB, name string) (tls.Certificate, string) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// resolve answers the names of the cluster, as its DNS would, and makes this machine ask here: its resolv.conf is another one
-// in the namespaces of the suite.
+// resolve serves the names of the cluster as its DNS would, and makes this machine use that server. The suite's mount
+// namespace has a separate resolv.conf.
 func resolve(t testing.TB, names map[string][]string) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:53")
@@ -138,7 +138,7 @@ func resolve(t testing.TB, names map[string][]string) {
 	})
 }
 
-// answerTo answers one question: IPv4 addresses of the names there are, and of other types none.
+// answerTo answers one DNS question. It returns IPv4 addresses for known names, and no records of other types.
 func answerTo(question []byte, names map[string][]string) ([]byte, error) {
 	var m dnsmessage.Message
 	if err := m.Unpack(question); err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 )
 
-// GTW-33: a real Envoy Gateway that has no certificate for the extension server, or that of somebody else, is answered nothing:
-// it knocks again and again, and serves no configuration at all. As soon as it has the right one everything is served.
+// GTW-33: a real Envoy Gateway without a certificate for the extension server, or with the certificate of another
+// client, gets no answer. It connects again and again and serves no configuration. With the right certificate
+// everything is served.
 func TestGTW33_ClientCertificate(t *testing.T) {
 	needsNamespaces(t)
 	p, own := provide(t, "stranger"), t.TempDir()
@@ -58,7 +59,7 @@ func TestGTW33_ClientCertificate(t *testing.T) {
 		p.place(t, p.Cluster)
 		before := knocks.Load()
 		g = p.startConfigured(t, stranger.config)
-		// Whoever knocks a third time was refused twice.
+		// A third connection proves that two were refused.
 		await(t, stranger.why+": Envoy Gateway knocks again", func() bool { return knocks.Load() >= before+3 })
 		if n := x.called(); len(n) > 0 {
 			t.Errorf("%s: calls were answered: %v", stranger.why, n)
@@ -67,7 +68,7 @@ func TestGTW33_ClientCertificate(t *testing.T) {
 			t.Errorf("%s: something was served", stranger.why)
 		}
 	}
-	p.client = good // for the one that is running: it looks at its Secret each time
+	p.client = good // the running Envoy Gateway reads its Secret for each connection
 	p.place(t, p.Cluster)
 	await(t, "everything, with the right certificate", func() bool {
 		return served.route("tailscale-svc-web") != nil && served.cluster(c.Name) != nil && served.route("httproute/infra/shop/rule/0/match/0/shop_example_com") != nil

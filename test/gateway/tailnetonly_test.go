@@ -10,8 +10,8 @@ import (
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 )
 
-// admitted are the networks that the filters of connections of all listeners admit, sorted; guarded says that there is such a
-// filter. Without a network nobody is admitted.
+// admitted returns the networks that the connection filters of all listeners admit, sorted. guarded reports whether
+// there is such a filter. With a filter and no network, no client is admitted.
 func (x *ads) admitted() (networks []string, guarded bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -35,9 +35,9 @@ func (x *ads) admitted() (networks []string, guarded bool) {
 	return networks, guarded
 }
 
-// GTW-37: under a real Envoy Gateway: a listener with access.from: Tailnet admits the tailnet's
-// addresses while the chart's NetworkPolicy is there and Envoy's Service is within the cluster, and nobody otherwise. What a
-// NetworkPolicy does to packets is the cluster's network, which there is none of here.
+// GTW-37: a real Envoy Gateway serves a listener with access.from: Tailnet. The listener admits the tailnet's
+// addresses while the chart's NetworkPolicy exists and Envoy's Service is internal, and no client otherwise. The test
+// has no cluster network, so it does not test how a NetworkPolicy filters packets.
 func TestGTW37_TailnetOnly(t *testing.T) {
 	needsNamespaces(t)
 	p := provide(t, "private")

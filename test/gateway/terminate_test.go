@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// vault is a Service of the cluster that is on the tailnet with TLS, which its relays end.
+// vault is a Service of the cluster that is exposed on the tailnet with TLS. Its relays terminate TLS.
 const vault = `apiVersion: gateway.tailscale.com/v1alpha1
 kind: TailscaleProxyGroup
 metadata: {name: doors, namespace: tailscale-gateway-system}
@@ -52,13 +52,14 @@ spec:
   backendRef: {kind: Service, name: vault}
 `
 
-// GTW-23: relays end TLS of a service with a certificate of its name, which the tailnet's authority issued once for both: the
-// first relay had it issued, and all read it from the Secret of its name. The backend gets what was said, with the caller's own
-// address. A relay that is replaced needs no other certificate; a Secret that is taken away is made again without one.
+// GTW-23: two relays terminate TLS of a service with one certificate for its name, which the tailnet's authority
+// issued once. The first relay requests it, and both read it from a Secret of that name. The backend receives the
+// plain text, with the caller's own address. A replaced relay needs no new certificate. A deleted Secret is recreated
+// without a new certificate.
 func TestGTW23_Terminate(t *testing.T) {
 	needsNamespaces(t)
 	i := install(t, "terminate", netip.MustParseAddr("10.244.3.1"), func(n *tailnettest.Net) []string {
-		return append(n.HTTPSEnv(), "KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443") // as in any pod
+		return append(n.HTTPSEnv(), "KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443") // as in every pod
 	})
 	c, ctx := i.Cluster, within(t)
 	roots := x509.NewCertPool()
@@ -107,7 +108,7 @@ func TestGTW23_Terminate(t *testing.T) {
 		t.Errorf("the Secret is of type %q", kind)
 	}
 
-	// Both are replaced, and so the tailnet goes from one to the other: the certificate is the same.
+	// Both relays are replaced, so the tailnet moves from one to the other. The certificate stays the same.
 	for _, pod := range []string{"doors-0", "doors-1"} {
 		uid := kubectl(t, c, "-n", ourNamespace, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
 		kubectl(t, c, "-n", ourNamespace, "delete", "pod", pod, "--wait=false")
@@ -121,7 +122,7 @@ func TestGTW23_Terminate(t *testing.T) {
 		}
 	}
 
-	// Somebody takes the Secret away.
+	// Another client deletes the Secret.
 	kubectl(t, c, "-n", ourNamespace, "delete", "secret", name)
 	await(t, "the Secret is there again", func() bool {
 		return kubectl(t, c, "-n", ourNamespace, "get", "secret", name, "--ignore-not-found", "-o", "name") != ""
@@ -131,7 +132,7 @@ func TestGTW23_Terminate(t *testing.T) {
 		t.Errorf("%d certificates were issued", n)
 	}
 
-	// It goes with the service, and not before.
+	// The Secret is deleted with the service, and not earlier.
 	kubectl(t, c, "-n", "infra", "delete", "tssvc", "vault", "--timeout=200s")
 	await(t, "the certificate goes", func() bool {
 		return kubectl(t, c, "-n", ourNamespace, "get", "secret", name, "--ignore-not-found", "-o", "name") == ""
@@ -141,11 +142,11 @@ func TestGTW23_Terminate(t *testing.T) {
 	}
 }
 
-// throughTLS says hello to a service from a node of the tailnet, and returns which certificate was shown and the answer.
+// throughTLS connects to a service from a node of the tailnet. It returns the presented certificate and the answer.
 func throughTLS(ctx context.Context, from *tsnet.Server, to netip.AddrPort, name string, roots *x509.CertPool) (serial, answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	// Not by Dial: until the route is known that would leave this machine.
+	// Not with Dial: before the route is known, Dial would leave this machine.
 	plain, err := from.Sys().Dialer.Get().NetstackDialTCP(ctx, to)
 	if err != nil {
 		return "", "", err
@@ -172,7 +173,7 @@ func throughTLS(ctx context.Context, from *tsnet.Server, to netip.AddrPort, name
 	return c.ConnectionState().PeerCertificates[0].SerialNumber.String(), string(b), err
 }
 
-// serveRaw answers each connection with all that it said, which hides no PROXY header.
+// serveRaw answers each connection with all received bytes, including a PROXY header.
 func serveRaw(t testing.TB, at string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", at)

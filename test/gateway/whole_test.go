@@ -26,7 +26,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// wholePolicy: relays are tag:relay and reach services; people reach what is published.
+// wholePolicy: relays have tag:relay and may reach services. People may reach published services.
 const wholePolicy = `{
 	"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:relay": ["tag:k8s-operator"], "tag:web": ["tag:k8s-operator"], "tag:svc-wiki": ["tag:k8s-operator"]},
 	"grants": [
@@ -35,9 +35,9 @@ const wholePolicy = `{
 	],
 }`
 
-// GTW-03, GTW-35, GTW-40: everything at once, as it is run. A client asks Envoy, which asks a relay, which asks a node
-// of the tailnet; a person on the tailnet asks a service, whose relay asks Envoy, or a Service of the cluster. A relay that is
-// killed costs what was in flight.
+// GTW-03, GTW-35, GTW-40: the whole system as it is run. A client sends a request through Envoy and a relay to a node
+// of the tailnet. A person on the tailnet reaches a service whose relay forwards to Envoy or to a Service of the
+// cluster. A killed relay loses only the requests in flight.
 func TestGTW35_Whole(t *testing.T) {
 	needsNamespaces(t)
 	if _, err := buildcache.Lookup("envoy"); err != nil {
@@ -65,7 +65,7 @@ func TestGTW35_Whole(t *testing.T) {
 	serveOn(t, wiki, "wiki-1")
 	acceptRoutes(t, alice)
 
-	// Our side: the gateway, and what runs the pods that it makes.
+	// Our side: the gateway, and the runner for the pods that it creates.
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "x.sock")
 	settings := fmt.Sprintf("tailnet: {apiBaseURLs: [%q], requestsPerSecond: 100, burst: 100}\nenvoy: {discovery: Endpoints}\nproxy: {image: \"tailplaned:test\"}\nconsumerNamespaces: [infra]\n", api.URL())
@@ -131,7 +131,7 @@ func TestGTW35_Whole(t *testing.T) {
 	kubectl(t, c, "-n", ourNamespace, "wait", "--for=condition=Ready", "tspg", "--all", "--timeout=200s")
 	tell(t, "$ kubectl get tailscale-gateway -A\n%s", kubectl(t, c, "get", "tailscale-gateway", "-A"))
 
-	// A relay that is killed: what was in flight is all that is lost, and here at most one request is.
+	// A relay is killed: only requests in flight are lost, here at most one.
 	pods.Running()["web-proxy-group-0"].Kill()
 	failed := 0
 	for range 100 {
@@ -166,7 +166,7 @@ func TestGTW35_Whole(t *testing.T) {
 	envoyVerdict = "real " + version
 	t.Run("GW-13 policies of the whole Gateway", func(t *testing.T) { guarded(t, c) })
 
-	// Everything goes, and leaves nothing behind at Tailscale.
+	// Everything is deleted and leaves nothing at Tailscale.
 	kubectl(t, c, "-n", "infra", "delete", "tsgw,tsrp,tssvc", "--all", "--timeout=200s")
 	kubectl(t, c, "-n", ourNamespace, "delete", "tspg", "--all", "--timeout=200s")
 	kubectl(t, c, "delete", "tstn", "--all", "--timeout=200s")
@@ -186,7 +186,7 @@ func TestGTW35_Whole(t *testing.T) {
 	tell(t, "everything was deleted: no device, no key and no service is left at Tailscale")
 }
 
-// tell is what `make demo-gateway` shows.
+// tell prints the output of `make demo-gateway`.
 func tell(t testing.TB, format string, args ...any) {
 	t.Helper()
 	for line := range strings.Lines(strings.TrimRight(fmt.Sprintf(format, args...), "\n")) {
@@ -200,7 +200,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// serveOn answers on a node's port 80 with who was asked for what by whom.
+// serveOn answers on a node's port 80 with the request and its caller.
 func serveOn(t testing.TB, node *tsnet.Server, name string) {
 	t.Helper()
 	ln, err := node.Listen("tcp", ":80")
@@ -214,7 +214,7 @@ func serveOn(t testing.TB, node *tsnet.Server, name string) {
 	t.Cleanup(func() { s.Close() })
 }
 
-// serveCluster is a pod behind the Service "plain".
+// serveCluster acts as a pod behind the Service "plain".
 func serveCluster(t testing.TB, at string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", at)
@@ -239,7 +239,7 @@ func acceptRoutes(t testing.TB, node *tsnet.Server) {
 	}
 }
 
-// fromTailnet asks from a node of the tailnet.
+// fromTailnet sends a request from a node of the tailnet.
 func fromTailnet(ctx context.Context, node *tsnet.Server, address, host string) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -261,7 +261,7 @@ func fromTailnet(ctx context.Context, node *tsnet.Server, address, host string) 
 	return fmt.Sprintf("%d %s", resp.StatusCode, b)
 }
 
-// askAPI asks Tailscale's API as the client would.
+// askAPI sends a request to Tailscale's API as the client would.
 func askAPI(ctx context.Context, t testing.TB, url, id, secret, path string, into any) {
 	t.Helper()
 	ask := func(method, path, body string, header http.Header, into any) {
@@ -293,7 +293,7 @@ type vipService struct {
 	Annotations map[string]string
 }
 
-// vips are the services of the tailnet.
+// vips returns the services of the tailnet.
 func vips(ctx context.Context, t testing.TB, url, id, secret string) []vipService {
 	t.Helper()
 	var list struct{ VIPServices []vipService }
@@ -301,7 +301,7 @@ func vips(ctx context.Context, t testing.TB, url, id, secret string) []vipServic
 	return list.VIPServices
 }
 
-// validKeys are the ids of the keys that a node could still log in with.
+// validKeys returns the ids of the keys with which a node could still log in.
 func validKeys(ctx context.Context, t testing.TB, url, id, secret string) (ids []string) {
 	t.Helper()
 	var list struct{ Keys []struct{ ID string } }
@@ -319,8 +319,8 @@ func validKeys(ctx context.Context, t testing.TB, url, id, secret string) (ids [
 	return ids
 }
 
-// startEnvoy runs the Envoy that Envoy Gateway made a Deployment for, with exactly its arguments, and gives its Service that
-// endpoint. It returns Envoy's version.
+// startEnvoy runs Envoy with exactly the arguments of the Deployment that Envoy Gateway created, and makes it the
+// endpoint of its Service. It returns Envoy's version.
 func (p *provided) startEnvoy(t testing.TB) string {
 	t.Helper()
 	c := p.Cluster
@@ -356,7 +356,8 @@ func (p *provided) startEnvoy(t testing.TB) string {
 		return args != nil
 	})
 	sds := t.TempDir()
-	move := strings.NewReplacer("/certs/", p.proxy+"/", "/sds/", sds+"/", "port_value: 19000", "port_value: 19010", "port_value: 19001", "port_value: 19011", // which are Envoy Gateway's own here
+	// The paths and ports that would otherwise collide with Envoy Gateway's own.
+	move := strings.NewReplacer("/certs/", p.proxy+"/", "/sds/", sds+"/", "port_value: 19000", "port_value: 19010", "port_value: 19001", "port_value: 19011",
 		"$(ENVOY_POD_NAME)", "envoy-0", "$(ENVOY_POD_NAMESPACE)", egNamespace, "$(ENVOY_SERVICE_ZONE)", "")
 	for i, a := range args {
 		args[i] = move.Replace(a)

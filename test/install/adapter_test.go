@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Off by default; on, there are a PodMonitor that finds adapters and no other
+// Monitoring is off by default. When it is on, the chart contains a PodMonitor that selects adapters and no other
 // container, and the two files.
 func TestAdapterMonitoringIsOptIn(t *testing.T) {
 	split := profileValues(t, "split")
@@ -54,14 +54,14 @@ func TestAdapterMonitoringIsOptIn(t *testing.T) {
 	}
 }
 
-// checkTargets relabels what Prometheus would discover, as Prometheus does.
+// checkTargets relabels discovered targets as Prometheus does.
 func checkTargets(t *testing.T, endpoint map[string]any) {
 	t.Helper()
 	const annotation, container, ip = "__meta_kubernetes_pod_annotation_mca_tailplane_dev_metrics", "__meta_kubernetes_pod_container_name", "__meta_kubernetes_pod_ip"
 	for _, c := range []struct {
 		why     string
 		labels  map[string]string
-		address string // "": not collected from
+		address string // "" means that the target is not scraped
 	}{
 		{"an adapter that listens", map[string]string{annotation: "true", container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3"}, "10.1.2.3:9007"},
 		{"over IPv6", map[string]string{annotation: "true", container: "mca", ip: "fd00::1", "__address__": "fd00::1"}, "[fd00::1]:9007"},

@@ -15,12 +15,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// FL-05: a pod in the place of an organisation's jobs tries whether the network keeps the
-// policies, with the chart's rights and image, and where nothing is admitted that PSA's
-// restricted would refuse. On a network on which it reaches its forge alone that is proved;
-// where it reaches more, what that was is said; without it nobody knows.
+// FL-05: a pod with the network position of an organisation's jobs tests whether the network enforces the policies.
+// It uses the chart's rights and image, and its namespace enforces PSA's restricted level. If the pod reaches only
+// its forge, enforcement is proved. If it reaches more, the status names these targets. Without the pod the result is
+// unknown.
 //
-// The network is the testbed's, which carries what it is told to: it enforces no policy.
+// The network is the testbed's. It enforces no policy and carries what the test configures.
 func TestFL05_Canary(t *testing.T) {
 	forge := forgetest.NewGitLab(t)
 	at, err := url.Parse(forge.URL)
@@ -28,7 +28,8 @@ func TestFL05_Canary(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := installFleetIn(t, prepared(t, kubetest.New(t, kubetest.Options{Name: "canary"})))
-	must(t, c, "kubectl -n tailplane-fleet scale deployment tailplane-fleet --replicas=0") // it is at work here, with one setting after the other
+	// The test runs the fleet itself, with one setting after the other.
+	must(t, c, "kubectl -n tailplane-fleet scale deployment tailplane-fleet --replicas=0")
 	node, err := testenv.StartNode(t.Context(), c, t.TempDir(), testenv.NodeOptions{Images: map[string]string{"registry.invalid/team/tailplaned": "tailplaned"}, Carry: map[string]string{at.Host: at.Host}})
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,7 @@
 //go:build unix
 
-// Package install proves that what people install is what was designed: the
-// chart, the manifests and the image, rendered by the real helm and kubectl and
-// put to a real API server. It keeps the law of least privilege: every right that
-// is given out is in a golden file here.
+// Package install tests the chart, the manifests and the image. It renders them with the real helm and kubectl and
+// applies them to a real API server. It enforces least privilege: golden files here list every granted right.
 package install
 
 import (
@@ -44,7 +42,7 @@ const (
 	signins = "tailplane-signins"
 )
 
-// runHelm runs the real helm, with no settings or caches of the user.
+// runHelm runs the real helm, without the user's settings and caches.
 func runHelm(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
 	bin, err := buildcache.Lookup("helm")
@@ -86,10 +84,10 @@ func render(t *testing.T, values string, args ...string) string {
 	return out
 }
 
-// A profile is a way to install that we keep working.
+// A profile is a supported way to install the chart.
 type profile struct {
 	name, path, values string
-	show               []string // templates in the golden file; none: all
+	show               []string // templates in the golden file; empty means all
 	archive            *txtar.Archive
 }
 
@@ -127,7 +125,7 @@ func profileValues(t *testing.T, name string) string {
 
 var blankLines = regexp.MustCompile(`\n{2,}(---\n|$)`)
 
-// sources splits what helm rendered by template, without helm's remarks.
+// sources splits helm's output by template, without helm's comments.
 func sources(out string) map[string]string {
 	by := map[string]string{}
 	for doc := range strings.SplitSeq("\n"+out, "\n---\n") {
@@ -145,7 +143,7 @@ func sources(out string) map[string]string {
 	return by
 }
 
-// Each profile renders as its golden file says, and passes helm's lint.
+// Each profile renders to its golden file and passes helm lint.
 func TestProfiles(t *testing.T) {
 	for _, p := range profiles(t) {
 		t.Run(p.name, func(t *testing.T) {
@@ -187,7 +185,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// difference is the first lines that differ.
+// difference returns the first lines that differ.
 func difference(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range max(len(w), len(g)) {
@@ -199,7 +197,7 @@ func difference(want, got string) string {
 	return ""
 }
 
-// An unknown or senseless value is an error that names it, before anything is rendered.
+// An unknown or invalid value causes an error that names it, before anything is rendered.
 func TestValuesRefused(t *testing.T) {
 	split := profileValues(t, "split")
 	for _, tt := range []struct{ why, set, want string }{
@@ -241,7 +239,7 @@ func TestValuesRefused(t *testing.T) {
 			}
 		})
 	}
-	// Everything that is wrong is named at once.
+	// One error names all missing values.
 	if _, err := try(t, "{}"); err == nil || strings.Count(err.Error(), "is missing") != 5 {
 		t.Errorf("without values: %v", err)
 	}
@@ -250,7 +248,7 @@ func TestValuesRefused(t *testing.T) {
 	}
 }
 
-// A schema is what we read of values.schema.json.
+// A schema is the part of values.schema.json that the tests use.
 type schema struct {
 	Description          string
 	Deprecated           bool // accepted for one release, without a default
@@ -274,8 +272,8 @@ func readSchema(t *testing.T) schema {
 	return s
 }
 
-// Every value is described, none is let through unknown, and the table in the
-// chart's README is the schema with its defaults.
+// Every value has a description, unknown values are refused, and the table in the chart's README matches the schema
+// with its defaults.
 func TestValuesDocumented(t *testing.T) {
 	b, err := os.ReadFile(chart + "/values.yaml")
 	if err != nil {
@@ -356,8 +354,7 @@ func TestValuesDocumented(t *testing.T) {
 	}
 }
 
-// order returns property names as values.yaml has them, which is the order to
-// read them in.
+// order returns property names in the order of values.yaml, which is the reading order.
 func order(t *testing.T, values []byte, path string, properties map[string]schema) []string {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(properties))
@@ -380,7 +377,7 @@ func order(t *testing.T, values []byte, path string, properties map[string]schem
 	return names
 }
 
-// objects are what helm rendered, as the API server would read it.
+// objects returns the objects that helm rendered, as the API server would decode them.
 func objects(t *testing.T, out string) (all []*unstructured.Unstructured) {
 	t.Helper()
 	d := yamlstream.NewYAMLOrJSONDecoder(strings.NewReader(out), 4096)
@@ -407,8 +404,8 @@ func as[T any](t *testing.T, u *unstructured.Unstructured) T {
 	return o
 }
 
-// SI-12: the rules of every profile, as written: nothing with a star, no Secret
-// but by name, bind on listed roles only, no way up.
+// SI-12: the rules of every profile, as written. No rule has a star, Secrets are accessible only by name, bind is
+// limited to listed roles, and no rule allows privilege escalation.
 func TestSI12_RulesAsWritten(t *testing.T) {
 	for _, p := range profiles(t) {
 		rules, bindings := 0, 0
@@ -436,10 +433,10 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 					return strings.HasPrefix(s, "serviceaccounts") || strings.HasPrefix(s, "pods") || s == "nodes" || s == "configmaps"
 				}) {
 					if name == "tailplane-plane" && slices.Equal(r.Resources, []string{"pods"}) && slices.Equal(r.Verbs, []string{"get", "list", "watch"}) {
-						continue // it shows which pods have an adapter
+						continue // shows which pods have an adapter
 					}
 					if boundByFleet(u) {
-						continue // in no namespace but those of runners
+						continue // bound only in namespaces of runners
 					}
 					t.Errorf("in every namespace: %s", where)
 				}
@@ -482,7 +479,7 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 	}
 }
 
-// Settings that the chart leaves alone, and why.
+// Settings that the chart does not set, with the reason.
 var leftAlone = map[string]string{
 	"audit.file": "the default, standard output, is where a cluster collects logs",
 
@@ -506,8 +503,8 @@ var leftAlone = map[string]string{
 
 const elsewhere = "for a plane that is no node of its own, or part of another process: in a cluster it is a node, and nothing leads to it but the tailnet"
 
-// The settings files are what the programs read: every value is a setting, every
-// setting a value, and the chart's defaults are the programs'.
+// The rendered settings files are what the programs read. Every value has a setting, every setting has a value, and
+// the chart's defaults equal the programs' defaults.
 func TestSettingsInStep(t *testing.T) {
 	file := func(values, configMap, key string) string {
 		for _, u := range objects(t, render(t, values)) {
@@ -525,7 +522,7 @@ func TestSettingsInStep(t *testing.T) {
 			t.Fatalf("%v\n%s", err, text)
 		}
 		if f.Cluster.CAFile != "" {
-			f.Cluster.CAFile = "testdata/ca.crt" // there is no pod here
+			f.Cluster.CAFile = "testdata/ca.crt" // the test runs outside a pod
 		}
 		if err := f.Validate(role); err != nil {
 			t.Errorf("%v\n%s", err, text)
@@ -540,7 +537,7 @@ func TestSettingsInStep(t *testing.T) {
 	want := settings.Default()
 	want.Cluster.Name, want.Cluster.Server, want.Cluster.CAFile = "prod-eu", "https://k8s.prod-eu.example:6443", "testdata/ca.crt"
 	want.Signin.Roles = []string{"view", "edit"}
-	want.Tailnet.Tags = []string{"tag:tailplane"} // a server belongs to nobody
+	want.Tailnet.Tags = []string{"tag:tailplane"} // a server belongs to no person
 	want.Tailnet.StateSecret, want.Tailnet.AuthKeyFile = "tailplane-access-0", "/run/secrets/tailplane/authkey"
 	want.Audit.KeySecret = "tailplane-audit-key"
 	a, errA := got.YAML()
@@ -552,7 +549,7 @@ func TestSettingsInStep(t *testing.T) {
 		t.Errorf("the chart's defaults are not the programs': %s", difference(string(b), string(a)))
 	}
 
-	// Each replica is a node of its own.
+	// Each replica is a separate tailnet node.
 	ha := profileValues(t, "ha")
 	seen := map[string]bool{}
 	for i := range 3 {
@@ -566,14 +563,14 @@ func TestSettingsInStep(t *testing.T) {
 		seen[f.Tailnet.Hostname] = true
 	}
 
-	// Every setting is in the file that the chart renders with every value.
+	// The file that the chart renders with all values contains every setting.
 	var full map[string]any
 	if err := yaml.Unmarshal([]byte(file(ha, "tailplane-access", "tailplane-access-1.yaml")), &full); err != nil {
 		t.Fatal(err)
 	}
 	full["cluster"].(map[string]any)["caFile"] = "" // instead of caData
 	full["tailnet"].(map[string]any)["authKeyFile"] = ""
-	var plane map[string]any // of which the access server's file has nothing
+	var plane map[string]any // the access server's file contains no setting of the plane
 	if err := yaml.Unmarshal([]byte(file(strings.Replace(profileValues(t, "plane"), "plane:\n  enabled: true\n", "plane:\n  enabled: true\n  gitops: {repository: acme/fleet, credentialSecret: fleet-repository}\n", 1), "tailplane-plane", "plane.yaml")), &plane); err != nil {
 		t.Fatal(err)
 	}
@@ -594,7 +591,7 @@ func TestSettingsInStep(t *testing.T) {
 	}
 }
 
-// settingPaths are the keys of a settings file, down to those that hold a value.
+// settingPaths returns the keys of a settings file, down to those with a value.
 func settingPaths(t reflect.Type, path string) (paths []string) {
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")

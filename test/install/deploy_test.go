@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// What is rendered to deploy/ from the templates of the chart, and what it is rendered with.
+// The files of deploy/ that are rendered from the chart's templates, with the templates and the values.
 var deployed = map[string][]string{
 	"deploy/base": {"namespaces", "accounts", "rbac-access", "rbac-operator", "rbac-view",
 		"policy-signins", "policy-bindings", "policy-tokens"},
@@ -29,21 +29,21 @@ cluster: {name: unset, server: "https://unset.invalid", caFromPod: true}
 signin: {roles: [view, edit]}
 `
 
-// injectValues, beside those: the webhook is installed where somebody wants it.
+// injectValues are additional values for the webhook, which is optional.
 const injectValues = `
 inject: {enabled: true, sidecar: {image: {repository: registry.invalid/mca, tag: unset}}}
 `
 
-// planeValues, beside those: as the webhook.
+// planeValues are additional values for the plane, which is optional.
 const planeValues = "\nplane: {enabled: true}\n"
 
-// fleetValues, beside those. Who applies what was reviewed is whoever installs.
+// fleetValues are additional values for the fleet. The person who installs also applies reviewed manifests.
 const fleetValues = "\nfleet: {enabled: true, writerGroups: [\"system:masters\"]}\n"
 
-// helmLabels belong to a release; manifests are nobody's release.
+// helmLabels match the labels of a helm release. The manifests belong to no release.
 var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|version|managed-by): .*\n`)
 
-// One source: the manifests in deploy/ are the chart's, and kustomize can read them.
+// The manifests in deploy/ equal the chart's output, and kustomize can read them.
 func TestDeployIsTheChart(t *testing.T) {
 	server, beside := sources(render(t, deployValues)), map[string]map[string]string{
 		"deploy/inject": sources(render(t, deployValues+injectValues)), "deploy/plane": sources(render(t, deployValues+planeValues)),
@@ -74,7 +74,7 @@ func TestDeployIsTheChart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var list []string // of the kustomization
+		var list []string // the resources of the kustomization
 		for _, path := range files {
 			name := filepath.Base(path)
 			if name == "kustomization.yaml" {
@@ -97,7 +97,7 @@ func TestDeployIsTheChart(t *testing.T) {
 		}
 	}
 
-	// The chart of the custom resources has them as they were generated.
+	// The CRD chart contains the custom resources exactly as generated.
 	generated, err := filepath.Glob(root + "/deploy/crds/*_*.yaml")
 	if err != nil || len(generated) == 0 {
 		t.Fatalf("%v, %v", generated, err)

@@ -14,8 +14,8 @@ import (
 
 var fence = regexp.MustCompile("(?ms)^```(\\w+) (\\S+)\n(.*?)^```$")
 
-// page returns a page of the tasks and its named blocks, ready to be used: the
-// reader's registry is one that nobody has.
+// page returns a task page and its named blocks, ready for use. The placeholder of the registry is replaced by a
+// registry that does not exist.
 func page(t *testing.T, name string) (text string, blocks map[string]string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, "docs/tasks", name))
@@ -71,8 +71,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The way without helm gives the same objects, with the reader's settings and
-// image, and the API server takes them.
+// An installation without helm gives the same objects, with the reader's settings and image, and the API server
+// accepts them.
 func TestKustomize(t *testing.T) {
 	_, blocks := page(t, "install.md")
 	dir := t.TempDir()
@@ -94,7 +94,7 @@ func TestKustomize(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.Cluster.CAFile = "testdata/ca.crt" // there is no pod here
+			f.Cluster.CAFile = "testdata/ca.crt" // the test runs outside a pod
 			if err := f.Validate(role); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -29,19 +29,18 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// fleetNamespaces are those that the profile of the fleet names, its own first.
+// fleetNamespaces are the namespaces in the fleet's profile, with its own first.
 var fleetNamespaces = []string{"tailplane-fleet", "arc-systems", "old-runners", "default"}
 
-// fleetBinds are the ClusterRoles that the fleet binds in namespaces of runners. The
-// chart binds them nowhere.
+// fleetBinds are the ClusterRoles that the fleet binds in namespaces of runners. The chart binds them nowhere.
 var fleetBinds = []string{isolation.FleetRole, isolation.ARCRole, isolation.ManagerRole, isolation.PodRunnerRole}
 
 func boundByFleet(role *unstructured.Unstructured) bool {
 	return role.GetKind() == "ClusterRole" && slices.Contains(fleetBinds, role.GetName())
 }
 
-// secretsOfFleet says whether a rule about every Secret of a namespace is the fleet's
-// about its own, where the credentials of organisations are and nothing else is.
+// secretsOfFleet reports whether a rule about all Secrets of a namespace is the fleet's rule for its own namespace.
+// That namespace contains only the credentials of organisations.
 func secretsOfFleet(role *unstructured.Unstructured, r rbacv1.PolicyRule) bool {
 	return role.GetNamespace() == "tailplane-fleet" && role.GetName() == "tailplane-fleet" && slices.Equal(r.Verbs, []string{"get", "list", "watch", "delete"})
 }
@@ -51,7 +50,7 @@ func fleetBinding(b rbacv1.ClusterRoleBinding) bool {
 		slices.Contains([]string{"tailplane-fleet", "tailplane-fleet-arc", "tailplane-fleet-adopted"}, b.RoleRef.Name)
 }
 
-// What does not belong together is refused.
+// The chart refuses inconsistent values.
 func TestFleetValuesRefused(t *testing.T) {
 	values := profileValues(t, "fleet")
 	for _, tt := range []struct{ why, set, want string }{
@@ -75,8 +74,8 @@ func TestFleetValuesRefused(t *testing.T) {
 	}
 }
 
-// The fleet's file is what the program reads, with the program's defaults; the program
-// takes the arguments of its pod.
+// The fleet's file is what the program reads, with the program's defaults. The program accepts the arguments of its
+// pod.
 func TestFleetSettingsInStep(t *testing.T) {
 	const bare = "image: {repository: registry.invalid/x}\ncluster: {name: prod-eu, server: \"https://prod.invalid\", caFromPod: true}\nsignin: {roles: [view]}\nfleet: {enabled: true, writers: [argo]}\n"
 	for name, values := range map[string]string{"defaults": bare, "everything": profileValues(t, "fleet")} {
@@ -109,8 +108,8 @@ func TestFleetSettingsInStep(t *testing.T) {
 	}
 }
 
-// installFleet applies the chart with the fleet's profile, beside what it does not
-// bring, and takes it away again: other tests share the cluster.
+// installFleet applies the chart with the fleet's profile, together with objects that the chart does not contain. It
+// removes them at the end, because other tests share the cluster.
 func installFleet(t *testing.T, set ...string) *kubetest.Cluster {
 	t.Helper()
 	return installFleetIn(t, place(t), set...)
@@ -126,7 +125,7 @@ func installFleetIn(t *testing.T, c *kubetest.Cluster, set ...string) *kubetest.
 			"spec: {group: actions.github.com, scope: Namespaced, names: {plural: %s, singular: %s, kind: %s}, versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}\n",
 			plural, plural, strings.ToLower(kind), kind)
 	}
-	// Whom RBAC lets do everything, so that only the policies refuse.
+	// RBAC allows these users everything, so only the admission policies refuse.
 	people := "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: test-people}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: \"test:people\"}]}"
 	if err := c.Apply(t.Context(), []byte(arc.String()), []byte(people), []byte(out)); err != nil {
 		t.Fatal(err)
@@ -142,7 +141,7 @@ func installFleetIn(t *testing.T, c *kubetest.Cluster, set ...string) *kubetest.
 		}
 		unbind(t, c, out)
 	})
-	// A policy is at work a moment after it was made.
+	// A policy takes effect a moment after its creation.
 	mallory := somebody(t, c, "mallory@acme.dev")
 	until(t, "the policies are at work", func() bool {
 		return byPolicy(mallory.create("{apiVersion: tailplane.dev/v1alpha1, kind: RunnerForge, metadata: {name: x}, spec: {type: github, url: \"https://github.com\"}}")) &&
@@ -153,7 +152,7 @@ func installFleetIn(t *testing.T, c *kubetest.Cluster, set ...string) *kubetest.
 	return c
 }
 
-// removeNamespace begins to delete a namespace when the test has ended.
+// removeNamespace starts to delete a namespace when the test ends.
 func removeNamespace(t *testing.T, c *kubetest.Cluster, ns string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -163,7 +162,7 @@ func removeNamespace(t *testing.T, c *kubetest.Cluster, ns string) {
 	})
 }
 
-// A hand writes objects with somebody's rights.
+// A hand writes objects with the rights of one user.
 type hand struct {
 	t      *testing.T
 	client *dynamic.DynamicClient
@@ -179,7 +178,7 @@ func handOf(t *testing.T, config *rest.Config) hand {
 	return hand{t, client}
 }
 
-// somebody is the hand of whom RBAC lets do everything.
+// somebody returns a hand for a user to whom RBAC allows everything.
 func somebody(t *testing.T, c *kubetest.Cluster, name string, groups ...string) hand {
 	t.Helper()
 	config := c.AdminConfig()
@@ -187,7 +186,7 @@ func somebody(t *testing.T, c *kubetest.Cluster, name string, groups ...string) 
 	return handOf(t, config)
 }
 
-// fleetAccount is the hand of the fleet, with exactly its rights.
+// fleetAccount returns a hand with exactly the fleet's rights.
 func fleetAccount(t *testing.T, c *kubetest.Cluster) hand {
 	t.Helper()
 	return handOf(t, configOf(t, c, "tailplane-fleet", "tailplane-fleet"))
@@ -210,7 +209,7 @@ func (h hand) read(doc string) *unstructured.Unstructured {
 	return u
 }
 
-// create asks what would become of an object, and store makes it.
+// create creates an object with a dry run. store creates it for real.
 func (h hand) create(doc string) error {
 	h.t.Helper()
 	u := h.read(doc)
@@ -225,7 +224,7 @@ func (h hand) store(doc string) error {
 	return err
 }
 
-// change asks what would become of a change, of the status if it says so.
+// change patches an object, or its status if sub names it, with a dry run.
 func (h hand) change(doc, patch string, sub ...string) error {
 	h.t.Helper()
 	u := h.read(doc)
@@ -239,7 +238,7 @@ func (h hand) remove(doc string) error {
 	return h.of(u).Delete(h.t.Context(), u.GetName(), metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
-// apply is as the fleet writes.
+// apply writes an object as the fleet does.
 func (h hand) apply(o isolation.Object) error {
 	h.t.Helper()
 	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
@@ -251,7 +250,7 @@ func (h hand) apply(o isolation.Object) error {
 	return err
 }
 
-// units are workloads that together need everything that the fleet may make.
+// units returns workloads that together need every kind of object that the fleet can create.
 func units() (s isolation.Settings, all []isolation.Unit) {
 	s = isolation.Settings{Namespace: "tailplane-fleet", Account: "tailplane-fleet", Shared: "tailplane-runners",
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/14")}, APIServers: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:443")}, CacheNamespaces: []string{"cache"},
@@ -274,9 +273,8 @@ func units() (s isolation.Settings, all []isolation.Unit) {
 	return s, all
 }
 
-// FLEET-14, FL-05: with exactly its own account the fleet makes everything that runners
-// need, in the namespaces that it made; nothing of it elsewhere; and whatever it tries,
-// it gets no right and reads no Secret outside of them.
+// FLEET-14, FL-05: with exactly its own account the fleet creates everything that runners need, in namespaces that it
+// created. It can create none of it elsewhere. None of its requests gives it a right or a Secret outside of them.
 func TestFLEET14_FleetAccount(t *testing.T) {
 	c := installFleet(t)
 	us := fleetAccount(t, c)
@@ -292,7 +290,7 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What it may do in a namespace it has after it has bound that there.
+		// The rights in a namespace exist only after the fleet has bound them there.
 		rank := func(o isolation.Object) int {
 			return slices.Index([]string{"RoleBinding", "Namespace"}, o.GetObjectKind().GroupVersionKind().Kind)
 		}
@@ -322,8 +320,8 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 		t.Errorf("bound %v of %v", roles, fleetBinds)
 	}
 
-	// The same anywhere else: beside the server, among users, in a namespace that
-	// somebody else gave the name of an organisation's, and under its own credentials.
+	// The same objects in other places: in the server's namespace, in users' namespaces, in a foreign namespace with
+	// the name of an organisation's namespace, and in the namespace of the fleet's credentials.
 	if err := admin.store("{apiVersion: v1, kind: Namespace, metadata: {name: tailplane-org-foreign, labels: {app.kubernetes.io/managed-by: somebody}}}"); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
@@ -384,7 +382,7 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 		}
 	}
 
-	// Secrets: its own and those of runners, no others.
+	// Secrets: the fleet's own and those of runners, no others.
 	config := configOf(t, c, "tailplane-fleet", "tailplane-fleet")
 	k := clientsOf(t, config)
 	for ns, may := range map[string]bool{"tailplane-fleet": true, "tailplane-org-acme": true, "tailplane-runners": true, systems: false, "people": false, "kube-system": false, "default": false,
@@ -393,12 +391,12 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 			t.Errorf("Secrets of %q: %v", ns, err)
 		}
 	}
-	// A credential it reads; it writes none.
+	// The fleet can read a credential but cannot write one.
 	if _, err := k.CoreV1().Secrets("tailplane-fleet").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); !byRBAC(err) {
 		t.Errorf("a credential of its own making: %v", err)
 	}
 
-	// The labels by which policies know a namespace are the fleet's alone.
+	// Only the fleet can set the labels that policies use to recognise a namespace.
 	mallory := somebody(t, c, "mallory@acme.dev")
 	for why, err := range map[string]error{
 		"off":           mallory.change(namespace("tailplane-org-acme", ""), `{"metadata": {"labels": {"tailplane.dev/isolation": null}}}`),
@@ -416,8 +414,8 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 	}
 }
 
-// FLEET-14: while an organisation has nodes of its own, its pods run there and nobody
-// else's do, on the real API server; and while there is none, nobody is asked.
+// FLEET-14: while an organisation has its own nodes, the real API server admits only that organisation's pods there.
+// While there are no such nodes, the policy does not apply.
 func TestFLEET14_Nodes(t *testing.T) {
 	c := installFleet(t)
 	us, mallory := fleetAccount(t, c), somebody(t, c, "mallory@acme.dev")
@@ -444,7 +442,7 @@ func TestFLEET14_Nodes(t *testing.T) {
 			t.Fatalf("with nobody's nodes, a pod in %s that tolerates everything: %v", ns, err)
 		}
 	}
-	// One of another's that runs already.
+	// A pod of another organisation that already runs there.
 	if err := mallory.store(pod("people", "")); err != nil {
 		t.Fatal(err)
 	}
@@ -497,22 +495,22 @@ func TestFLEET14_Nodes(t *testing.T) {
 			t.Errorf("%s: %v", tt.why, err)
 		}
 	}
-	// Tolerations can be added later; what else changes of a pod is left alone.
+	// Tolerations can be added later, so the policy checks them. It ignores other changes of a pod.
 	if err := mallory.change(pod("people", ""), `{"spec": {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}, {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}, {"operator": "Exists"}]}}`); !byPolicy(err) {
 		t.Errorf("a toleration that is added: %v", err)
 	}
 	if err := mallory.change(pod("people", ""), `{"metadata": {"annotations": {"a": "b"}}}`); err != nil {
 		t.Errorf("an annotation: %v", err)
 	}
-	// A node tells of its static pods.
+	// A kubelet reports its static pods.
 	node := somebody(t, c, "system:node:x", "system:nodes")
 	if err := node.create(strings.Replace(pod("people", everything+", nodeName: x"), "metadata: {name: a,", "metadata: {name: mirror, annotations: {kubernetes.io/config.mirror: x},", 1)); byPolicy(err) {
 		t.Errorf("what a node runs: %v", err)
 	}
 }
 
-// FLEET-14, FL-06: only who applies what was reviewed says who has runners; the fleet
-// says how they stand; the operator plane asks what would be, and alone approves.
+// FLEET-14, FL-06: only the writer of reviewed manifests decides which organisations have runners. The fleet reports
+// their status. The operator plane may send dry runs, and only the plane may approve.
 func TestFleetWriters(t *testing.T) {
 	for _, approval := range []string{"git", "plane"} {
 		t.Run(approval, func(t *testing.T) {
@@ -584,7 +582,7 @@ func TestFleetWriters(t *testing.T) {
 					t.Errorf("%s: %v", why, tt.err)
 				}
 			}
-			// In mode git the plane's wish becomes true by the review of it, and no other way.
+			// In mode git, a request of the plane takes effect only through its review.
 			u := plane.read(doc)
 			_, err := plane.of(u).Patch(t.Context(), name, "application/merge-patch+json", []byte(`{"spec": {"owners": ["amy@acme.dev"]}}`), metav1.PatchOptions{})
 			if approval == "git" && !byPolicy(err) || approval == "plane" && err != nil {
@@ -594,8 +592,8 @@ func TestFleetWriters(t *testing.T) {
 	}
 }
 
-// PL-08, FL-06: who holds runners says so in his own name; the plane says it for whom it
-// has let in; nobody can change it afterwards.
+// PL-08, FL-06: a person who holds runners must write her own name. The plane writes the name of its authenticated
+// caller. The name cannot be changed afterwards.
 func TestPL08_RequestedBy(t *testing.T) {
 	c := installFleet(t)
 	hold := func(name, by string) string {
@@ -641,9 +639,8 @@ func TestPL08_RequestedBy(t *testing.T) {
 	}
 }
 
-// The backstop refuses runners while everything is held, and nothing else: what is not a
-// runner, what only one pool's hold is about, what comes after its end; and by default
-// there is none.
+// The backstop policy refuses new runners while a hold covers everything. It ignores pods that are not runners, holds
+// of a single pool, and expired holds. By default it does not exist.
 func TestHoldAdmission(t *testing.T) {
 	if out := render(t, profileValues(t, "fleet"), "--set", "fleet.holdAdmission=false"); strings.Contains(out, "tailplane-fleet-held") {
 		t.Error("it is there without being asked for")
@@ -689,7 +686,7 @@ func TestHoldAdmission(t *testing.T) {
 	}
 	lift()
 	until(t, "it is lifted", admitted)
-	// The hold of everything shows that the next one has arrived.
+	// The hold of everything proves that the next hold has taken effect.
 	lift = hold("all: true", ", expiresAt: "+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339))
 	until(t, "it has expired", admitted)
 	lift()

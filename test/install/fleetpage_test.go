@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The page's manifests, and those of the repository to copy, are taken by the API server
-// from whom they are meant for; the page's values by the chart; what it names is there.
+// The API server accepts the page's manifests, and those of the template repository, from their intended users. The
+// chart accepts the page's values. Everything that the page names exists.
 func TestFleetPage(t *testing.T) {
 	text, blocks := page(t, "fleet.md")
 	out := render(t, profileValues(t, "split")+"\n"+blocks["values.yaml"])
@@ -63,7 +63,7 @@ func TestFleetPage(t *testing.T) {
 		t.Errorf("hold.yaml: %v", err)
 	}
 
-	// What it names: policies, alerts, values, words of conditions, other files.
+	// The page names policies, alerts, values, condition reasons and other files.
 	for _, m := range regexp.MustCompile("(?m)^\\| `(tailplane-[a-z-]+)` \\|").FindAllStringSubmatch(text, -1) {
 		if rendered(t, render(t, profileValues(t, "fleet")), "ValidatingAdmissionPolicy", m[1]) == nil {
 			t.Errorf("there is no policy %s", m[1])
@@ -111,8 +111,7 @@ func TestFleetPage(t *testing.T) {
 	}
 }
 
-// The form by which an organisation asks is one that GitHub shows: each question has a
-// name of its own, and asks for all that an enrollment needs.
+// GitHub can render the enrollment form: each question has a unique id, and together they cover all required fields.
 func TestEnrollmentForm(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "deploy/fleet/config-repository/.github/ISSUE_TEMPLATE/enroll.yaml"))
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// FLEET-14: the program, with the account, the arguments and the file of its pod, begins
-// when the API server keeps it to namespaces of runners, and not before: it finds that
-// out by trying. Then it is ready, and shows what alerts ask for.
+// FLEET-14: the program runs with the account, the arguments and the file of its pod. It starts to work only when the
+// API server restricts it to namespaces of runners, which it verifies with a test request. It is then ready and
+// serves the metrics that the alerts need.
 func TestFleetProcess(t *testing.T) {
 	c := installFleet(t)
 	out := render(t, profileValues(t, "fleet"))
@@ -46,7 +46,7 @@ func TestFleetProcess(t *testing.T) {
 		return err
 	}
 	t.Cleanup(func() {
-		if err := restore(); err != nil { // whoever installed it takes it away
+		if err := restore(); err != nil { // the cleanup of installFleet removes it later
 			t.Error(err)
 		}
 	})
@@ -107,7 +107,7 @@ func TestFleetProcess(t *testing.T) {
 		status, _ := get("/readyz")
 		return status == http.StatusOK
 	})
-	// Nothing was made by trying.
+	// The test request created nothing.
 	if _, err := k.CoreV1().Namespaces().Get(t.Context(), "tailplane-outside", metav1.GetOptions{}); err == nil {
 		t.Error("it made a namespace")
 	}
@@ -119,8 +119,7 @@ func TestFleetProcess(t *testing.T) {
 	}
 }
 
-// The fleet's alerts are those of the page, ask for metrics that there are, and say where
-// to read on.
+// The fleet's alerts are those of the page. They use existing metrics and link to their documentation.
 func TestFleetAlerts(t *testing.T) {
 	b, err := os.ReadFile(chart + "/files/fleet-alerts.yaml")
 	if err != nil {
@@ -176,7 +175,7 @@ func TestFleetAlerts(t *testing.T) {
 			t.Errorf("the page names the alert %s, which is not among the rules", m[1])
 		}
 	}
-	// Off by default; on, they are what the file holds.
+	// The alerts are off by default. When they are on, they equal the file.
 	const values = "image: {repository: registry.invalid/x}\ncluster: {name: prod-eu, server: \"https://prod.invalid\", caFromPod: true}\nsignin: {roles: [view]}\nfleet: {enabled: true, writers: [argo]}\n"
 	if u := rendered(t, render(t, values), "PrometheusRule", "tailplane-fleet"); u != nil {
 		t.Error("rules that nobody asked for")

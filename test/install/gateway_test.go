@@ -45,12 +45,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// gatewayNamespaces are those that a profile of the gateway names, its own first.
+// gatewayNamespaces are the namespaces in a profile of the gateway, with its own first.
 var gatewayNamespaces = []string{"tailscale-gateway-system", "relays", "shop", "tailnet-credentials", "envoy-gateway-system"}
 
-// secretsOfGateway says whether a rule about every Secret of a namespace is one that
-// the gateway must have: where it makes relays it makes their Secrets, and where
-// credentials are it follows one of them.
+// secretsOfGateway reports whether the gateway needs a rule about all Secrets of a namespace. It creates the Secrets
+// of relays in the namespaces of relays, and watches one Secret in the namespace of credentials.
 func secretsOfGateway(role *unstructured.Unstructured, r rbacv1.PolicyRule) bool {
 	switch role.GetNamespace() {
 	case "tailscale-gateway-system", "relays":
@@ -61,7 +60,7 @@ func secretsOfGateway(role *unstructured.Unstructured, r rbacv1.PolicyRule) bool
 	return false
 }
 
-// gatewayBinding says whether a binding is one of the gateway's, for whom it should be.
+// gatewayBinding reports whether a binding belongs to the gateway and has the correct subject.
 func gatewayBinding(b rbacv1.ClusterRoleBinding) bool {
 	if len(b.Subjects) != 1 || b.Subjects[0].Kind != "ServiceAccount" {
 		return false
@@ -75,7 +74,7 @@ func gatewayBinding(b rbacv1.ClusterRoleBinding) bool {
 	return false
 }
 
-// rendered finds an object of what the chart renders.
+// rendered finds an object in the chart's output.
 func rendered(t *testing.T, out, kind, name string) *unstructured.Unstructured {
 	t.Helper()
 	for _, u := range objects(t, out) {
@@ -86,7 +85,7 @@ func rendered(t *testing.T, out, kind, name string) *unstructured.Unstructured {
 	return nil
 }
 
-// What does not belong together is refused, all of it at once.
+// The chart refuses inconsistent values and reports all of them at once.
 func TestGatewayValuesRefused(t *testing.T) {
 	values := profileValues(t, "gateway")
 	for _, tt := range []struct{ why, set, want string }{
@@ -108,8 +107,8 @@ func TestGatewayValuesRefused(t *testing.T) {
 	}
 }
 
-// GTW-37: the file that the chart renders is what the program reads, with the
-// program's defaults, and every setting can be said.
+// GTW-37: the file that the chart renders is what the program reads, with the program's defaults. The chart has a
+// value for every setting.
 func TestGatewaySettingsInStep(t *testing.T) {
 	file := func(values string, args ...string) string {
 		u := rendered(t, render(t, values, args...), "ConfigMap", "tailplane-gateway")
@@ -121,7 +120,7 @@ func TestGatewaySettingsInStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := settings.DefaultGateway()
-	want.Proxy.Image, want.Proxy.Resources = "registry.invalid/team/tailplaned:v1.0.0", got.Proxy.Resources // the chart's own
+	want.Proxy.Image, want.Proxy.Resources = "registry.invalid/team/tailplaned:v1.0.0", got.Proxy.Resources // the chart's own values
 	want.Proxy.PullPolicy, want.Proxy.PullSecrets, want.Proxy.MonitoringNamespaces = "IfNotPresent", []string{}, []string{}
 	want.CredentialNamespaces, want.ProxyNamespaces, want.ConsumerNamespaces = []string{}, []string{}, []string{}
 	if !reflect.DeepEqual(got, want) {
@@ -154,8 +153,8 @@ func TestGatewaySettingsInStep(t *testing.T) {
 	}
 }
 
-// The configuration of Envoy Gateway in the chart is the one that the program prints,
-// which is proved against Envoy Gateway's own types.
+// The chart's configuration for Envoy Gateway equals the one that the program prints. Another test checks that one
+// against Envoy Gateway's own types.
 func TestEnvoyGatewayConfigInStep(t *testing.T) {
 	for profile, o := range map[string]gatewayxds.ConfigOptions{
 		"gateway": {Provider: gatewayxds.Kubernetes, Server: gatewayxds.Address{Network: "tcp", At: "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local:5005"},
@@ -181,7 +180,7 @@ func TestEnvoyGatewayConfigInStep(t *testing.T) {
 	}
 }
 
-// stubs are the kinds of others that the chart's modes make objects of.
+// stubs returns CRDs for foreign kinds that the chart's modes use.
 func stubs(kinds ...string) []byte {
 	var b strings.Builder
 	for _, k := range kinds {
@@ -194,8 +193,7 @@ func stubs(kinds ...string) []byte {
 	return []byte(b.String())
 }
 
-// GTW-37: each mode renders to what the API server takes, and each pod has what its
-// arguments name.
+// GTW-37: the API server accepts the output of each mode, and each pod has the files that its arguments name.
 func TestGatewayModes(t *testing.T) {
 	c := place(t)
 	if err := c.Apply(t.Context(), stubs("Certificate.cert-manager.io", "Issuer.cert-manager.io", "PodMonitor.monitoring.coreos.com", "PrometheusRule.monitoring.coreos.com")); err != nil {
@@ -266,13 +264,13 @@ func TestGatewayModes(t *testing.T) {
 	}
 }
 
-// ofGateway leaves of a rendered chart what the gateway is.
+// ofGateway returns the gateway's part of a rendered chart.
 func ofGateway(t *testing.T, out string) string {
 	t.Helper()
 	return ofPart(t, out, "gateway")
 }
 
-// ofPart leaves of a rendered chart what a part is.
+// ofPart returns one component's part of a rendered chart.
 func ofPart(t *testing.T, out, part string) string {
 	t.Helper()
 	var b strings.Builder
@@ -302,8 +300,7 @@ func installGateway(t *testing.T, profile string) *kubetest.Cluster {
 	return c
 }
 
-// unbind takes the rights back that a rendered chart gave: another test of the same
-// cluster gives others.
+// unbind removes the rights that a rendered chart granted, because another test of the same cluster grants others.
 func unbind(t *testing.T, c *kubetest.Cluster, out string) {
 	t.Helper()
 	admin := clientsOf(t, c.AdminConfig()).RbacV1()
@@ -322,8 +319,8 @@ func unbind(t *testing.T, c *kubetest.Cluster, out string) {
 	}
 }
 
-// GTW-37: Envoy Gateway's account may list the kinds that its configuration names and
-// write what became of policies, and neither change a policy nor read a Secret of ours.
+// GTW-37: Envoy Gateway's account may list the kinds in its configuration and write the status of policies. It may
+// not change a policy or read the product's Secrets.
 func TestEnvoyGatewayRights(t *testing.T) {
 	c := installGateway(t, "gateway")
 	eg, err := dynamic.NewForConfig(configOf(t, c, "envoy-gateway-system", "envoy-gateway"))
@@ -372,8 +369,8 @@ func TestEnvoyGatewayRights(t *testing.T) {
 	}
 }
 
-// GTW-37, GTW-22: with its own account the gateway can make everything that a group of
-// relays is, where groups may be, with no right that it has not itself; and nowhere else.
+// GTW-37, GTW-22: with its own account the gateway can create every object of a group of relays in the allowed
+// namespaces, without granting rights that it does not have. It can create none elsewhere.
 func TestGatewayMakesGroups(t *testing.T) {
 	c := installGateway(t, "gateway")
 	as := configOf(t, c, "tailscale-gateway-system", "tailplane-gateway")
@@ -422,7 +419,7 @@ func TestGatewayMakesGroups(t *testing.T) {
 					t.Errorf("%s beside the operator of sign-ins: %v", object.GetObjectKind().GroupVersionKind().Kind, err)
 				}
 			}
-			// More than it has itself it cannot give.
+			// It cannot grant more rights than it has.
 			role := o.Role.DeepCopy()
 			role.Name, role.Rules = "too-much", append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/exec"}, Verbs: []string{"create"}})
 			if err := applyAs(t, account, role, ns); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "permissions not currently held") {
@@ -432,7 +429,7 @@ func TestGatewayMakesGroups(t *testing.T) {
 	}
 }
 
-// applyAs applies an object in a namespace, with an account's rights.
+// applyAs applies an object in a namespace with an account's rights.
 func applyAs(t *testing.T, account *dynamic.DynamicClient, object workload.Object, ns string) error {
 	t.Helper()
 	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
@@ -446,13 +443,13 @@ func applyAs(t *testing.T, account *dynamic.DynamicClient, object workload.Objec
 	return err
 }
 
-// A recorder notes what the API server refuses to an account.
+// A recorder records the requests of an account that the API server refuses.
 type recorder struct {
 	mu      sync.Mutex
 	refused []string
 }
 
-// recorded is one client's way to the API server.
+// recorded is one client's transport to the API server.
 type recorded struct {
 	*recorder
 	next http.RoundTripper
@@ -475,14 +472,14 @@ func (r *recorder) all() []string {
 	return slices.Clone(r.refused)
 }
 
-// startGateway runs what the gateway is with an account's rights, until the test ends,
-// and says what was refused until then.
+// startGateway runs the gateway with an account's rights until the test ends. The recorder contains the refused
+// requests.
 func startGateway(t *testing.T, config *rest.Config, change func(*gatewaykube.Controllers)) *recorder {
 	t.Helper()
 	r := new(recorder)
 	t.Cleanup(func() {
 		got := r.all()
-		// It does take notes: this is nobody's but the operator's of sign-ins.
+		// Proof that the recorder works: the gateway has no right to read the operator's Secrets of sign-ins.
 		if _, err := clientsOf(t, config).CoreV1().Secrets(systems).List(context.WithoutCancel(t.Context()), metav1.ListOptions{}); !apierrors.IsForbidden(err) || len(r.all()) != len(got)+1 {
 			t.Errorf("Secrets beside the operator's: %v; refused %v", err, r.all())
 		}
@@ -512,8 +509,8 @@ func startGateway(t *testing.T, config *rest.Config, change func(*gatewaykube.Co
 	return r
 }
 
-// GTW-37: with its own account the gateway reads all that it decides upon, is elected,
-// and does what it does for each of its kinds: the API server refuses it nothing.
+// GTW-37: with its own account the gateway reads all its inputs, becomes leader and reconciles each of its kinds. The
+// API server refuses none of its requests.
 func TestGatewayActs(t *testing.T) {
 	c := installGateway(t, "gateway")
 	n := tailnettest.StartWith(t, tailnettest.Options{Policy: `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"]}}`})
@@ -591,7 +588,7 @@ func TestGatewayActs(t *testing.T) {
 	} {
 		until(t, made.what, func() bool { return made.get() == nil || len(r.all()) > 0 })
 	}
-	// And it takes all of it away again.
+	// And it removes all of it again.
 	for _, at := range []struct{ resource, ns string }{{"tailscaleservices", "shop"}, {"tailscalegateways", "shop"}, {"tailscaleroutepolicies", "shop"}, {"tailscaleproxygroups", "relays"}, {"tailscaletailnets", ""}} {
 		if err := ours.Resource(v1alpha1.GroupVersion.WithResource(at.resource)).Namespace(at.ns).Delete(t.Context(), "acts", metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -603,15 +600,14 @@ func TestGatewayActs(t *testing.T) {
 	})
 }
 
-// Beside Envoy Gateway the extension server has Envoy Gateway's account, and reads
-// all that it answers from.
+// As a sidecar of Envoy Gateway, the extension server uses Envoy Gateway's account and can read all inputs of its
+// answers.
 func TestGatewayReadsAsSidecar(t *testing.T) {
 	c := installGateway(t, "gateway-sidecar")
 	startGateway(t, configOf(t, c, "envoy-gateway-system", "envoy-gateway"), func(c *gatewaykube.Controllers) { c.GatherOnly = true })
 }
 
-// The alerts of the gateway are those of the page, ask for metrics that there are, and
-// say where to read on.
+// The gateway's alerts are those of the page. They use existing metrics and link to their documentation.
 func TestGatewayAlerts(t *testing.T) {
 	b, err := os.ReadFile(chart + "/files/gateway-alerts.yaml")
 	if err != nil {
@@ -664,8 +660,8 @@ func TestGatewayAlerts(t *testing.T) {
 	}
 }
 
-// GTW-37: the patch for Envoy Gateway's own Deployment is one that the API server
-// takes, and what it starts is told of a socket that both sides see.
+// GTW-37: the API server accepts the patch for Envoy Gateway's own Deployment. The started program uses a socket that
+// both containers can access.
 func TestExtensionSidecar(t *testing.T) {
 	c := place(t)
 	dir := t.TempDir()
@@ -742,8 +738,7 @@ spec:
 	}
 }
 
-// understood fails if the program does not take the arguments of a pod, with the file
-// that is mounted there.
+// understood fails if the program refuses the arguments of a pod with its mounted file.
 func understood(t *testing.T, args []string, file string) {
 	t.Helper()
 	bin, err := buildcache.Lookup("tailplaned")
@@ -763,14 +758,14 @@ func understood(t *testing.T, args []string, file string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, append(args, "--check")...)
-	cmd.Env = []string{} // nothing of this machine's
+	cmd.Env = []string{} // no variable of this machine
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("tailplaned %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
-// The page's manifests are taken by the API server, its values by the chart, and the
-// words by which it explains failures are those of conditions.
+// The API server accepts the page's manifests, and the chart accepts its values. The reasons in its explanation of
+// failures are reasons of conditions.
 func TestGatewayPage(t *testing.T) {
 	c := place(t)
 	if err := c.Apply(t.Context(), stubs("HTTPRoute.gateway.networking.k8s.io"), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: monitoring}")); err != nil {

@@ -22,14 +22,14 @@ import (
 	"time"
 )
 
-// An instruction of a Dockerfile.
+// An instruction is one instruction of a Dockerfile.
 type instruction struct {
 	stage      int // 1 is the first FROM
 	name, args string
 }
 
-// dockerfile parses the form that ours has: one instruction to a line, continued
-// by a backslash, comments on lines of their own.
+// dockerfile parses the subset that the product's Dockerfile uses: one instruction per line, continued by a
+// backslash, and comments on separate lines.
 func dockerfile(t *testing.T) (all []instruction) {
 	t.Helper()
 	b, err := os.ReadFile(root + "/build/Dockerfile")
@@ -55,7 +55,7 @@ func dockerfile(t *testing.T) (all []instruction) {
 	return all
 }
 
-// DS-05: the image is a static program, run by a number, from nothing.
+// DS-05: the image contains one static program, which runs with a numeric user, and has no base image.
 func TestDS05_Image(t *testing.T) {
 	all := dockerfile(t)
 	last := all[len(all)-1].stage
@@ -110,7 +110,7 @@ func TestDS05_Image(t *testing.T) {
 			}
 		}
 	}
-	// The toolchain is not older than the module asks for.
+	// The toolchain is at least as new as the module requires.
 	gomod, err := os.ReadFile(root + "/go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -131,9 +131,8 @@ func wordsOf(all []instruction) (words []string) {
 	return words
 }
 
-// DS-05: what the Dockerfile's own command builds is static and stripped of our
-// paths, starts without anything around it, and is the same bytes for the same
-// sources in another folder.
+// DS-05: the Dockerfile's command builds a static program without local paths. It starts in an empty environment. The
+// same sources in another folder give the same bytes.
 func TestDS05_Binary(t *testing.T) {
 	if _, err := os.Stat(root + "/.git"); err != nil {
 		t.Skip("SKIP image: no git checkout to build from")
@@ -158,7 +157,7 @@ func TestDS05_Binary(t *testing.T) {
 	for i, e := range env {
 		env[i] = strings.NewReplacer("$TARGETOS", runtime.GOOS, "$TARGETARCH", runtime.GOARCH).Replace(e)
 	}
-	// The image brings its toolchain; here the go command in PATH finds it.
+	// The image contains its toolchain; here the go command in PATH finds one.
 	env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, "GOTOOLCHAIN=") })
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
@@ -225,7 +224,7 @@ func TestDS05_Binary(t *testing.T) {
 			}
 		}
 	}
-	// Without environment, home or configuration it still says what is missing.
+	// Without environment, home directory or configuration, it still reports what is missing.
 	cmd := exec.CommandContext(ctx, binary, "access", "--check")
 	cmd.Dir, cmd.Env = "/", []string{}
 	b, err := cmd.CombinedOutput()

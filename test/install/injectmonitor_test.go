@@ -12,8 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// ADP-31: the webhook's metrics are collected from its pods where monitoring is on:
-// by a PodMonitor that finds them and nobody else, at a port that they have.
+// ADP-31: with monitoring on, a PodMonitor selects exactly the webhook's pods, at a port that they have.
 func TestInjectIsMonitored(t *testing.T) {
 	find := func(all []*unstructured.Unstructured, kind string) *unstructured.Unstructured {
 		i := slices.IndexFunc(all, func(u *unstructured.Unstructured) bool {

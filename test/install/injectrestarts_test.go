@@ -10,8 +10,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// To restart workloads the webhook needs rights over all of them: it has them, the
-// flag and the Lease where somebody asks for it, and nowhere else.
+// To restart workloads the webhook needs rights on all of them. The chart adds these rights, the flag and the Lease
+// only when the administrator enables restarts.
 func TestRestartsAreOptIn(t *testing.T) {
 	const list, patch = "[] [pods] [list]", "[apps] [deployments statefulsets daemonsets] [get list patch]"
 	for _, on := range []bool{false, true} {

@@ -32,9 +32,8 @@ const (
 	newSidecar = "registry.invalid/team/mca@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 )
 
-// A role is the chart's role inject in a cluster, with its webhook as a process of
-// this machine: with the installed account, arguments and file, and the API server
-// told of another address. Nothing else is different from a pod.
+// A role is the chart's role inject in a cluster, with its webhook as a process on this machine. The process uses the
+// installed account, arguments and file, and the API server uses another address. Everything else is as in a pod.
 type role struct {
 	*kubetest.Cluster
 	kube    *kubernetes.Clientset
@@ -42,10 +41,9 @@ type role struct {
 	dir     string
 }
 
-// ADP-31: the role is installed by helm and works as it was installed; it is
-// upgraded under pods that have the adapter of before, which go on as they were,
-// are told apart from today's, and are taken in by the webhook that came after; and
-// it goes without leaving anything that would hold pods up.
+// ADP-31: helm installs the role, and the installed role works. It is upgraded while pods with the previous adapter
+// run. These pods keep working, are reported as outdated, and the new webhook injects their successors. Uninstalling
+// leaves nothing that could block pods.
 func TestInjectRole(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{Name: "prod-eu"})
 	r := &role{Cluster: c, kube: clientsOf(t, c.AdminConfig()), dir: t.TempDir()}
@@ -62,7 +60,7 @@ func TestInjectRole(t *testing.T) {
 		}
 	})
 	if !node.Isolated {
-		t.Skipf("SKIP pods of their own: %s", node.Reason) // the application dials 127.0.0.1:6443
+		t.Skipf("SKIP pods of their own: %s", node.Reason) // the application connects to 127.0.0.1:6443
 	}
 	values := filepath.Join(r.dir, "values.yaml")
 	if err := os.WriteFile(values, []byte(profileValues(t, "inject")), 0o600); err != nil {
@@ -91,7 +89,7 @@ spec:
 	r.make(t, pod("before"))
 	before := r.ready(t, apps, "before", oldSidecar)
 
-	// N to N+1, with another adapter and more replicas.
+	// From N to N+1, with another adapter and more replicas.
 	next := t.TempDir()
 	if out, err := runHelm(t, "package", chart, "--version", "0.2.0", "--app-version", "0.2.0", "--destination", next); err != nil {
 		t.Fatal(err, out)
@@ -104,7 +102,7 @@ spec:
 	}
 	r.start(t)
 
-	// The old pod is what it was, and its application goes on through its adapter.
+	// The old pod is unchanged, and its application keeps working through its adapter.
 	now := r.ready(t, apps, "before", oldSidecar)
 	if a, b := before.Spec, now.Spec; !reflect.DeepEqual(a, b) || now.UID != before.UID || now.Status.InitContainerStatuses[0].RestartCount+now.Status.ContainerStatuses[0].RestartCount > 0 {
 		t.Errorf("the upgrade has touched a pod that runs:\n%v\n%v", a, b)
@@ -129,7 +127,7 @@ spec:
 		t.Errorf("of another day: %v", out)
 	}
 
-	// A new pod has the new one, and so has the old pod's manifest when it is made again.
+	// A new pod gets the new adapter, and so does a pod that is recreated from the old pod's manifest.
 	r.make(t, pod("after"))
 	r.ready(t, apps, "after", newSidecar)
 	again := before.DeepCopy()
@@ -140,14 +138,14 @@ spec:
 	}
 	r.ready(t, apps, "again", newSidecar)
 
-	// And back: the webhook of before injects what it did before.
+	// Rollback: the previous webhook injects its own version.
 	r.stop(t)
 	helm(t, c, "rollback", "tailplane")
 	r.start(t)
 	r.make(t, pod("back"))
 	r.ready(t, apps, "back", oldSidecar)
 
-	// Nobody is asked any more, and the pods that run stay.
+	// The API server no longer calls the webhook, and running pods stay.
 	r.webhook.Kill()
 	helm(t, c, "uninstall", "tailplane", "--wait")
 	if left := must(t, c, "kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,"+
@@ -165,7 +163,7 @@ spec:
 	}
 }
 
-// start runs the webhook that is installed, and returns when it injects.
+// start runs the installed webhook and returns when it injects.
 func (r *role) start(t *testing.T) {
 	t.Helper()
 	deployment, err := r.kube.AppsV1().Deployments(systems).Get(t.Context(), "tailplane-inject", metav1.GetOptions{})
@@ -207,7 +205,7 @@ func (r *role) start(t *testing.T) {
 	})
 }
 
-// stop ends the webhook and gives the configuration back as helm made it.
+// stop ends the webhook and restores its configuration as helm created it.
 func (r *role) stop(t *testing.T) {
 	t.Helper()
 	if err := r.webhook.End(); err != nil {
@@ -219,7 +217,7 @@ func (r *role) stop(t *testing.T) {
 	})
 }
 
-// aim changes where the API server asks, and leaves what it trusts.
+// aim changes the address of the webhook and keeps the trusted certificate authority.
 func (r *role) aim(t *testing.T, change func(path string) []any) {
 	t.Helper()
 	registration := r.kube.AdmissionregistrationV1()
@@ -250,7 +248,7 @@ func (r *role) aim(t *testing.T, change func(path string) []any) {
 	}
 }
 
-// apps is a namespace whose pods may do what the application does.
+// apps creates a namespace whose pods have the rights of the application.
 func (r *role) apps(t *testing.T) string {
 	t.Helper()
 	ns := r.Namespace(t)
@@ -273,7 +271,7 @@ func (r *role) make(t *testing.T, manifest string) {
 	}
 }
 
-// ready waits until a pod is, and fails if its adapter is of another image.
+// ready waits until a pod is ready, and fails if its adapter has another image.
 func (r *role) ready(t *testing.T, ns, name, image string) *corev1.Pod {
 	t.Helper()
 	var pod *corev1.Pod
@@ -292,7 +290,7 @@ func (r *role) ready(t *testing.T, ns, name, image string) *corev1.Pod {
 	return pod
 }
 
-// outdated are the pods that `tailplaned inject status` lists.
+// outdated returns the pods that `tailplaned inject status` lists.
 func (r *role) outdated(t *testing.T) (pods []string) {
 	t.Helper()
 	bin, err := buildcache.Lookup("tailplaned")

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
+	ctrllog.SetLogger(logr.Discard()) // for libraries without their own logger
 	os.Exit(m.Run())
 }
 
@@ -38,7 +38,7 @@ func kubectl(t *testing.T, c *kubetest.Cluster, args ...string) (out, errs strin
 	return kubetest.Kubectl(ctx, c.Kubeconfig, args...)
 }
 
-// must runs a line of a page and returns what it printed.
+// must runs a command of a page and returns its output.
 func must(t *testing.T, c *kubetest.Cluster, line string) string {
 	t.Helper()
 	words := strings.Fields(line)
@@ -59,8 +59,8 @@ func helm(t *testing.T, c *kubetest.Cluster, args ...string) string {
 	return out
 }
 
-// ofPod returns the settings file that a pod of the installation has, with the
-// addresses of this machine: nothing else is different.
+// ofPod returns the settings file of a pod of the installation. Only the addresses are replaced by those of this
+// machine.
 func ofPod(c *kubetest.Cluster, configMap, key string) func(*testenv.Env, string) ([]byte, error) {
 	return func(r *testenv.Env, role string) ([]byte, error) {
 		path := strings.ReplaceAll(key, ".", `\.`)
@@ -81,7 +81,7 @@ func ofPod(c *kubetest.Cluster, configMap, key string) func(*testenv.Env, string
 			cluster["server"], cluster["caFile"] = c.Server, ca
 			tailnet := f["tailnet"].(map[string]any)
 			tailnet["controlURL"], tailnet["authKeyFile"], tailnet["stateDir"] = r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(r.Dir, role, "state")
-			delete(tailnet, "stateSecret") // a process that is no pod finds none
+			delete(tailnet, "stateSecret") // outside a pod the program would not find it
 			f["audit"].(map[string]any)["file"] = r.AuditFile()
 		}
 		return yaml.Marshal(f)
@@ -129,10 +129,9 @@ func run(t *testing.T, p *testenv.Person, want int, command string) string {
 	return r.Stdout + r.Stderr
 }
 
-// The pages, followed from beginning to end: helm installs for real, the pods are
-// admitted, the real programs run with exactly the accounts and settings that
-// were installed, somebody signs in, an upgrade and a rollback lose nothing, and
-// what is left after uninstalling is what the page says.
+// The test follows the pages from beginning to end. helm installs for real, and the API server admits the pods. The
+// real programs run with exactly the installed accounts and settings, and a person signs in. An upgrade and a
+// rollback lose nothing. After uninstalling, exactly the objects that the page names are left.
 func TestInstall(t *testing.T) {
 	_, blocks := page(t, "install.md")
 	values := filepath.Join(t.TempDir(), "values.yaml")
@@ -171,13 +170,13 @@ func TestInstall(t *testing.T) {
 	if says := run(t, alice, 1, "kubectl create configmap x"); !strings.Contains(says, "forbidden") {
 		t.Errorf("create under view: %s", says)
 	}
-	// The page's policy lets nobody else so much as reach the server.
+	// The page's policy allows no other person to reach the server.
 	run(t, person(t, r, "bob-laptop", "bob@example.com"), 5, "tka login --timeout 5s")
 	t.Run("health", func(t *testing.T) { checkHealth(t, r) })
 	t.Run("helm test", func(t *testing.T) { checkHelmTest(t, r, alice, helm(t, c, "get", "hooks", "tailplane")) })
 	t.Run("record", func(t *testing.T) { checkRecord(t, r, alice) })
 
-	// The access server keeps its node in its Secret, as this account may.
+	// The access server stores its node state in its Secret, with this account's rights.
 	account, err := c.ServiceAccountKubeconfig(t.Context(), systems, "tailplane-access", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +194,7 @@ func TestInstall(t *testing.T) {
 		t.Fatalf("the Secrets and sign-ins: %s", before)
 	}
 
-	// N to N+1, and back.
+	// From N to N+1, and back.
 	next := t.TempDir()
 	if out, err := runHelm(t, "package", chart, "--version", "0.2.0", "--app-version", "0.2.0", "--destination", next); err != nil {
 		t.Fatal(err, out)
@@ -225,7 +224,7 @@ func TestInstall(t *testing.T) {
 	run(t, alice, 0, "tka login")
 	run(t, alice, 0, "kubectl get pods")
 
-	// Uninstall, and what is left.
+	// Uninstall, and the objects that are left.
 	must(t, c, "kubectl -n tailplane-signins delete tkasignins --all --timeout 60s")
 	if left := must(t, c, "kubectl get clusterrolebindings,rolebindings -A -l app.kubernetes.io/managed-by=tailplane -o name"); left != "" {
 		t.Errorf("bindings of sign-ins are left: %s", left)
@@ -251,7 +250,7 @@ func TestInstall(t *testing.T) {
 		}
 	}
 
-	// It comes back as the same node and the same cluster.
+	// A new installation is the same node and the same cluster.
 	helm(t, c, "upgrade", "--install", "tailplane-crds", crds)
 	helm(t, c, "upgrade", "--install", "tailplane", chart, "--values", values)
 	settled()
@@ -260,7 +259,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// published is the public key of a record, as whoever checks it can read it.
+// published returns the public key of an audit log, as a person who verifies it can read it.
 func published(t *testing.T, c *kubetest.Cluster, secret string) string {
 	t.Helper()
 	key := must(t, c, "kubectl -n tailplane-system get secret "+secret+` -o jsonpath={.metadata.annotations.tailplane\.dev/public-key}`)
@@ -270,9 +269,8 @@ func published(t *testing.T, c *kubetest.Cluster, secret string) string {
 	return key
 }
 
-// checkRecord restarts the access server without what it had on its scratch volume,
-// as a new pod is: the record goes on, signed by the same key, and passes a check by
-// the key that was published before.
+// checkRecord restarts the access server with an empty scratch volume, as a new pod would. The audit log continues
+// with the same key, and verification with the previously published key succeeds.
 func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 	key, operators := published(t, r.Cluster, "tailplane-audit-key"), published(t, r.Cluster, "tailplane-operator-audit-key")
 	if key == operators {
@@ -281,7 +279,7 @@ func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 	if says := r.Operator.Output(); !strings.Contains(says, operators) {
 		t.Errorf("the operator does not sign with %s: %.2000s", operators, says)
 	}
-	// In a pod the node's keys are in their Secret; here they stay where they are.
+	// In a pod the node's keys are in their Secret; here the test keeps their files.
 	kept := filepath.Join(r.Dir, "access", "state")
 	if found, err := filepath.Glob(filepath.Join(kept, "audit*")); err != nil || len(found) > 0 {
 		t.Errorf("the key is on the scratch volume: %v, %v", found, err)
@@ -291,7 +289,7 @@ func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	// The second line of each is the new run's: one log holds both.
+	// The second matching line belongs to the new run, because one log contains both runs.
 	before := strings.Count(r.Access.Output(), `"access is serving"`)
 	if err := r.StartAccess(ctx); err != nil {
 		t.Fatal(err)
@@ -309,7 +307,7 @@ func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 	if now := published(t, r.Cluster, "tailplane-audit-key"); now != key {
 		t.Errorf("the key was %s and is %s", key, now)
 	}
-	if err := r.Access.Stop(30 * time.Second); err != nil { // so that all of it is signed
+	if err := r.Access.Stop(30 * time.Second); err != nil { // so that all entries are signed
 		t.Fatal(err)
 	}
 	says := run(t, alice, 0, "tka audit verify --key "+key+" "+r.AuditFile())
@@ -328,7 +326,7 @@ func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 	}
 }
 
-// checkHealth holds operate.md against what the processes answer.
+// checkHealth compares operate.md with the answers of the processes.
 func checkHealth(t *testing.T, r *testenv.Env) {
 	text, _ := page(t, "operate.md")
 	address := regexp.MustCompile(`"health is served","address":"([^"]+)"`)
@@ -365,7 +363,7 @@ func checkHealth(t *testing.T, r *testenv.Env) {
 		}
 		t.Logf("tailplaned %s: %s", p.Args[1], regexp.MustCompile(`(?m)^process_resident_memory_bytes .*`).FindString(text))
 	}
-	// Absent while nothing to tell: the node of a test has no expiry.
+	// This metric is absent without a value: the node of a test has no expiry.
 	metrics["tailplane_node_key_expiry_seconds"] = true
 	for _, name := range monitored(t) {
 		if !metrics[name] {

@@ -48,7 +48,7 @@ func alerts(t *testing.T) (rules []rule) {
 	return rules
 }
 
-// panelExprs are the questions of the dashboard, by the panel's title.
+// panelExprs returns the queries of the dashboard by panel title.
 func panelExprs(t *testing.T) map[string][]string {
 	t.Helper()
 	b, err := os.ReadFile(chart + "/files/dashboard.json")
@@ -87,8 +87,7 @@ var (
 	selector   = regexp.MustCompile(`\{(\w+)="([^"]*)"\}`)
 )
 
-// monitored are the metrics that alerts and dashboard ask for, as a process names
-// their families.
+// monitored returns the metrics that alerts and dashboard use, by the names of their metric families.
 func monitored(t *testing.T) (names []string) {
 	t.Helper()
 	add := func(expr string) {
@@ -118,8 +117,8 @@ func monitored(t *testing.T) (names []string) {
 	return slices.Compact(names)
 }
 
-// The alerts are those of the page, each with its time, and say what is wrong and
-// where to read on.
+// The alerts are those of the page, each with its duration. Each one describes the problem and links to its
+// documentation.
 func TestAlertsAreThePages(t *testing.T) {
 	text, _ := page(t, "operate.md")
 	_, table, _ := strings.Cut(text, "| alert when | for |")
@@ -164,7 +163,7 @@ func TestAlertsAreThePages(t *testing.T) {
 	}
 }
 
-// Off by default; on, they are what the files hold.
+// Monitoring is off by default. When it is on, the objects equal the files.
 func TestMonitoringIsOptIn(t *testing.T) {
 	split := profileValues(t, "split")
 	if by := sources(render(t, split)); by["monitoring.yaml"] != "" {
@@ -199,8 +198,8 @@ func TestMonitoringIsOptIn(t *testing.T) {
 	}
 }
 
-// checkHelmTest runs what the pod of `helm test` runs, with the addresses of this
-// machine: nothing here can run the pod itself.
+// checkHelmTest runs the command of the `helm test` pod with the addresses of this machine. The pod itself cannot run
+// here.
 func checkHelmTest(t *testing.T, r *testenv.Env, as *testenv.Person, hooks string) {
 	var args []string
 	for _, u := range objects(t, hooks) {

@@ -24,8 +24,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// PLANE-01: nothing that the chart renders leads to the plane from outside the
-// tailnet, whatever is switched on; and by default there is no plane.
+// PLANE-01: no rendered object makes the plane reachable from outside the tailnet, with any values. By default there
+// is no plane.
 func TestPLANE01_NoWayInButTheTailnet(t *testing.T) {
 	for _, p := range profiles(t) {
 		out := render(t, p.values)
@@ -57,9 +57,8 @@ func TestPLANE01_NoWayInButTheTailnet(t *testing.T) {
 	}
 }
 
-// Where all is one process the plane is part of it: one pod plays everything, with
-// one account that everything which names the plane means, and settings that the
-// program takes.
+// In a single process the plane is included: one pod has all roles, with one account, to which everything about the
+// plane refers, and with settings that the program accepts.
 func TestPlaneInAll(t *testing.T) {
 	values := profileValues(t, "all-plane")
 	out := render(t, values)
@@ -84,7 +83,7 @@ func TestPlaneInAll(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
-			f.Cluster.CAFile = "testdata/ca.crt" // there is no pod here
+			f.Cluster.CAFile = "testdata/ca.crt" // the test runs outside a pod
 			if err := f.Validate(settings.AllRoles); err != nil {
 				t.Error(err)
 			}
@@ -99,7 +98,7 @@ func TestPlaneInAll(t *testing.T) {
 	if out := render(t, values, "--set", "plane.record.persistent=true"); !strings.Contains(out, "volumeClaimTemplates:") || strings.Contains(out, "name: record\n        emptyDir") {
 		t.Error("the record does not outlive the pod")
 	}
-	// The plane asks whoever has the numbers, and a collector elsewhere by its port.
+	// The plane queries the configured metrics server, and an external collector by its port.
 	for url, want := range map[string]string{"http://prometheus.monitoring.svc:9090": "kubernetes.io/metadata.name: monitoring", "https://prometheus.monitoring.svc.cluster.local": "kubernetes.io/metadata.name: monitoring",
 		"https://metrics.example.com": "{protocol: TCP, port: 443}\n    to:", "http://10.1.2.3:9090": "{protocol: TCP, port: 9090}", "http://[2001:db8::1]:9091": "{protocol: TCP, port: 9091}"} {
 		for _, profile := range []string{"plane", "all-plane"} {
@@ -111,7 +110,7 @@ func TestPlaneInAll(t *testing.T) {
 	}
 }
 
-// What does not belong together is refused.
+// The chart refuses inconsistent values.
 func TestPlaneValuesRefused(t *testing.T) {
 	values := profileValues(t, "plane")
 	for _, tt := range []struct{ why, set, want string }{
@@ -136,8 +135,8 @@ func TestPlaneValuesRefused(t *testing.T) {
 	}
 }
 
-// The plane's file is what the program reads, with the program's defaults; the
-// program takes the arguments of its pod.
+// The plane's file is what the program reads, with the program's defaults. The program accepts the arguments of its
+// pod.
 func TestPlaneSettingsInStep(t *testing.T) {
 	const bare = "image: {repository: registry.invalid/x}\ncluster: {name: prod-eu, server: \"https://prod.invalid\", caFromPod: true}\nsignin: {roles: [view]}\nplane: {enabled: true}\n"
 	for name, values := range map[string]string{"defaults": bare, "everything": profileValues(t, "plane")} {
@@ -177,8 +176,7 @@ func TestPlaneSettingsInStep(t *testing.T) {
 	}
 }
 
-// exposureSecrets are the Secrets for nodes of exposures that the chart makes and the
-// plane's account may use.
+// exposureSecrets returns the Secrets for exposure nodes that the chart creates and the plane's account may use.
 func exposureSecrets(t *testing.T, out string) (names []string) {
 	t.Helper()
 	var rule []string
@@ -203,9 +201,8 @@ func exposureSecrets(t *testing.T, out string) (names []string) {
 	return names
 }
 
-// As the account that the chart makes, the plane reads all that it shows, is elected,
-// and ends sign-ins; what it shows is all that it may read. TestSGN13_Rights has
-// what it may not.
+// With the account that the chart creates, the plane reads all data that it shows, becomes leader and ends sign-ins.
+// It may read nothing else. TestSGN13_Rights covers the rights that it does not have.
 func TestPlaneReads(t *testing.T) {
 	c := place(t)
 	out := ofPart(t, render(t, profileValues(t, "plane"), "--no-hooks"), "plane")
@@ -241,7 +238,7 @@ func TestPlaneReads(t *testing.T) {
 	}()
 	until(t, "every source answers", func() bool {
 		for _, s := range board.Sources() {
-			// There is no access server here, and no fleet.
+			// This test has no access server and no fleet.
 			if s.Status != plane.OK && !(slices.Contains([]string{"kubernetes:members", "kubernetes:fleet"}, s.Name) && s.Status == plane.Degraded) {
 				return false
 			}

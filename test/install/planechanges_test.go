@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/settings"
 )
 
-// PL-08, FLEET-15: with a repository the plane's account keeps changes and asks what would
-// become of the configuration; it writes none of it, whoever asks.
+// PL-08, FLEET-15: with a repository, the plane's account stores changes and sends dry runs of the configuration. It
+// cannot write the configuration for any caller.
 func TestPL08_PlaneChangesNothing(t *testing.T) {
 	c := place(t)
 	values := profileValues(t, "plane")
@@ -59,7 +59,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 		t.Error("what somebody else has kept meanwhile was written over")
 	}
 	spec := map[string]any{"forge": "github", "runsOn": []any{"nix"}, "scaling": map[string]any{"min": 0, "max": 1, "budget": 1}}
-	until(t, "the policy is in force", func() bool { // until then the account could write
+	until(t, "the policy is in force", func() bool { // until then the account can still write
 		account, err := client.New(config, client.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -85,7 +85,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nor does it write the settings of any role, its own included, which are in ConfigMaps beside.
+	// It also cannot write the settings of any role, including its own; they are in ConfigMaps in the same namespace.
 	for _, name := range []string{"tailplane-access", "tailplane-plane", "another"} {
 		until(t, "the policy of ConfigMaps is in force", func() bool {
 			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systems, Name: name}}

@@ -16,9 +16,9 @@ import (
 	"github.com/tailplane/tailplane/internal/settings"
 )
 
-// PL-06, PL-08: where the plane approves, its account writes enrollments and nothing else
-// of the fleet's configuration, with a repository and without; nobody else says that one
-// was approved; and what the chart tells the plane is what it tells the fleet.
+// PL-06, PL-08: where the plane approves, its account writes enrollments and no other configuration of the fleet,
+// with and without a repository. No other user can mark an enrollment as approved. The chart gives the same values to
+// the plane and to the fleet.
 func TestPL08_PlaneApproves(t *testing.T) {
 	for name, more := range map[string][]string{"without a repository": nil, "with a repository": {"--set", "plane.gitops.repository=acme/fleet,plane.gitops.credentialSecret=fleet-repository"}} {
 		t.Run(name, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				t.Fatalf("%+v, %v", f.Fleet, err)
 			}
 			c := installFleet(t, set...)
-			var rights strings.Builder // and not what runs with them
+			var rights strings.Builder // without other components
 			for _, u := range objects(t, ofPart(t, all, "plane")) {
 				if u.GetKind() != "StatefulSet" {
 					text, err := yaml.Marshal(u.Object)
@@ -53,7 +53,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				for _, doc := range []string{"{apiVersion: tailplane.dev/v1alpha1, kind: RunnerPool, metadata: {name: try}, spec: {forge: github, runsOn: [nix], scaling: {min: 0, max: 1, budget: 1}}}",
 					"{apiVersion: tailplane.dev/v1alpha1, kind: RunnerForge, metadata: {name: try}, spec: {type: github, url: \"https://github.com\"}}"} {
 					switch err := us.store(doc); {
-					case err == nil: // the policy is at work a moment after it was made
+					case err == nil: // a policy takes effect a moment after its creation
 						admin := handOf(t, c.AdminConfig())
 						if err := admin.of(admin.read(doc)).Delete(t.Context(), "try", metav1.DeleteOptions{}); err != nil {
 							t.Fatal(err)
@@ -66,7 +66,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				return true
 			})
 
-			// By the program itself, with exactly the account's rights.
+			// With the program itself, and exactly the account's rights.
 			writer, err := act.NewEnrollments(configOf(t, c, systems, "tailplane-plane"), f.Fleet.Approver, time.Now)
 			if err != nil {
 				t.Fatal(err)
@@ -85,7 +85,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				return p
 			}
 			var e planefleet.Enrollment
-			until(t, "it is asked for", func() bool { // once the policies of another test are not at work any more
+			until(t, "it is asked for", func() bool { // after the policies of another test no longer apply
 				e, _, err = writer.Create(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), []byte(`{"forge":"github","configURL":"https://github.com/newco","pools":[{"name":"nix"}],"credentials":{"secretName":"x"}}`), "r", false)
 				if err != nil && problem.CodeOf(err) != problem.Unavailable {
 					t.Fatal(err)

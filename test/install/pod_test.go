@@ -18,13 +18,13 @@ import (
 	"github.com/tailplane/tailplane/internal/settings"
 )
 
-// podOf returns the pod that an object makes.
+// podOf returns the pod that an object creates.
 func podOf(t *testing.T, u *unstructured.Unstructured) (corev1.PodSpec, bool) {
 	t.Helper()
 	switch u.GetKind() {
 	case "StatefulSet":
 		set := as[appsv1.StatefulSet](t, u).Spec
-		for _, claim := range set.VolumeClaimTemplates { // as its controller gives each pod its own
+		for _, claim := range set.VolumeClaimTemplates { // its controller creates one for each pod
 			set.Template.Spec.Volumes = append(set.Template.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name + "-" + u.GetName() + "-0"}}})
 		}
@@ -35,8 +35,7 @@ func podOf(t *testing.T, u *unstructured.Unstructured) (corev1.PodSpec, bool) {
 	return corev1.PodSpec{}, false
 }
 
-// Every pod finds its settings, and every node of the tailnet its Secret, which
-// the account may write.
+// Every pod finds its settings. Every tailnet node finds its Secret, which its account may write.
 func TestPodsFindTheirOwn(t *testing.T) {
 	for _, p := range profiles(t) {
 		all := objects(t, render(t, p.values))
@@ -59,7 +58,7 @@ func TestPodsFindTheirOwn(t *testing.T) {
 			seen++
 			find("ServiceAccount", u.GetNamespace(), spec.ServiceAccountName)
 			if u.GetName() == "tailplane-gateway" || u.GetName() == "tailplane-fleet" {
-				continue // its settings are another role's, in a namespace of its own: TestGatewaySettingsInStep and TestFleetSettingsInStep read them
+				continue // a role with its own settings and namespace: TestGatewaySettingsInStep and TestFleetSettingsInStep cover it
 			}
 			replicas, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
 			config := spec.Containers[0].Args[1]
@@ -84,8 +83,7 @@ func TestPodsFindTheirOwn(t *testing.T) {
 				if f.Signin.SystemNamespace != systems || f.Signin.Namespace == "" {
 					t.Errorf("%s: namespaces %s, %s", p.name, f.Signin.SystemNamespace, f.Signin.Namespace)
 				}
-				// The key of its record is in a Secret that its account may write, and no
-				// other's does.
+				// The key of an audit log is in a Secret that only its own account may write.
 				holder, own := "tailplane-operator", "tailplane-operator-audit-key"
 				if u.GetKind() == "StatefulSet" {
 					holder, own = "tailplane-access", "tailplane-audit-key"
@@ -127,9 +125,8 @@ func TestPodsFindTheirOwn(t *testing.T) {
 	}
 }
 
-// DS-05: the API server admits every pod of every profile to a namespace that
-// enforces the restricted Pod Security Standard, and would refuse a pod that does
-// what ours do not.
+// DS-05: the API server admits every pod of every profile to a namespace that enforces the restricted Pod Security
+// Standard. It would refuse pods without the settings of these pods.
 func TestDS05_PodsAreAdmitted(t *testing.T) {
 	c := place(t)
 	k := clientsOf(t, c.AdminConfig())
@@ -172,7 +169,7 @@ func TestDS05_PodsAreAdmitted(t *testing.T) {
 					t.Errorf("%s with %s: %v, want it refused by Pod Security", who, why, err)
 				}
 			}
-			// What the standard does not ask for, and we do.
+			// Requirements of the product beyond the standard.
 			for _, container := range spec.Containers {
 				s := container.SecurityContext
 				if s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {

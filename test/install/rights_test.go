@@ -24,14 +24,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// place returns the cluster that the tests of this file share, with the custom
-// resources and the namespace that the chart goes to.
+// place returns the cluster that the tests of this file share, with the custom resources and the chart's namespace.
 func place(t *testing.T) *kubetest.Cluster {
 	t.Helper()
 	return prepared(t, kubetest.Start(t))
 }
 
-// prepared returns a cluster with what the chart does not bring.
+// prepared adds the objects that the chart does not contain, and returns the cluster.
 func prepared(t *testing.T, c *kubetest.Cluster) *kubetest.Cluster {
 	t.Helper()
 	definitions, err := runHelm(t, "template", crds)
@@ -43,7 +42,7 @@ func prepared(t *testing.T, c *kubetest.Cluster) *kubetest.Cluster {
 		"spec: {group: monitoring.coreos.com, scope: Namespaced, names: {plural: servicemonitors, singular: servicemonitor, kind: ServiceMonitor}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}"
 	priority := "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: platform}\nvalue: 1000\n"
 	people := "apiVersion: v1\nkind: Namespace\nmetadata: {name: people}\n"
-	var others strings.Builder // that a profile of the gateway names
+	var others strings.Builder // the namespaces in a profile of the gateway
 	for _, ns := range slices.Concat(gatewayNamespaces, fleetNamespaces[1:3]) {
 		fmt.Fprintf(&others, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", ns)
 	}
@@ -53,7 +52,7 @@ func prepared(t *testing.T, c *kubetest.Cluster) *kubetest.Cluster {
 	return c
 }
 
-// configOf is how to speak to the API server with exactly an account's rights.
+// configOf returns a client configuration with exactly an account's rights.
 func configOf(t *testing.T, c *kubetest.Cluster, ns, account string) *rest.Config {
 	t.Helper()
 	path, err := c.ServiceAccountKubeconfig(t.Context(), ns, account, t.TempDir())
@@ -78,7 +77,7 @@ func clientsOf(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	return k
 }
 
-// rights are what the API server says that a client may do in a namespace.
+// rights returns the rights of a client in a namespace, as the API server reports them.
 func rights(t *testing.T, k *kubernetes.Clientset, ns string) (lines []string) {
 	t.Helper()
 	r, err := k.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
@@ -107,7 +106,7 @@ func rights(t *testing.T, k *kubernetes.Clientset, ns string) (lines []string) {
 	return slices.Compact(lines)
 }
 
-// byRBAC and byPolicy say who refused.
+// byRBAC and byPolicy report which of the two refused a request.
 func byRBAC(err error) bool {
 	return apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
 }
@@ -116,9 +115,8 @@ func byPolicy(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
 }
 
-// SGN-13, SI-12: the rights of each account of each profile, as the API server
-// sees them, are those of the golden file; and what they do not reach. What every
-// account may do is left out.
+// SGN-13, SI-12: the rights of each account of each profile, as the API server reports them, equal the golden file.
+// The test also checks what the accounts cannot reach. Rights of every authenticated account are omitted.
 func TestSGN13_Rights(t *testing.T) {
 	c := place(t)
 	admin := clientsOf(t, c.AdminConfig())
@@ -128,7 +126,7 @@ func TestSGN13_Rights(t *testing.T) {
 	var got strings.Builder
 	for _, p := range profiles(t) {
 		fmt.Fprintf(&got, "# %s\n", p.name)
-		out := render(t, p.values, "--no-hooks") // a pod cannot be applied over
+		out := render(t, p.values, "--no-hooks") // a pod cannot be applied over an existing one
 		if err := c.Apply(t.Context(), []byte(out)); err != nil {
 			t.Fatal(p.name, err)
 		}
@@ -169,7 +167,7 @@ func TestSGN13_Rights(t *testing.T) {
 			}
 			outOfReach(t, p.name+": "+account, k, signins)
 		}
-		// The next profile starts from nothing.
+		// The next profile starts without any objects.
 		for _, u := range objects(t, out) {
 			if u.GetKind() == "ClusterRoleBinding" {
 				if err := admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), u.GetName(), metav1.DeleteOptions{}); err != nil {
@@ -195,7 +193,7 @@ func TestSGN13_Rights(t *testing.T) {
 	}
 }
 
-// outOfReach tries what no account of ours may do.
+// outOfReach tries operations that none of the product's accounts may do.
 func outOfReach(t *testing.T, who string, k *kubernetes.Clientset, signins string) {
 	t.Helper()
 	ctx := t.Context()
@@ -220,10 +218,11 @@ func outOfReach(t *testing.T, who string, k *kubernetes.Clientset, signins strin
 	_, foreign := k.CoreV1().Secrets(systems).Get(ctx, "tailplane-authkey", metav1.GetOptions{})
 	_, pods := k.CoreV1().Pods(systems).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, dry)
 	_, role := k.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)
-	// What the accounts are for is allowed, or the refusals below say nothing. A
-	// policy is at work a moment after it was made.
+	// The intended operations of the accounts must be allowed, otherwise the refusals below prove nothing. A policy
+	// takes effect a moment after its creation.
 	mallory := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "mallory"}
-	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") || strings.HasSuffix(who, "tailplane-gateway") || strings.HasSuffix(who, "tailplane-plane") || strings.HasSuffix(who, "tailplane-fleet") { // none binds anything here
+	// These accounts create no bindings.
+	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") || strings.HasSuffix(who, "tailplane-gateway") || strings.HasSuffix(who, "tailplane-plane") || strings.HasSuffix(who, "tailplane-fleet") {
 		if err := binding("view", ours); !byRBAC(err) {
 			t.Errorf("%s binds view to a sign-in: %v", who, err)
 		}

@@ -28,10 +28,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// bulkSize is of an answer whose transfer is worth measuring.
+// bulkSize is the size in bytes of an answer that is large enough to measure its transfer rate.
 const bulkSize = 64 << 20
 
-// selfSigned makes a certificate for the loopback address that vouches for itself.
+// selfSigned creates a self-signed certificate for the loopback address.
 func selfSigned(b *testing.B) (tls.Certificate, []byte) {
 	b.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -59,8 +59,8 @@ func serveTLS(b *testing.B, pair tls.Certificate, h http.Handler) (addr string) 
 	return ln.Addr().String()
 }
 
-// BenchmarkBareProxy is not a measurement: it is the yardstick, a bare
-// httputil.ReverseProxy in a process of its own, which the next one starts.
+// BenchmarkBareProxy is not a measurement. It is the baseline: a bare httputil.ReverseProxy in a separate process,
+// which the next benchmark starts.
 func BenchmarkBareProxy(b *testing.B) {
 	dir := os.Getenv("BARE_PROXY_DIR")
 	if dir == "" {
@@ -82,10 +82,10 @@ func BenchmarkBareProxy(b *testing.B) {
 		os.Rename(filepath.Join(dir, "addr.new"), filepath.Join(dir, "addr"))); err != nil {
 		b.Fatal(err)
 	}
-	io.Copy(io.Discard, os.Stdin) // until its owner is gone
+	io.Copy(io.Discard, os.Stdin) // until the parent process has ended
 }
 
-// startBare starts the yardstick.
+// startBare starts the baseline.
 func startBare(b *testing.B, ca []byte, to string) (addr string, roots []byte, pid int) {
 	b.Helper()
 	dir := b.TempDir()
@@ -117,11 +117,11 @@ func startBare(b *testing.B, ca []byte, to string) (addr string, roots []byte, p
 	return "", nil, 0
 }
 
-// A proxied is one of the ways to the cluster that are measured side by side.
+// A proxied is one of the paths to the cluster that the benchmark compares.
 type proxied struct {
 	name, url, token string
 	client           *http.Client
-	pid              int // 0: none
+	pid              int // 0 means no process
 	took             []time.Duration
 }
 
@@ -150,7 +150,7 @@ func (p *proxied) get(path string) (int64, error) {
 	return io.Copy(io.Discard, res.Body)
 }
 
-// anonymous is the memory that only this process has, in bytes.
+// anonymous returns the private memory of a process in bytes.
 func anonymous(b *testing.B, pid int) float64 {
 	b.Helper()
 	n, err := rssAnon(pid)
@@ -174,7 +174,7 @@ func rssAnon(pid int) (bytes float64, err error) {
 	return 0, errors.New("no RssAnon")
 }
 
-// idleMemory is what an adapter holds after 1,000 requests and a minute of rest.
+// idleMemory returns the memory of an adapter after 1,000 requests and one idle minute.
 func idleMemory(b *testing.B, cluster string, ca []byte) float64 {
 	b.Helper()
 	a, err := testenv.StartAdapter(b.Context(), b.TempDir(), testenv.AdapterOptions{Server: "https://" + cluster, CA: ca, Token: "token", Namespace: "shop", Args: []string{"--log-level", "info"}})
@@ -188,11 +188,11 @@ func idleMemory(b *testing.B, cluster string, ca []byte) float64 {
 			b.Fatal(err)
 		}
 	}
-	time.Sleep(time.Minute) // the budget is about rest
+	time.Sleep(time.Minute) // the budget is for an idle adapter
 	return anonymous(b, a.PID())
 }
 
-// adapterPath is the way through an adapter, as an application of its pod goes it.
+// adapterPath returns the path through an adapter, as an application of its pod uses it.
 func adapterPath(b *testing.B, a *testenv.Adapter) *proxied {
 	b.Helper()
 	own, err := os.ReadFile(filepath.Join(a.Share, "ca.crt"))
@@ -208,16 +208,16 @@ func adapterPath(b *testing.B, a *testenv.Adapter) *proxied {
 
 const object = "/api/v1/namespaces/shop/configmaps/settings"
 
-// BenchmarkAdapterHop (ADP-25) measures what `mca proxy` adds to a request: beside the
-// cluster itself and beside a bare httputil.ReverseProxy, each a process of its
-// own, in turns within one run.
+// BenchmarkAdapterHop (ADP-25) measures the cost that `mca proxy` adds to a request. It compares the adapter with the
+// cluster itself and with a bare httputil.ReverseProxy. Each is a separate process, and they take turns within one
+// run.
 //
-// The budget: p50 added <= 0.15 ms, p99 <= 5 ms; >= 5,000 requests/s per core;
-// bulk >= 85 % of direct; within 1.2x of the bare one; <= 10 MB idle.
+// The budget: p50 added <= 0.15 ms, p99 <= 5 ms; >= 5,000 requests/s per core; bulk >= 85 % of direct; within 1.2x of
+// the bare one; <= 10 MB idle.
 func BenchmarkAdapterHop(b *testing.B) {
 	pair, ca := selfSigned(b)
-	// Not variables of the package: the yardstick's process, which is this program
-	// too, must have no larger heap than it needs, or it would hardly collect garbage.
+	// These are not package variables: the baseline's process is this program too. With a larger heap it would
+	// collect garbage less often.
 	objectBody := []byte(`{"kind":"ConfigMap","data":{"text":"` + strings.Repeat("x", 2000) + `"}}`)
 	bulkBody := make([]byte, bulkSize)
 	cluster := serveTLS(b, pair, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -242,7 +242,7 @@ func BenchmarkAdapterHop(b *testing.B) {
 	mca := adapterPath(b, a)
 	all := []*proxied{direct, bare, mca}
 	for _, p := range all {
-		for range 200 { // connections, and what is lazy
+		for range 200 { // opens connections and runs one-time initialisation
 			if _, err := p.get(object); err != nil {
 				b.Fatalf("%s: %v", p.name, err)
 			}
@@ -263,7 +263,7 @@ func BenchmarkAdapterHop(b *testing.B) {
 		slices.Sort(p.took)
 		return p.took[int(q*float64(len(p.took)-1))]
 	}
-	rate := map[string]float64{} // requests per second of the process's own time
+	rate := map[string]float64{} // requests per second of the process's own CPU time
 	for _, p := range []*proxied{bare, mca} {
 		const workers, each = 16, 1000
 		before := processorTime(b, p.pid)
@@ -288,7 +288,7 @@ func BenchmarkAdapterHop(b *testing.B) {
 		rate[p.name] = workers * each / (processorTime(b, p.pid) - before).Seconds()
 	}
 	bulk := map[string]float64{}
-	for range 3 { // in turns; the best of each
+	for range 3 { // in turns; the best result of each counts
 		for _, p := range all {
 			began := time.Now()
 			n, err := p.get("/openapi/v2")

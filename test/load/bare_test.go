@@ -24,8 +24,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// pairs makes ServiceAccounts with a ClusterRoleBinding each, as an administrator
-// would by hand, takes them away again, and returns how many pairs were made a second.
+// pairs creates n ServiceAccounts with one ClusterRoleBinding each, as an administrator would by hand, and removes
+// them. It returns the number of pairs created per second.
 func pairs(b *testing.B, ctx context.Context, k *kubernetes.Clientset, n int) float64 {
 	b.Helper()
 	const ns = "default"
@@ -55,9 +55,9 @@ func bindingOf(name, ns string) *rbacv1.ClusterRoleBinding {
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}}}
 }
 
-// A scribe makes the very writes that the contract asks for of one sign-in, with
-// the two accounts' rights, and nothing else: nobody watches, decides, waits or
-// reads. It is what the API server takes at most. The operator must not be running.
+// A scribe makes exactly the writes that the contract requires for one sign-in, with the rights of the two accounts.
+// It does not watch, decide, wait or read. Its rate is therefore the maximum that the API server accepts. The
+// operator must not run.
 type scribe struct{ access, operator client.Client }
 
 func newScribe(b *testing.B, r *testenv.Env) scribe {
@@ -86,7 +86,7 @@ func newScribe(b *testing.B, r *testenv.Env) scribe {
 	return scribe{as("tailplane-access"), as("tailplane-operator")}
 }
 
-// write makes the seven writes of one sign-in as they come in the product.
+// write makes the seven writes of one sign-in in the product's order.
 func (s scribe) write(ctx context.Context, person string) error {
 	o, sa := new(v1alpha1.TkaSignin), new(corev1.ServiceAccount)
 	if err := s.bind(ctx, person, o, sa); err != nil {
@@ -103,8 +103,8 @@ func (s scribe) write(ctx context.Context, person string) error {
 
 const bound = "The role view is bound in the whole cluster."
 
-// bind makes those five of them that make a sign-in of the kind that the operator
-// finds in order, and fills in the objects.
+// bind makes the five of these writes that create a sign-in which the operator accepts as complete. It fills in the
+// objects.
 func (s scribe) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, sa *corev1.ServiceAccount) error {
 	id := sha256.Sum256([]byte(person))
 	owner := signin.Owner{Login: person + "@" + crowdTailnet, UserID: person, DisplayName: person, DeviceID: "n" + hex.EncodeToString(id[:8]) + "CNTRL",
@@ -145,8 +145,7 @@ func (s scribe) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, 
 	return s.operator.Status().Update(ctx, o)
 }
 
-// bare returns how many sign-ins a second the scribe writes, and what each costs
-// the API server.
+// bare returns the sign-ins per second that the scribe writes, and the API server's cost of each.
 func (s scribe) bare(b *testing.B, ctx context.Context, r *testenv.Env, prefix string, n int) (rate float64, each time.Duration) {
 	b.Helper()
 	before := processorTime(b, r.Cluster.PID())

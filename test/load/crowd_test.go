@@ -25,21 +25,19 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A crowd is more people than a tailnet on two cores can have: ten thousand nodes
-// would be ten thousand WireGuard devices in this process. They come to a desk of
-// their own over HTTP on loopback. Everything behind its listener is the product:
-// door, decision, desk, store with the access server's ServiceAccount, audit
-// record. Only who is calling is said by a header, where the product asks the
-// tailnet; that question costs p50 0.13 ms (docs/benchmarks.md, Identity).
+// A crowd simulates more people than a tailnet on two cores can have: ten thousand nodes would be ten thousand
+// WireGuard devices in this process. They send requests over HTTP on loopback to a separate sign-in service.
+// Everything behind its listener is the product: the HTTP API, the decision, the service, the store with the access
+// server's ServiceAccount, and the audit log. Only the caller's identity comes from a header instead of the tailnet.
+// The tailnet's query costs p50 0.13 ms (docs/benchmarks.md, Identity).
 type crowd struct {
 	base  string
 	http  *http.Transport
 	close func() error
 }
 
-// crowdTailnet is not the environment's: the access server's guard leaves sign-ins that
-// came through other tailnets to other servers, and would end these, whose devices
-// its own tailnet lacks.
+// crowdTailnet differs from the environment's tailnet. The access server's guard ignores sign-ins of other tailnets.
+// With its own tailnet it would end these sign-ins, because their devices do not exist there.
 const crowdTailnet = "crowd.example"
 
 func newCrowd(b *testing.B, r *testenv.Env) *crowd {
@@ -96,7 +94,7 @@ func newCrowd(b *testing.B, r *testenv.Env) *crowd {
 
 const personHeader = "Load-Person"
 
-// identify takes the caller's word for who it is.
+// identify takes the caller's identity from a header without verification.
 func identify(r *http.Request) (access.Caller, error) {
 	name := r.Header.Get(personHeader)
 	login, err := access.ParseLogin(name + "@" + crowdTailnet)
@@ -108,7 +106,7 @@ func identify(r *http.Request) (access.Caller, error) {
 		Tailnet: crowdTailnet, Via: access.ViaTailnet, Rules: []json.RawMessage{json.RawMessage(`{"role": "view", "period": "8h"}`)}}, nil
 }
 
-// client is one of the crowd.
+// client returns the client of one person of the crowd.
 func (c *crowd) client(name string) door.Client {
 	return door.Client{Base: c.base, HTTP: &http.Client{Transport: named{name, c.http}, Timeout: 2 * time.Minute}}
 }
@@ -124,7 +122,7 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.RoundTripper.RoundTrip(r)
 }
 
-// usable signs in and returns when the kubeconfig is there.
+// usable signs in and returns when the kubeconfig is available.
 func usable(ctx context.Context, c door.Client) error {
 	if _, err := signin.Login.Call(ctx, c, signin.LoginRequest{}); err != nil {
 		return fmt.Errorf("login: %w", err)
@@ -139,9 +137,8 @@ func usable(ctx context.Context, c door.Client) error {
 	return nil
 }
 
-// arrive has n people sign in, one every gap, whether or not those before them
-// are through. It returns how long each was on the way since it was due, in the
-// order of their arrival, and how long it took in all.
+// arrive starts n sign-ins, one every gap, without waiting for earlier ones. It returns the time of each one from its
+// due start to its end, in the order of arrival, and the total time.
 func (c *crowd) arrive(ctx context.Context, prefix string, n int, gap time.Duration) (took []time.Duration, all time.Duration, err error) {
 	took = make([]time.Duration, n)
 	errs := make([]error, n)
@@ -159,9 +156,8 @@ func (c *crowd) arrive(ctx context.Context, prefix string, n int, gap time.Durat
 	return took, time.Since(began), errors.Join(errs...)
 }
 
-// sustain has people sign in for that long, so many at a time, each as soon as
-// one is through. It returns how long each took, and how many were through a
-// second in each sixth of the time.
+// sustain runs sign-ins for the duration long, atOnce in parallel. A new person signs in whenever a sign-in is done.
+// It returns the duration of each sign-in, and the sign-ins per second in each sixth of the time.
 func (c *crowd) sustain(ctx context.Context, prefix string, long time.Duration, atOnce int) (took []time.Duration, windows []int, err error) {
 	const sixths = 6
 	windows = make([]int, sixths)
@@ -191,14 +187,14 @@ func (c *crowd) sustain(ctx context.Context, prefix string, long time.Duration, 
 	return took, windows, err
 }
 
-// press has n people sign in, so many at a time, each as soon as one is through.
+// press signs n people in, atOnce in parallel.
 func (c *crowd) press(ctx context.Context, prefix string, n, atOnce int) (all time.Duration, err error) {
 	began := time.Now()
 	err = inParallel(n, atOnce, func(i int) error { return usable(ctx, c.client(fmt.Sprint(prefix, i))) })
 	return time.Since(began), err
 }
 
-// inParallel calls do for 0 to n-1, so many at a time, and stops at an error.
+// inParallel calls do for 0 to n-1, atOnce in parallel, and stops at an error.
 func inParallel(n, atOnce int, do func(i int) error) error {
 	next := make(chan int)
 	failed := make(chan error, atOnce)

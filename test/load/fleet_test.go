@@ -37,20 +37,19 @@ const (
 	fleetAudit     = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [\"" + fleetAccount + "\"]}\n- {level: None}\n"
 )
 
-// A depot is the fleet's program with its rights, at work for many organisations of a
-// fake GitHub, with a fake ARC.
+// A depot is the fleet's program with its rights and many organisations, a fake GitHub and a fake ARC.
 type depot struct {
 	b      *testing.B
 	admin  client.Client
 	github *forgetest.GitHubFake
 	fleet  *testenv.Process
-	asked  string // what the API server was asked by the fleet
+	asked  string // the API server's audit log of the fleet's requests
 	orgs   []string
 	pools  []string
 }
 
-// newDepot enrolls orgs organisations in pools pools each, and waits until all of them
-// are served. It says how long that took.
+// newDepot enrolls orgs organisations in pools pools each, and waits until all of them are served. It also returns
+// the time that this took.
 func newDepot(b *testing.B, ctx context.Context, orgs, pools int) (d *depot, took time.Duration) {
 	b.Helper()
 	dir, err := os.MkdirTemp("", "fleet")
@@ -118,7 +117,7 @@ func must(b *testing.B, err error) {
 	}
 }
 
-// served is how many enrollments have all their pools open.
+// served returns the number of enrollments whose pools are all open.
 func (d *depot) served(ctx context.Context) (n int) {
 	var all v1alpha1.RunnerEnrollmentList
 	if err := d.admin.List(ctx, &all); err != nil {
@@ -138,7 +137,7 @@ func (d *depot) served(ctx context.Context) (n int) {
 	return n
 }
 
-// found is of how many enrollments something is found to be wrong, or was a moment ago.
+// found returns the number of enrollments with a finding, or with one a moment ago.
 func (d *depot) found(ctx context.Context) (n int) {
 	var all v1alpha1.RunnerEnrollmentList
 	must(d.b, d.admin.List(ctx, &all))
@@ -150,7 +149,7 @@ func (d *depot) found(ctx context.Context) (n int) {
 	return n
 }
 
-// maxOf is how many runners a scale set may have.
+// maxOf returns the maximum number of runners of a scale set.
 func (d *depot) maxOf(ctx context.Context, org, pool string) int64 {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "actions.github.com", Version: "v1alpha1", Kind: "AutoscalingRunnerSet"})
@@ -159,14 +158,13 @@ func (d *depot) maxOf(ctx context.Context, org, pool string) int64 {
 	return n
 }
 
-// A tally counts what the fleet asked the API server.
+// A tally counts the fleet's requests to the API server.
 type tally struct {
 	reads, writes int
 	of            map[string]int
 }
 
-// since tells what was asked from an offset of the API server's log on, and where that
-// ends now.
+// since counts the requests from an offset of the API server's log on. It also returns the log's current end.
 func (d *depot) since(from int64) (t tally, end int64) {
 	d.b.Helper()
 	t.of = map[string]int{}
@@ -201,8 +199,8 @@ func (d *depot) since(from int64) (t tally, end int64) {
 	}
 }
 
-// memory is what the process holds, the most that it held, and how much of what it holds
-// is its program's file, which the kernel can drop, in MB.
+// memory returns, in MB, the current memory of the process, its peak, and the part of the current memory that is
+// mapped from the program file. The kernel can drop that part.
 func (d *depot) memory() (now, most, file float64) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.fleet.PID()))
 	if err != nil {
@@ -231,8 +229,8 @@ func loadNow() string {
 	return strings.Join(strings.Fields(string(b))[:3], " ")
 }
 
-// depotSize is how many enrollments there are, with how many pools each: FLEET=500x5
-// says another one than is measured in a few minutes.
+// depotSize returns the number of enrollments and of pools for each. FLEET=500x5 selects a larger size than the
+// default, which takes a few minutes.
 func depotSize(b *testing.B) (orgs, pools int) {
 	orgs, pools = 100, 5
 	if s := os.Getenv("FLEET"); s != "" {
@@ -243,12 +241,12 @@ func depotSize(b *testing.B) (orgs, pools int) {
 	return orgs, pools
 }
 
-// BenchmarkFleetMany measures FLEET-20: how much memory the fleet has with many
-// enrollments, what it asks of the API server and of the forge while nothing happens,
-// that it writes nothing then, and how soon one change is carried out.
+// BenchmarkFleetMany measures FLEET-20: the fleet's memory with many enrollments, and its requests to the API server
+// and the forge while nothing changes. It also checks that the fleet then writes nothing, and measures how soon it
+// carries out one change.
 func BenchmarkFleetMany(b *testing.B) {
 	if b.N > 1 {
-		return // the round before has measured it
+		return // an earlier round has measured it
 	}
 	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Minute)
 	defer cancel()
@@ -257,9 +255,9 @@ func BenchmarkFleetMany(b *testing.B) {
 	all, at := d.since(0)
 	b.Logf("%d enrollments with %d pools each: all served %v after the start, by %d reads and %d writes (load %s)", orgs, pools, took.Round(time.Second), all.reads, all.writes, loadNow())
 
-	// Quiet: as soon as half a minute has passed without a write and nothing is found to be
-	// wrong any more, or after twelve minutes. What was compared before ARC had made the last
-	// listener is compared again five minutes later, and that it is well then is written.
+	// The fleet is quiet after half a minute without a write and without any finding, or after twelve minutes. A
+	// comparison that ran before ARC created its last listener is repeated five minutes later, and the fleet then
+	// writes the corrected status.
 	settled := time.Now()
 	for {
 		<-time.After(30 * time.Second)
@@ -307,12 +305,12 @@ func BenchmarkFleetMany(b *testing.B) {
 	budget("fleet-one-change-worst", q(1), time.Second)
 }
 
-// BenchmarkFleetFreeze measures FLEET-05: from the one write of a hold of everything to
-// 99 of 100 workloads that are proved to take no more jobs, and to the last one. There
-// are 50, of ten organisations.
+// BenchmarkFleetFreeze measures FLEET-05. The time starts at the single write of a hold of everything. It ends when
+// 99 of 100 workloads provably take no more jobs, and again at the last one. There are 50 workloads, of ten
+// organisations.
 func BenchmarkFleetFreeze(b *testing.B) {
 	if b.N > 1 {
-		return // the round before has measured it
+		return // an earlier round has measured it
 	}
 	ctx, cancel := context.WithTimeout(b.Context(), 15*time.Minute)
 	defer cancel()
@@ -359,7 +357,7 @@ func BenchmarkFleetFreeze(b *testing.B) {
 	budget("fleet-freeze-50-pools-all-worst", w(1), 10*time.Second)
 }
 
-// who is the administrator's name, in which alone he may hold runners.
+// who returns the administrator's user name. A hold must name its author.
 func (d *depot) who(ctx context.Context) string {
 	d.b.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{}}

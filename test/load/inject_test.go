@@ -21,8 +21,8 @@ import (
 	"github.com/tailplane/tailplane/internal/inject"
 )
 
-// BenchmarkInject measures the injection webhook as an API server asks it: over
-// TLS and HTTP/2, 200 times a second, about pods of five containers.
+// BenchmarkInject measures the injection webhook with requests like those of an API server: over TLS and HTTP/2, 200
+// times a second, for pods with five containers.
 func BenchmarkInject(b *testing.B) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

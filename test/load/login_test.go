@@ -1,6 +1,5 @@
-// Package load measures the budgets of the sign-in path on the real parts. Its
-// figures are printed and written to docs/benchmarks.md; none of them fails a
-// test, as machines are shared.
+// Package load measures the budgets of the sign-in path with real components. It prints its figures and writes them
+// to docs/benchmarks.md. No figure fails a test, because machines are shared.
 package load
 
 import (
@@ -32,9 +31,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// BenchmarkSigninLogin measures login -> usable kubeconfig: one POST /login, one
-// GET /kubeconfig?wait=, from a device of the tailnet, each time from nothing to
-// a token, and logout in between (not counted).
+// BenchmarkSigninLogin measures login -> usable kubeconfig: one POST /login and one GET /kubeconfig?wait=, from a
+// device of the tailnet. Each round starts without a sign-in and ends with a token. The logout between rounds is not
+// counted.
 //
 // The budget: p50 <= 150 ms, p99 <= 500 ms.
 func BenchmarkSigninLogin(b *testing.B) {
@@ -72,8 +71,8 @@ func BenchmarkSigninLogin(b *testing.B) {
 	budget("signin-login-p99", at(.99), 500*time.Millisecond)
 }
 
-// BenchmarkSigninCLI measures what a person waits for: `tka login` as a program,
-// and the credential plugin that kubectl runs.
+// BenchmarkSigninCLI measures the waiting time of a person: `tka login` as a program, and the credential plugin that
+// kubectl runs.
 func BenchmarkSigninCLI(b *testing.B) {
 	r := start(b)
 	p, err := r.Person(b.Context(), "carol", "carol@example.com")
@@ -99,11 +98,10 @@ func BenchmarkSigninCLI(b *testing.B) {
 	b.Logf("tka credential, nothing cached: p50 %v, p99 %v", at(.50), at(.99))
 }
 
-// BenchmarkSigninPlugin measures the exec credential plugin as kubectl runs it:
-// warm, out of its cache, and cold, by a fresh token from the server; and beside
-// them, at the same time on the same machine, how long kubectl takes to start. A
-// process that asks a second time is one whose token was refused, so each is asked
-// by a shell of its own; what that costs is measured, too, and not taken off.
+// BenchmarkSigninPlugin measures the exec credential plugin as kubectl runs it. Warm runs read the cache, and cold
+// runs get a new token from the server. At the same time on the same machine it measures how long kubectl takes to
+// start. A second request from one process means that its token was refused. Each run therefore uses a new shell. The
+// cost of the shell is measured too and not subtracted.
 //
 // The budget: <= 20 ms when warm.
 func BenchmarkSigninPlugin(b *testing.B) {
@@ -113,7 +111,7 @@ func BenchmarkSigninPlugin(b *testing.B) {
 		b.Fatal(err)
 	}
 	cache := filepath.Join(p.Home, ".run", "tka")
-	if err := os.MkdirAll(cache, 0o700); err != nil { // the folder of a person's session, as systemd makes it
+	if err := os.MkdirAll(cache, 0o700); err != nil { // a person's runtime directory, as systemd creates it
 		b.Fatal(err)
 	}
 	if res, err := p.Run(b.Context(), "tka", "login"); err != nil || res.Exit != 0 {
@@ -159,7 +157,7 @@ func BenchmarkSigninPlugin(b *testing.B) {
 	budget("signin-plugin-warm-p50", at(.50), 20*time.Millisecond)
 }
 
-// BenchmarkSigninExtend measures a login again, while the sign-in lives.
+// BenchmarkSigninExtend measures another login while the sign-in exists.
 func BenchmarkSigninExtend(b *testing.B) {
 	r := start(b)
 	p, err := r.Person(b.Context(), "bob", "bob@example.com")
@@ -205,7 +203,7 @@ func start(b *testing.B) *testenv.Env {
 	return r
 }
 
-// spread returns the first of some times, and their quantiles.
+// spread returns the first duration and a function for the quantiles.
 func spread(took []time.Duration) (first time.Duration, at func(q float64) time.Duration) {
 	first = took[0]
 	sorted := slices.Sorted(slices.Values(took))
@@ -214,7 +212,7 @@ func spread(took []time.Duration) (first time.Duration, at func(q float64) time.
 	}
 }
 
-// budget prints a row of `make budgets`. It reports; it fails nothing.
+// budget prints a row of `make budgets`. It fails no test.
 func budget(name string, measured, bound time.Duration) {
 	verdict := "ok"
 	if measured > bound {
@@ -223,7 +221,7 @@ func budget(name string, measured, bound time.Duration) {
 	fmt.Printf("BUDGET %s %v %v %s\n", name, measured, bound, verdict)
 }
 
-// budgetMost is a row whose bound is the most there may be.
+// budgetMost prints a row with an upper bound.
 func budgetMost(name string, measured, bound float64) {
 	verdict := "ok"
 	if measured > bound {
@@ -232,7 +230,7 @@ func budgetMost(name string, measured, bound float64) {
 	fmt.Printf("BUDGET %s %.3f %.3f %s\n", name, measured, bound, verdict)
 }
 
-// budgetFloor is a row whose bound is the least that will do.
+// budgetFloor prints a row with a lower bound.
 func budgetFloor(name string, measured, bound float64) {
 	verdict := "ok"
 	if measured < bound {
@@ -241,7 +239,7 @@ func budgetFloor(name string, measured, bound float64) {
 	fmt.Printf("BUDGET %s %.3f %.3f %s\n", name, measured, bound, verdict)
 }
 
-// budgetCount is a row of something counted.
+// budgetCount prints a row with a count.
 func budgetCount(name string, measured, bound int) {
 	verdict := "ok"
 	if measured > bound {

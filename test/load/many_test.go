@@ -23,31 +23,31 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// What SGN-16 asks of many people at once, and how it is asked.
+// The limits of SGN-16 for many people at once, and the parameters of the measurement.
 const (
 	sustainedRate = 100 // sign-ins a second
 	sustainedFor  = 60 * time.Second
 	liveSignins   = 10_000
 	newWithin     = time.Second
-	podLimit      = 512 // MB that the chart gives a server
+	podLimit      = 512 // the chart's memory limit of a server, in MB
 
-	atOnce = 32 // people who sign in at the same time, and bare writers
+	atOnce = 32 // parallel sign-ins, and parallel bare writers
 	sample = 800
 
-	people = 20 // who come while the operator looks at all again, one every so often
+	people = 20 // people who sign in at regular intervals while the operator re-lists
 	every  = 250 * time.Millisecond
 )
 
-// BenchmarkSigninMany measures SGN-16 in one run on one system: sign-ins a second
-// for a minute, then 10,000 live ones: the memory of the servers, the writes of an
-// operator that is started again, and how soon a new sign-in is ready meanwhile.
-// The API server is on the same cores, so each rate stands beside what the same
-// API server took just before and after: the very writes of the contract with
-// nobody reading, deciding or waiting, and an administrator's bare pairs of a
+// BenchmarkSigninMany measures SGN-16 in one run on one system. It first measures sign-ins per second for a minute.
+// Then, with 10,000 live sign-ins, it measures the memory of the servers, the writes of a restarted operator, and how
+// soon a new sign-in is ready meanwhile.
+//
+// The API server runs on the same cores. Each rate is therefore compared with the API server's own rates just before
+// and after: the writes of the contract without reads, decisions and waits, and an administrator's bare pairs of a
 // ServiceAccount and a ClusterRoleBinding.
 func BenchmarkSigninMany(b *testing.B) {
 	if b.N > 1 {
-		return // the round before has measured it
+		return // an earlier round has measured it
 	}
 	r := start(b)
 	ctx, cancel := context.WithTimeout(b.Context(), 28*time.Minute)
@@ -57,7 +57,7 @@ func BenchmarkSigninMany(b *testing.B) {
 		b.Fatal(err)
 	}
 	c, s := newCrowd(b, r), newScribe(b, r)
-	if _, err := c.press(ctx, "first", 2*atOnce, atOnce); err != nil { // the API server prepares itself for new kinds
+	if _, err := c.press(ctx, "first", 2*atOnce, atOnce); err != nil { // lets the API server initialise new kinds
 		b.Fatal(err)
 	}
 	empty := memory(b, r)
@@ -95,12 +95,12 @@ func BenchmarkSigninMany(b *testing.B) {
 		made = liveSignins
 	}
 	startOperator(b, ctx, r)
-	settle(b, ctx, r, made) // and puts in order what the scribe may have left undone
+	settle(b, ctx, r, made) // and completes sign-ins that the scribe left incomplete
 	full := memory(b, r)
 	b.Logf("memory with %d live: access %v, operator %v", 2*atOnce, empty["access"], empty["operator"])
 	b.Logf("memory with %d live: access %v, operator %v after its start", made, full["access"], full["operator"])
 
-	// A restart on its own: nothing may be written.
+	// A restart without other requests: the operator must write nothing.
 	stopOperator(b, r)
 	before := writes(b, ctx, admin)
 	began := time.Now()
@@ -121,7 +121,7 @@ func BenchmarkSigninMany(b *testing.B) {
 	budgetCount("signin-operator-MB-at-10000", int(fresh["operator"].most>>20), podLimit)
 	budgetCount("signin-access-MB-at-10000", int(fresh["access"].most>>20), podLimit)
 
-	// And one with people at the door, one of them through the tailnet.
+	// A restart while people sign in, one of them through the tailnet.
 	p, err := r.Person(ctx, "dora", "dora@example.com")
 	if err != nil {
 		b.Fatal(err)
@@ -155,7 +155,7 @@ func BenchmarkSigninMany(b *testing.B) {
 	budget("signin-new-during-relist", max(at(1), dora.Round(time.Millisecond)), newWithin)
 }
 
-// cpuTimes is the processor time that each process has used.
+// cpuTimes is the CPU time that each process has used.
 type cpuTimes map[string]time.Duration
 
 func cpuOf(b *testing.B, r *testenv.Env) cpuTimes {
@@ -167,7 +167,7 @@ func cpuOf(b *testing.B, r *testenv.Env) cpuTimes {
 	return out
 }
 
-// processorTime is what a process has used of it.
+// processorTime returns the CPU time of a process.
 func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	used, err := testenv.ProcessorTime(pid)
@@ -192,8 +192,8 @@ func (c cpuTimes) each(n int) string {
 	return strings.Join(s, ", ")
 }
 
-// writes counts what the API server has been asked to write, by resource and verb,
-// by anybody. Leases are no writes of a re-list; reviews and tokens store nothing.
+// writes counts the write requests of all clients to the API server, by resource and verb. It omits Leases, which are
+// not part of a re-list, and reviews and tokens, which store nothing.
 func writes(b *testing.B, ctx context.Context, k *kubernetes.Clientset) map[string]float64 {
 	b.Helper()
 	text, err := k.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
@@ -215,8 +215,7 @@ func writes(b *testing.B, ctx context.Context, k *kubernetes.Clientset) map[stri
 	return out
 }
 
-// label returns the value of a label of a sample's name; no value that is asked
-// for here has a quote in it.
+// label returns the value of a label in a sample's name. The values that the tests read contain no quotes.
 func label(sample, name string) string {
 	for _, before := range []string{"{", ","} {
 		if _, rest, ok := strings.Cut(sample, before+name+`="`); ok {
@@ -245,12 +244,12 @@ func samples(b *testing.B, text []byte) map[string]float64 {
 	return out
 }
 
-// scrape reads the metrics of one of our processes.
+// scrape reads the metrics of one of the product's processes.
 func scrape(b *testing.B, p *testenv.Process) map[string]float64 {
 	b.Helper()
 	address := ""
 	for line := range strings.Lines(p.Output()) {
-		if strings.Contains(line, `"health is served"`) { // the last is of the last start
+		if strings.Contains(line, `"health is served"`) { // the last line belongs to the last start
 			var said struct{ Address string }
 			if err := json.Unmarshal([]byte(line), &said); err != nil {
 				b.Fatal(err)
@@ -270,7 +269,7 @@ func scrape(b *testing.B, p *testenv.Process) map[string]float64 {
 	return samples(b, text)
 }
 
-// depth is how many sign-ins wait for the operator.
+// depth returns the number of sign-ins in the operator's queue.
 func depth(b *testing.B, r *testenv.Env) (n float64) {
 	b.Helper()
 	for s, v := range scrape(b, r.Operator) {
@@ -286,7 +285,7 @@ func stopOperator(b *testing.B, r *testenv.Env) {
 	if err := r.Operator.Stop(time.Minute); err != nil {
 		b.Fatal(err)
 	}
-	// The log goes on, so the words of the start before would be found in it.
+	// The log continues over restarts, so the test truncates it to not find lines of the previous start.
 	if err := os.Truncate(r.Operator.Log, 0); err != nil {
 		b.Fatal(err)
 	}
@@ -299,7 +298,7 @@ func startOperator(b *testing.B, ctx context.Context, r *testenv.Env) {
 	}
 }
 
-// settle waits until the operator has looked at n sign-ins and has no more to do.
+// settle waits until the operator has reconciled n sign-ins and its queue is empty.
 func settle(b *testing.B, ctx context.Context, r *testenv.Env, n int) {
 	b.Helper()
 	for {

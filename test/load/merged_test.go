@@ -19,29 +19,29 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// Sizes of what is merged.
+// Sizes of the merged collections.
 const (
-	mergedPods   = 10_000 // of each member
-	floodEvents  = 20_000 // of each member
-	pacedEvents  = 500    // of each member, 10 ms apart
+	mergedPods   = 10_000 // for each member
+	floodEvents  = 20_000 // for each member
+	pacedEvents  = 500    // for each member, 10 ms apart
 	idleWatches  = 500
-	idleEvents   = 20 // that each member sends to each watch, then nothing
+	idleEvents   = 20 // from each member to each watch, followed by silence
 	probedOwners = 60
 )
 
-// aPod is as JSON has one of about 3 kB.
+// aPod returns the JSON of a pod of about 3 kB.
 func aPod(name string, rv int) string {
 	container := `{"name":"c","image":"registry.example/image:v1","env":[{"name":"A","value":"b"}],"volumeMounts":[{"name":"kube-api-access","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}]}`
 	return fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":"shop","uid":"5d0f2c1e-0000-4000-8000-%012d","resourceVersion":"%d","labels":{"app":"a"},"annotations":{"note":%q}},"spec":{"containers":[%s,%s,%s]},"status":{"phase":"Running"}}`,
 		name, rv, rv, strings.Repeat("n", 2000), container, container, container)
 }
 
-// A stock is one member: a cluster with many pods of the namespace shop. What it
-// does is said by the label selector.
+// A stock is one member: a cluster with many pods in the namespace shop. The label selector of a request selects its
+// behaviour.
 type stock struct {
 	name  string
-	pods  []byte        // the list of all
-	delay time.Duration // of each answer about one object
+	pods  []byte        // the list of all pods
+	delay time.Duration // of each answer for one object
 }
 
 func newStock(name string, delay time.Duration) *stock {
@@ -51,7 +51,7 @@ func newStock(name string, delay time.Duration) *stock {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		// As an API server has it: items of a list have no kind.
+		// As in an API server's answer, the items of a list have no kind.
 		b.WriteString(strings.Replace(aPod(fmt.Sprintf("%s-%05d", name, i), 1+i), `"kind":"Pod","apiVersion":"v1",`, "", 1))
 	}
 	b.WriteString("]}\n")
@@ -112,15 +112,16 @@ func (c *stock) watch(w http.ResponseWriter, r *http.Request, what string) {
 	<-r.Context().Done()
 }
 
-// BenchmarkAdapterMerged (ADP-25) measures what three clusters cost as one: `mca
-// proxy` in a process of its own, three members that serve 10,000 pods each, and
-// the same client that asks the members directly in the same run.
+// BenchmarkAdapterMerged (ADP-25) measures the cost of three clusters merged into one. `mca proxy` runs in a separate
+// process with three members of 10,000 pods each. In the same run, the same client also queries the members directly.
 //
-// The budget: a list of all in <= 1.3 times that of the slowest member, all read
-// directly at once, with <= 8 MiB more memory, and begun before the last member's
-// ends; who has an object, in <= 1.5 times the slowest member's answer; >= 50,000
-// watch events a second of one core, p99 <= 5 ms later than directly; 500
-// watches of three members in <= 64 MiB.
+// The budget:
+//
+//   - A list of all takes <= 1.3 times that of the slowest member, all read directly at once. It needs <= 8 MiB more memory,
+//     and begins before the last member's list ends.
+//   - Finding the member of an object takes <= 1.5 times the slowest member's answer.
+//   - One core merges >= 50,000 watch events a second, p99 <= 5 ms later than directly.
+//   - 500 watches of three members need <= 64 MiB.
 func BenchmarkAdapterMerged(b *testing.B) {
 	pair, ca := selfSigned(b)
 	members := []*stock{newStock("east", 5*time.Millisecond), newStock("west", 10*time.Millisecond), newStock("north", 20*time.Millisecond)}
@@ -177,7 +178,7 @@ rules:
 	budgetMost("adapter-merged-list-of-direct", slices.Min(whole).Seconds()/slices.Min(apart).Seconds(), 1.3)
 	budgetMost("adapter-merged-list-memory-MiB", most/(1<<20), 8)
 
-	// Owners that nobody asked for before, and then the same again.
+	// Objects whose member is not cached yet, and then the same objects again.
 	var found, learned, slowest []time.Duration
 	for i := range probedOwners {
 		for _, of := range []struct {
@@ -249,7 +250,7 @@ rules:
 	rest := anonymous(b, mca.pid)
 	watching, end := context.WithCancel(ctx)
 	defer end()
-	for range idleWatches { // one after the other: clients begin so, and it is what stays that counts
+	for range idleWatches { // one after the other, as clients do; only the remaining memory counts
 		res, err := open(watching, mca, "idle", rv)
 		if err != nil {
 			b.Fatal(err)
@@ -262,7 +263,7 @@ rules:
 	budgetMost("adapter-500-watches-MiB", (anonymous(b, mca.pid)-rest)/(1<<20), 64)
 }
 
-// together runs n at once, and returns what went wrong.
+// together runs do n times in parallel and returns the errors.
 func together(n int, do func(int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, n)
@@ -278,7 +279,7 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-// runtimeRest waits until a process has used next to nothing for a second.
+// runtimeRest waits until a process has used almost no CPU time for a second.
 func runtimeRest(b *testing.B, pid int) {
 	b.Helper()
 	for range 60 {
@@ -291,7 +292,7 @@ func runtimeRest(b *testing.B, pid int) {
 	b.Fatal("the adapter does not come to rest")
 }
 
-// sampling looks at a process's memory until it is stopped; then peak is the most of it.
+// sampling samples a process's memory until stop is called. peak is then the maximum.
 func sampling(pid int) (stop func(), peak *float64) {
 	peak = new(float64)
 	over := make(chan struct{})
@@ -313,7 +314,7 @@ func sampling(pid int) (stop func(), peak *float64) {
 	return func() { close(over); wg.Wait() }, peak
 }
 
-// position is the place in the merged collection at which watches begin.
+// position returns the resourceVersion of the merged collection at which watches start.
 func position(b *testing.B, p *proxied, path string) string {
 	b.Helper()
 	r, err := http.NewRequest("GET", p.url+path+"?labelSelector=is%3Dnone", nil)
@@ -337,7 +338,7 @@ func position(b *testing.B, p *proxied, path string) string {
 	return list.Metadata.ResourceVersion
 }
 
-// events reads that many events of a watch, and ends it.
+// events reads n events of a watch and closes it.
 func events(res *http.Response, n int, named func(string)) error {
 	defer res.Body.Close()
 	return read(res, n, named)

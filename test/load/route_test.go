@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 )
 
-// thousandRules is a document of 1,000 rules, N in form being the number of each.
+// thousandRules returns a configuration of 1,000 rules. Each N in form is replaced by the number of the rule.
 func thousandRules(b *testing.B, form string) []byte {
 	b.Helper()
 	var doc strings.Builder
@@ -24,7 +24,7 @@ func thousandRules(b *testing.B, form string) []byte {
 	return []byte(doc.String())
 }
 
-// each is how long f takes on average.
+// each returns the average duration of f.
 func each(b *testing.B, n int, f func()) time.Duration {
 	b.Helper()
 	began := time.Now()
@@ -34,11 +34,10 @@ func each(b *testing.B, n int, f func()) time.Duration {
 	return time.Since(began) / time.Duration(n)
 }
 
-// BenchmarkAdapterDecisions measures what the adapter decides without asking
-// anybody: where a request goes, at 1,000 rules; who has an object, of 50,000;
-// and what a new document costs.
+// BenchmarkAdapterDecisions measures the adapter's decisions that need no request: the route of a request with 1,000
+// rules, the member of one of 50,000 objects, and the cost of a new configuration.
 func BenchmarkAdapterDecisions(b *testing.B) {
-	for b.Loop() { // the numbers are of many tries each, and of none here
+	for b.Loop() { // the reported numbers come from many runs, not from this loop
 	}
 	decisions(b)
 }

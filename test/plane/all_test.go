@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// everything makes the account of the role all, with the rights of every part's own.
+// everything creates the account of the role all, with the rights of every single role.
 func everything(ctx context.Context, r *testenv.Env) error {
 	k, err := kubernetes.NewForConfig(r.Cluster.AdminConfig())
 	if err != nil {
@@ -62,8 +62,7 @@ func everything(ctx context.Context, r *testenv.Env) error {
 	return nil
 }
 
-// One process plays every role, the plane among them: as two nodes, with one record
-// and one listener for probes.
+// One process has every role, including the plane. It has two nodes, one audit log and one probe listener.
 func TestAllInOneProcess(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -147,7 +146,8 @@ func TestAllInOneProcess(t *testing.T) {
 			ready += string(b)
 		}
 	}
-	for _, check := range []string{"[+]plane ok", "[+]plane-tailnet ok", "[+]tailnet ok", "[+]access ok"} { // its operator waits for the other one
+	// Its operator waits for the leader.
+	for _, check := range []string{"[+]plane ok", "[+]plane-tailnet ok", "[+]tailnet ok", "[+]access ok"} {
 		if !strings.Contains(ready, check) {
 			t.Errorf("readiness has no %q:\n%s", check, ready)
 		}

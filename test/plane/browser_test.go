@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TB-10: a browser as two people sees two things at one address, which only the tailnet
-// has; and no request goes anywhere else.
+// TB-10: a browser shows two people different data at the same address, which is reachable only on the tailnet. It
+// sends no request to any other address.
 func TestTB10_Browser(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 )
 
-// enrolling is what the chart gives the plane's account where the plane approves, and a
-// forge to be enrolled at.
+// enrolling adds the chart's rights for a plane that approves, and a forge.
 const enrolling = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -37,9 +36,9 @@ metadata: {name: github}
 spec: {type: github, url: "https://github.com"}
 `
 
-// PL-06, PL-05: on the real tailnet, where the plane approves: an organisation is asked for,
-// declined, asked for again, approved and ended by the command line and by HTTP, in the name of who the tailnet says
-// it was, and by nobody who asked for it; who may only ask, asks.
+// PL-06, PL-05: the plane approves on the real tailnet. An organisation is requested, declined, requested again,
+// approved and ended, by the command line and by HTTP. The plane records the tailnet's login of the caller. A
+// requester cannot approve her own request, and a caller who may only request cannot make the change.
 func TestPL06_Enroll(t *testing.T) {
 	r := start(t)
 	if err := r.Cluster.Apply(t.Context(), []byte(enrolling)); err != nil {
@@ -49,7 +48,7 @@ func TestPL06_Enroll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // other tests look at what the plane may do without
+	t.Cleanup(func() { // other tests check the plane's rights without it
 		rights := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
 		if err := objects.Resource(rights).Delete(context.WithoutCancel(t.Context()), "test-plane-enrolls", metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -80,7 +79,8 @@ func TestPL06_Enroll(t *testing.T) {
 	}
 	request := []string{"request", "newco", "--forge", "github", "--pool", "linux", "--owner", "nora@newco.dev", "--reason", "their builds wait"}
 	out := ""
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(out, "newco would be written. Nothing was changed."); time.Sleep(time.Second) { // writes are limited; the plane does not know the forge at once
+	// Writes are limited, and the plane does not know the forge at once.
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(out, "newco would be written. Nothing was changed."); time.Sleep(time.Second) {
 		if out = tka(append(request, "--dry-run")...); time.Now().After(end) {
 			t.Fatal(out)
 		}
@@ -101,14 +101,14 @@ func TestPL06_Enroll(t *testing.T) {
 	says(tka(request...), "newco is written.")
 	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You asked for some of this.")
 
-	// amy of acme sees nothing of newco, and changes what is hers, which pat approves.
+	// amy of acme cannot see newco. She requests changes of her own organisation, which pat approves.
 	do := func(method, path, body string, status int) (o planeenroll.Outcome) {
 		t.Helper()
 		a, err := ask(t, r, amy, method, "/api/v1/enrollments"+path, body)
 		if must(t, a, err).status != status {
 			t.Errorf("%s %s: %d, %s", method, path, a.status, a.body)
 		}
-		_ = json.Unmarshal(a.Data, &o) // a refusal has none
+		_ = json.Unmarshal(a.Data, &o) // a refusal has no data
 		return o
 	}
 	do("POST", "/newco/offboard", `{"reason":"mine"}`, http.StatusNotFound)

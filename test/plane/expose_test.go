@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// An upstream is a service of the cluster that keeps what it was asked.
+// An upstream is a service of the cluster that records its requests.
 type upstream struct {
 	srv *httptest.Server
 
@@ -39,7 +39,7 @@ func newUpstream() *upstream {
 	return u
 }
 
-// took returns what it was asked, and forgets it.
+// took returns the recorded requests and clears them.
 func (u *upstream) took() []*http.Request {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -48,17 +48,17 @@ func (u *upstream) took() []*http.Request {
 	return asked
 }
 
-// exposures are the settings that put it on the tailnet, as two services.
+// exposures returns the settings that expose the upstream on the tailnet, as two services.
 func (u *upstream) exposures() string {
 	at, err := url.Parse(u.srv.URL)
 	if err != nil {
-		panic(err) // which no server's own is
+		panic(err) // the test server always has a valid URL
 	}
 	return fmt.Sprintf(`{name: grafana, upstream: "http://grafana.monitoring.svc:%[1]s", access: observe.read, userHeader: X-WEBAUTH-USER, roleHeader: X-WEBAUTH-ROLE}, `+
 		`{name: attic, upstream: "http://attic.cache.svc:%[1]s", access: identified}`, at.Port())
 }
 
-// at asks an exposed service as a person's device.
+// at sends a request to an exposed service as a person's device.
 func at(t *testing.T, r *testenv.Env, p *testenv.Person, host, method, path string, edit ...func(*http.Request)) (status int, header http.Header, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -87,9 +87,9 @@ func at(t *testing.T, r *testenv.Env, p *testenv.Person, host, method, path stri
 	return res.StatusCode, res.Header, string(b)
 }
 
-// PLANE-03, PL-10: services of the cluster on the tailnet, by the program itself: who
-// sees what, and as whom the service is told that he comes. What is refused never
-// reaches it. One of them is a real Prometheus.
+// PLANE-03, PL-10: the program exposes services of the cluster on the tailnet. The test checks which caller may see
+// which service, and the identity that the service receives. A refused request never reaches the service. One of the
+// services is a real Prometheus.
 func TestPLANE03_Exposures(t *testing.T) {
 	r := start(t)
 	if system.unnamed != nil {
@@ -118,7 +118,7 @@ func TestPLANE03_Exposures(t *testing.T) {
 		method, path string
 		edit         func(*http.Request)
 		status       int
-		user, role   string // as the service is told
+		user, role   string // as the service receives them
 	}{
 		{"a viewer of all", eve, "grafana", "GET", "/graph", nil, 200, "eve@example.com", "Viewer"},
 		{"who says he is another", eve, "grafana", "GET", "/graph", forged, 200, "eve@example.com", "Viewer"},

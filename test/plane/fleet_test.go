@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// stored are the holds that the API server has, each with who asked for it.
+// stored returns the holds in the API server, each with its requester.
 func stored(t *testing.T, r *testenv.Env) map[string]string {
 	t.Helper()
 	objects, err := dynamic.NewForConfig(r.Cluster.AdminConfig())
@@ -39,10 +39,10 @@ func stored(t *testing.T, r *testenv.Env) map[string]string {
 	return all
 }
 
-// PLANE-10, FL-06: a pause by HTTP, by the command line and by an assistant is the same
-// object on a real API server, in the name of who the tailnet says it was; it stands in
-// the record; what goes far is asked for twice by each of them; and of an organisation
-// that one cannot see there is nothing (PL-05).
+// PLANE-10, FL-06: a pause by HTTP, by the command line and by an assistant creates the same object on a real API
+// server. Its requester is the tailnet's login of the caller, and the audit log contains it. Far-reaching requests
+// need a confirmation by every one of these ways. An organisation that the caller cannot see does not exist for the
+// caller (PL-05).
 func TestPLANE10_Pause(t *testing.T) {
 	r := start(t)
 	amy, alice := person(t, r, "amy-fleet", "amy@acme.dev"), person(t, r, "alice-fleet", "alice@example.com")
@@ -66,7 +66,7 @@ func TestPLANE10_Pause(t *testing.T) {
 	for _, x := range []struct {
 		who    *testenv.Person
 		status int
-	}{{vic, http.StatusForbidden}, {bob, http.StatusForbidden}} { // bob is a viewer of another organisation: to pause is none of his at all
+	}{{vic, http.StatusForbidden}, {bob, http.StatusForbidden}} { // bob is a viewer of another organisation and may not pause at all
 		a, err := ask(t, r, x.who, "POST", "/api/v1/holds", body)
 		if must(t, a, err).status != x.status {
 			t.Errorf("%s", a.body)
@@ -81,7 +81,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		t.Fatalf("%v", got)
 	}
 
-	// By HTTP, twice with one key.
+	// By HTTP, twice with one idempotency key.
 	var names []string
 	for i := range 2 {
 		a, err := ask(t, r, amy, "POST", "/api/v1/holds", body, key)
@@ -100,7 +100,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		return json.Unmarshal([]byte(must(t, a, err).body), &shown) == nil && slices.Contains(shown.Data.Holds, names[0]) && shown.Data.State != planefleet.Paused && shown.Data.State != planefleet.Active
 	})
 
-	// By the command line, of everything.
+	// By the command line, for everything.
 	tka := func(args ...string) string {
 		t.Helper()
 		res, err := alice.Run(t.Context(), "tka", append([]string{"fleet", "--url", r.Dashboard()}, args...)...)
@@ -121,7 +121,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		t.Errorf("amy lifts everything: %s", a.body)
 	}
 
-	// By an assistant: it pauses one pool, and cannot lift everything by itself.
+	// By an assistant: it pauses one pool, and cannot lift the hold of everything without a confirmation.
 	lines := session(t, &mcp.CommandTransport{Command: command(t, r, alice)})
 	call := func(name string, args map[string]any) string {
 		t.Helper()
@@ -142,7 +142,7 @@ func TestPLANE10_Pause(t *testing.T) {
 	if out := tka("lift", all, "--reason", "test", "--confirm", "LIFT ALL"); !strings.Contains(out, "lifted") || stored(t, r)[all] != "" {
 		t.Errorf("%s, %v", out, stored(t, r))
 	}
-	until("nothing of it is left", func() bool { // one after the other, as the plane comes to see them
+	until("nothing of it is left", func() bool { // one after the other, as the plane observes them
 		a, err := ask(t, r, amy, "POST", "/api/v1/pools/github/acme/linux/resume", `{"reason":"test"}`)
 		_ = must(t, a, err)
 		return len(stored(t, r)) == len(before)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// With whois a token may come beside the connection: it must be good and of the same
-// person, and gives nothing.
+// With identity mode whois, a request may also carry a token. The token must be valid and belong to the same person,
+// and gives no rights.
 func TestTokensBesideTheConnection(t *testing.T) {
 	r := start(t)
 	alice, mallory := person(t, r, "alice-tool", "alice@example.com"), person(t, r, "mallory-tool", "mallory@example.com")
@@ -48,7 +48,7 @@ func bearer(token string) func(*http.Request) {
 	}
 }
 
-// token is one of the issuer that the plane believes.
+// token returns a token of the issuer that the plane trusts.
 func token(t *testing.T, login string, changes map[string]any) string {
 	t.Helper()
 	text, err := system.issuer.Token(login, changes)

@@ -25,8 +25,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A sign-in that is revoked is gone, its token is refused, and the record says who
-// did it and why.
+// A revoked sign-in is deleted, its token is refused, and the audit log has the actor and the reason.
 func TestRevoke(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "alice-desk", "alice@example.com"), person(t, r, "bob-desk", "bob@example.com")
@@ -67,8 +66,8 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// PLANE-07, PL-03: a role that is taken away in the tailnet's policy is gone at the
-// next request, and an event stream that stands open ends.
+// PLANE-07, PL-03: a role that is removed from the tailnet's policy has no effect from the next request on, and an
+// open event stream ends.
 func TestPLANE07_RoleTakenAway(t *testing.T) {
 	r := start(t)
 	eve := person(t, r, "eve-desk", "eve@example.com")
@@ -128,8 +127,8 @@ func TestPLANE07_RoleTakenAway(t *testing.T) {
 	t.Logf("the stream ended after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// PLANE-05, PLANE-08, ID-09, ID-10: no header names anybody, and no other site's page
-// and no other name is served.
+// PLANE-05, PLANE-08, ID-09, ID-10: no header sets an identity. Requests of another site's page and requests with
+// another host name are refused.
 func TestPLANE08_Browsers(t *testing.T) {
 	r := start(t)
 	mallory, alice := person(t, r, "mallory-desk", "mallory@example.com"), person(t, r, "alice-tab", "alice@example.com")
@@ -168,7 +167,7 @@ func TestPLANE08_Browsers(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", x.why, a.status, a.body, x.status)
 		}
 	}
-	// From the public internet there is no way in.
+	// The public internet cannot reach the plane.
 	edge := r.Net.Node("edge", "alice@example.com")
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -191,9 +190,9 @@ func TestPLANE08_Browsers(t *testing.T) {
 	}
 }
 
-// PLANE-02: on the machine nothing of the plane is served, whatever a request says of
-// itself. What listens there is Tailscale's own peer API, which answers to nobody
-// that is no peer, and probes, which know nobody and tell nothing of the installation.
+// PLANE-02: nothing of the plane is served on the machine, whatever a request contains. The only listeners there are
+// Tailscale's peer API, which answers only peers, and the probes, which identify no caller and show nothing of the
+// installation.
 func TestPLANE02_Listeners(t *testing.T) {
 	r := start(t)
 	ports, told, err := testenv.Listening(r.Plane.PID())
@@ -234,7 +233,7 @@ func TestPLANE02_Listeners(t *testing.T) {
 		for _, path := range []string{"/", "/api/v1/me", "/api/v1/signins", "/api/v1/events", "/api/health", "/mcp", "/text"} {
 			for _, scheme := range []string{"http", "https"} {
 				if scheme == "https" && path != "/" {
-					break // what does not speak it may take its time to say so
+					break // a listener of another protocol may take some time to refuse
 				}
 				if status, body, err := get(scheme + "://" + at + path); err == nil && status/100 != 4 {
 					t.Errorf("%s://%s%s: %d %s", scheme, at, path, status, body)
@@ -251,16 +250,16 @@ func TestPLANE02_Listeners(t *testing.T) {
 	}
 }
 
-// PLANE-16, in part: when its name is taken, the plane serves under the one that it
-// was given, and says so. PLANE-18: of two replicas one is the node, and when it is
-// killed in the middle of a pause and of a confirmation the other one is the same node;
-// the pause is made once, and nothing is done that only the first one knew to be
-// confirmed. What becomes of a merge, TestPLANE18_Merge of internal/plane/planegit says.
+// PLANE-16, in part: when its name is taken, the plane serves under its assigned name and reports that.
+//
+// PLANE-18: of two replicas one is the node. When it is killed during a pause or a confirmation, the other replica
+// becomes the same node. The pause is made once. The new replica carries out nothing whose confirmation only the
+// first replica knew. TestPLANE18_Merge of internal/plane/planegit covers a merge.
 func TestPLANE18_Replicas(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
 	defer cancel()
-	taken := r.Net.Node("board", "alice@example.com") // who has the name
+	taken := r.Net.Node("board", "alice@example.com") // the node that has the name
 	if err := r.Net.Ready(ctx, taken); err != nil {
 		t.Fatal(err)
 	}
@@ -364,11 +363,11 @@ func TestPLANE18_Replicas(t *testing.T) {
 	}
 	const one = `{"scope":{"org":"acme","pool":"linux"},"reason":"failover"}`
 	asked := make(chan struct{})
-	go func() { // whatever comes of it
+	go func() { // whatever its result is
 		defer close(asked)
 		_, _ = send("POST", "/api/v1/holds", one, "failover")
 	}()
-	time.Sleep(time.Duration(rand.IntN(int(20 * time.Millisecond)))) // somewhere in the middle
+	time.Sleep(time.Duration(rand.IntN(int(20 * time.Millisecond)))) // at a random moment of the operation
 	began := time.Now()
 	first.Kill()
 	<-asked
@@ -406,8 +405,8 @@ func TestPLANE18_Replicas(t *testing.T) {
 	}
 }
 
-// PLANE-16, in part: where the tailnet gives no certificates the plane does not start,
-// and says what to do; told to do without, it serves, still inside the tailnet only.
+// PLANE-16, in part: without certificates of the tailnet the plane does not start and reports how to fix it. With the
+// setting that allows it to run without them it serves, still only inside the tailnet.
 func TestPLANE16_NoCertificates(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -486,7 +485,7 @@ func person18(t *testing.T, r *testenv.Env, ctx context.Context) *testenv.Person
 	return p
 }
 
-// without is a settings file without one of the plane's settings.
+// without returns a settings file without one of the plane's settings.
 func without(file []byte, setting string) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(file)) {
@@ -497,8 +496,7 @@ func without(file []byte, setting string) string {
 	return b.String()
 }
 
-// away is a plane of which the control server is out of reach, with one more setting of
-// its tailnet.
+// away starts a plane that cannot reach its control server, with one more tailnet setting.
 func away(t *testing.T, r *testenv.Env, ctx context.Context, name, more string) *testenv.Process {
 	t.Helper()
 	own, err := r.Settings("plane")
@@ -528,8 +526,8 @@ func away(t *testing.T, r *testenv.Env, ctx context.Context, name, more string) 
 	return p
 }
 
-// PLANE-16: a plane that has not joined in time ends, as something that went wrong, and
-// says which server it could not reach and what to look at; it has never served.
+// PLANE-16: a plane that does not join in time exits with an error. The error names the unreachable server and the
+// things to check. The plane has never served.
 func TestPLANE16_NeverJoined(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -551,8 +549,8 @@ func TestPLANE16_NeverJoined(t *testing.T) {
 	}
 }
 
-// PLANE-16: while the control server is out of reach the plane says so, is not ready,
-// and listens for nobody: there is no other way in that it falls back to.
+// PLANE-16: while the control server is unreachable the plane reports that, is not ready, and has no listener. There
+// is no fallback to another listener.
 func TestPLANE16_ControlAway(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)

@@ -49,11 +49,10 @@ spec:
   credentials: {secretName: hooli}
 `
 
-// PLANE-09, PLANE-07, FLEET-02: the log of a job's pod that really runs comes through a
-// real tailnet, API server and kubelet: as it was written, followed while it is
-// written, in one piece, only with the right to read it, and only to an operator of that
-// organisation, for as long as he is one. What is of no organisation's workload is not
-// there, and of another's there is nothing either.
+// PLANE-09, PLANE-07, FLEET-02: the log of a running job's pod is read through a real tailnet, API server and
+// kubelet. It arrives unchanged and complete, and can be followed while it is written. Reading needs the right to
+// read it, and an operator role of that organisation for the whole time. For a workload without an organisation, or
+// of another one, there is no log.
 func TestPLANE09_Logs(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -87,7 +86,8 @@ func TestPLANE09_Logs(t *testing.T) {
 		well(t, err)
 	}
 
-	ola, val := person(t, r, "ola-logs", "ola@example.com"), person(t, r, "val-logs", "val@example.com") // of initech, an operator and a viewer
+	// An operator and a viewer of initech.
+	ola, val := person(t, r, "ola-logs", "ola@example.com"), person(t, r, "val-logs", "val@example.com")
 	alice := person(t, r, "alice-logs", "alice@example.com")
 	await := func(what string, who *testenv.Person, path string, is func(status int, body string) bool) (body string) {
 		t.Helper()
@@ -129,8 +129,8 @@ func TestPLANE09_Logs(t *testing.T) {
 		return json.Unmarshal([]byte(body), &piece) == nil && len(piece.Data.Lines) == 2 && strings.HasPrefix(piece.Data.Lines[1], "line ") && piece.Data.Container == "build"
 	})
 
-	// Who is an operator of all reads the other organisation's; for who is not, it is not
-	// there, and neither is what is nobody's; and who only looks reads none.
+	// An operator of all organisations can read the other organisation's log. For all other callers it does not
+	// exist, and neither do logs without an organisation. A viewer can read none.
 	await("the other job's is read by who may", alice, others+"/log?tail=1", func(status int, _ string) bool { return status == http.StatusOK })
 	for _, x := range []struct {
 		who    *testenv.Person
@@ -159,7 +159,7 @@ func TestPLANE09_Logs(t *testing.T) {
 		}
 	}
 
-	// What is followed ends with the role, and with the pod.
+	// A followed log ends with the role, and with the pod.
 	follow := func(who *testenv.Person) *bufio.Scanner {
 		t.Helper()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.Dashboard()+"/api/v1"+job+"/log?tail=1&follow=true", nil)
@@ -182,7 +182,7 @@ func TestPLANE09_Logs(t *testing.T) {
 	ungrant(t, r, "ola@")
 	for cut.Scan() {
 	}
-	well(t, ctx.Err()) // it ended, not we
+	well(t, ctx.Err()) // the stream ended before the test's timeout
 	await("nothing is left to her", ola, job+"/log", func(status int, _ string) bool { return status == http.StatusForbidden })
 	if !whole.Scan() || !strings.HasPrefix(whole.Text(), "line ") {
 		t.Errorf("who kept the role is cut off: %q %v", whole.Text(), whole.Err())

@@ -14,13 +14,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// PLANE-04, MC-03, for tools: the programs themselves, tka mcp as an assistant starts
-// it and the plane's own address, know each person by the tailnet alone.
+// PLANE-04, MC-03, for tools: tka mcp as an assistant starts it, and the plane's own endpoint. Both identify each
+// person by the tailnet alone.
 func TestTools(t *testing.T) {
 	r := start(t)
 	for _, x := range []struct {
 		name, login string
-		sees        bool // what is no organisation's
+		sees        bool // objects without an organisation
 	}{{"alice-desk", "alice@example.com", true}, {"vic-desk", "vic@example.com", false}} {
 		p := person(t, r, x.name, x.login)
 		http := session(t, &mcp.StreamableClientTransport{Endpoint: r.Dashboard() + "/mcp", HTTPClient: p.HTTP(), MaxRetries: -1})
@@ -53,7 +53,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// command is tka mcp as this person's assistant starts it.
+// command returns tka mcp as this person's assistant starts it.
 func command(t *testing.T, r *testenv.Env, p *testenv.Person) *exec.Cmd {
 	t.Helper()
 	path, err := buildcache.Lookup("tka")
@@ -77,7 +77,7 @@ func session(t *testing.T, way mcp.Transport) *mcp.ClientSession {
 	return s
 }
 
-// tool calls a tool; failed: its answer is an error.
+// tool calls a tool. failed reports that the answer is an error.
 func tool(t *testing.T, s *mcp.ClientSession, name string) (text string, failed bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)

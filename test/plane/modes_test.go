@@ -16,14 +16,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// here is a plane that listens on this machine, in one of the modes in which
-// somebody else says who is calling.
+// here starts a plane that listens on this machine, in an identity mode in which a proxy authenticates the caller.
 func here(t *testing.T, r *testenv.Env, name, identity string, env ...string) *testenv.Process {
 	t.Helper()
 	return hereAs(t, r, name, "tailplane-plane", "identity: {"+identity+"}", env...)
 }
 
-// hereAs is here, as an account and with more settings of the plane's.
+// hereAs is here with another account and additional settings of the plane.
 func hereAs(t *testing.T, r *testenv.Env, name, account, settings string, env ...string) *testenv.Process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -57,7 +56,7 @@ func hereAs(t *testing.T, r *testenv.Env, name, account, settings string, env ..
 	return p
 }
 
-// raw sends lines as they are, which no client of Go's would, and returns the answer.
+// raw sends lines unchanged, which Go's client would not do, and returns the answer.
 func raw(t *testing.T, network, address, path string, lines ...string) answer {
 	t.Helper()
 	c, err := net.DialTimeout(network, address, deadline)
@@ -88,7 +87,7 @@ func raw(t *testing.T, network, address, path string, lines ...string) answer {
 	return a
 }
 
-// me is as whom a request was seen, and how.
+// me returns the identity that the plane saw for a request, and its source.
 func (a answer) me() string {
 	var me struct{ Login, Via string }
 	_ = json.Unmarshal(a.Data, &me)
@@ -98,9 +97,9 @@ func (a answer) me() string {
 	return me.Login + " via " + me.Via
 }
 
-// PLANE-05, ID-07, ID-08: every mode, by the program itself: who is believed is the one
-// named peer, its headers count in no other mode, and a header that two could read in
-// two ways is refused. PLANE-02: beside its own listener there are probes only.
+// PLANE-05, ID-07, ID-08: every identity mode, with the program itself. Only the configured peer is trusted. Its
+// headers have no effect in any other mode, and an ambiguous header is refused. PLANE-02: the only other listener is
+// that of the probes.
 func TestPLANE05_Modes(t *testing.T) {
 	r := start(t)
 	const secret = "0123456789abcdef0123456789abcdef"
@@ -108,7 +107,7 @@ func TestPLANE05_Modes(t *testing.T) {
 	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "modes") // the path of a socket is short
+	dir, err := os.MkdirTemp("", "modes") // the path of a socket is limited in length
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +207,7 @@ func TestPLANE05_Modes(t *testing.T) {
 		t.Errorf("the socket: %v %v", info, err)
 	}
 
-	// What would believe anybody does not start.
+	// A configuration that would trust any caller does not start.
 	for _, x := range []struct{ why, identity, says string }{
 		{"serve on any address", `mode: serve, listen: "0.0.0.0:0"` + names, "neither a Unix socket nor a loopback address"},
 		{"a loopback port for everybody", `mode: serve, listen: "127.0.0.1:0"` + names, "name the user ids"},
@@ -222,7 +221,7 @@ func TestPLANE05_Modes(t *testing.T) {
 	refused(t, here(t, r, "unsafe", `mode: dev, listen: "127.0.0.1:0", login: pat@platform.dev`+names, "KUBERNETES_SERVICE_HOST=10.96.0.1"), "development in a cluster", "KUBERNETES_SERVICE_HOST is set")
 }
 
-// refused waits until a program has ended that was not to start, and has said why.
+// refused waits until a program that must not start has exited and has logged the reason.
 func refused(t *testing.T, p *testenv.Process, why, says string) {
 	t.Helper()
 	select {

@@ -1,5 +1,4 @@
-// Package plane drives the operator plane's own program on a real tailnet and a
-// real API server.
+// Package plane tests the operator plane's own program on a real tailnet and a real API server.
 package plane
 
 import (
@@ -25,10 +24,10 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/personas.golden anew")
 
-// deadline is for conditions that come at once on an idle machine.
+// deadline is the timeout for conditions that hold at once on an idle machine.
 const deadline = 2 * time.Minute
 
-// basePolicy is the tailnet's, with the plane's grants to be filled in.
+// basePolicy is the tailnet's policy with a placeholder for the plane's grants.
 const basePolicy = `{
   "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"], "tag:robot": ["autogroup:admin"]},
   "grants": [
@@ -38,7 +37,7 @@ const basePolicy = `{
   ],
 }`
 
-// grants are the plane's own.
+// grants are the plane's own grants.
 var grants = []string{
 	`{"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["*"]}]}}`,
 	`{"src": ["bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["globex"]}]}}`,
@@ -55,7 +54,7 @@ func policyOf(grants []string) string {
 	return fmt.Sprintf(basePolicy, strings.Join(grants, ",\n    "))
 }
 
-// ungrant takes the plane's grants from whom they name, until the test ends.
+// ungrant removes the plane's grants that name a caller, until the test ends.
 func ungrant(t *testing.T, r *testenv.Env, name string) {
 	t.Helper()
 	rest := slices.DeleteFunc(slices.Clone(grants), func(g string) bool { return strings.Contains(g, name) })
@@ -69,7 +68,7 @@ func ungrant(t *testing.T, r *testenv.Env, name string) {
 	})
 }
 
-// system is the one that all tests of this binary share.
+// system is the environment that all tests of this binary share.
 var system struct {
 	once       sync.Once
 	env        *testenv.Env
@@ -77,7 +76,7 @@ var system struct {
 	issuer     *testenv.Issuer
 	upstream   *upstream
 	prometheus *observed
-	unnamed    error // why nothing is exposed here
+	unnamed    error // the reason why nothing is exposed here
 }
 
 func TestMain(m *testing.M) {
@@ -98,7 +97,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// enrollment makes amy an owner and everybody of acme.dev a member of acme.
+// enrollment makes amy an owner of acme, and every login of acme.dev a member.
 const enrollment = `
 apiVersion: tailplane.dev/v1alpha1
 kind: RunnerEnrollment
@@ -113,7 +112,7 @@ spec:
   members: ["*@acme.dev"]
 `
 
-// start returns the shared system: access server, operator and plane, each as its account.
+// start returns the shared environment: access server, operator and plane, each with its own account.
 func start(t *testing.T) *testenv.Env {
 	t.Helper()
 	system.once.Do(func() {
@@ -159,7 +158,7 @@ func start(t *testing.T) *testenv.Env {
 	return system.env
 }
 
-// person is somebody whose device reaches the plane.
+// person returns a person whose device can reach the plane.
 func person(t *testing.T, r *testenv.Env, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -184,7 +183,7 @@ func until(t *testing.T, what string, true func() bool) {
 	}
 }
 
-// wellRead waits until sources of the plane are ok, and says what became of them if they never are.
+// wellRead waits until sources of the plane are healthy. On a timeout it reports their state.
 func wellRead(t *testing.T, r *testenv.Env, p *testenv.Person, names ...string) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(50 * time.Millisecond) {
@@ -198,7 +197,7 @@ func wellRead(t *testing.T, r *testenv.Env, p *testenv.Person, names ...string) 
 	}
 }
 
-// An answer is an envelope, as it came.
+// An answer is a response envelope, unchanged.
 type answer struct {
 	status int
 	header http.Header
@@ -218,7 +217,7 @@ func (a answer) code() string {
 	return a.Error.Code
 }
 
-// count is how many objects the data lists, "" when it is no list.
+// count returns the number of objects in the data, or "" if the data is no list.
 func (a answer) count() string {
 	var list []json.RawMessage
 	if json.Unmarshal(a.Data, &list) != nil || list == nil {
@@ -251,7 +250,7 @@ func ask(t *testing.T, r *testenv.Env, p *testenv.Person, method, path, body str
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	a := answer{status: res.StatusCode, header: res.Header, body: string(b)}
-	_ = json.Unmarshal(b, &a) // a page is none
+	_ = json.Unmarshal(b, &a) // a page is not JSON
 	return a, err
 }
 
@@ -263,7 +262,7 @@ func must(t *testing.T, a answer, err error) answer {
 	return a
 }
 
-// signIn signs a person in, and waits until the plane shows it.
+// signIn signs a person in and waits until the plane shows it.
 func signIn(t *testing.T, r *testenv.Env, p, watcher *testenv.Person) (name string) {
 	t.Helper()
 	st, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{})
@@ -277,7 +276,7 @@ func signIn(t *testing.T, r *testenv.Env, p, watcher *testenv.Person) (name stri
 	return st.Name
 }
 
-// PLANE-04: who may do what, over the real tailnet, through the real program.
+// PLANE-04: the rights of each persona, over the real tailnet, with the real program.
 func TestPLANE04_Personas(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "alice-laptop", "alice@example.com")
@@ -287,7 +286,7 @@ func TestPLANE04_Personas(t *testing.T) {
 	personas := []struct {
 		name  string
 		who   *testenv.Person
-		after func(*testenv.Person) // before it asks
+		after func(*testenv.Person) // runs before the request
 	}{
 		{"alice, operator of all", alice, nil},
 		{"bob, viewer of globex", bob, nil},
@@ -331,7 +330,7 @@ func TestPLANE04_Personas(t *testing.T) {
 			a, err := ask(t, r, p.who, q.method, q.path, q.body)
 			a = must(t, a, err)
 			count := a.count()
-			if q.name == "audit" && count != "" { // of what others asked before, there may be any number
+			if q.name == "audit" && count != "" { // the number of earlier requests of others varies
 				count = "some"
 			}
 			fmt.Fprintf(&got, "%s\n", strings.TrimRight(fmt.Sprintf("%-36s %-22s %d %s %s", p.name, q.name, a.status, a.code(), count), " "))
@@ -354,13 +353,13 @@ func TestPLANE04_Personas(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Whoever has no role is told whom to ask, and nothing else.
+	// A caller without a role gets the contact to request one, and nothing else.
 	a, err := ask(t, r, personas[8].who, "GET", "/", "", func(q *http.Request) { q.Header.Set("Accept", "text/html") })
 	if a = must(t, a, err); a.status != http.StatusForbidden || !strings.Contains(a.body, "mallory@example.com") || !strings.Contains(a.body, "#platform") || !strings.Contains(a.body, "tag:tailplane") || strings.Contains(a.body, "/assets/") {
 		t.Errorf("the page for who has no role: %d %s", a.status, a.body)
 	}
 
-	// An expired device is refused by name; nothing of what it held open goes on.
+	// An expired device is refused with its own problem code, and none of its open connections continues.
 	late := person(t, r, "late-laptop", "alice@example.com")
 	id, err := r.Net.ID(late.Node)
 	if err != nil || !r.Net.Expire(id) {
@@ -377,7 +376,7 @@ func TestPLANE04_Personas(t *testing.T) {
 		defer hc.CloseIdleConnections()
 		res, err := hc.Do(req)
 		if err != nil {
-			return true // the tailnet itself no longer carries it
+			return true // the tailnet itself no longer carries the request
 		}
 		defer res.Body.Close()
 		b, _ := io.ReadAll(res.Body)

@@ -26,8 +26,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A listener says what the listener of a scale set of GitHub's runners says, in the
-// labels of its pod.
+// A listener serves the metrics of the listener of a GitHub runner scale set, with the labels of its pod.
 type listener struct {
 	*httptest.Server
 
@@ -45,7 +44,7 @@ func newListener() *listener {
 	return l
 }
 
-// observed is the real Prometheus, and what it scrapes.
+// observed is the real Prometheus and its scrape target.
 type observed struct {
 	*testenv.Prometheus
 
@@ -57,13 +56,13 @@ func (o *observed) start(ctx context.Context, dir string) (err error) {
 	return err
 }
 
-// settings are those of a Prometheus that scrapes the listener as it would a pod: of
-// the pod's namespace, so that the listener's own label becomes exported_namespace.
+// settings returns the configuration of a Prometheus that scrapes the listener like a pod. The target has the pod's
+// namespace, so the listener's own label becomes exported_namespace.
 func (o *observed) settings(further string) string {
 	return "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: listener\n  static_configs: [{targets: [" + strings.TrimPrefix(o.listener.URL, "http://") + "], labels: {namespace: arc-systems}}]\n" + further
 }
 
-// exposure is the setting that puts it on the tailnet.
+// exposure returns the setting that exposes it on the tailnet.
 func (o *observed) exposure() string {
 	return `{name: prometheus, upstream: "http://prometheus.monitoring.svc:` + o.URL[strings.LastIndex(o.URL, ":")+1:] + `", access: observe.read}`
 }
@@ -78,10 +77,10 @@ func (o *observed) close() {
 	}
 }
 
-// query is the path of a question to a Prometheus.
+// query returns the path of a Prometheus query.
 func query(expr string) string { return "/api/v1/query?query=" + url.QueryEscape(expr) }
 
-// value is what a Prometheus answers to a question that has one value; "" otherwise.
+// value returns the value of a Prometheus answer with a single value, and "" otherwise.
 func value(body string) string {
 	var a struct {
 		Data struct{ Result []struct{ Value [2]any } }
@@ -92,8 +91,7 @@ func value(body string) string {
 	return fmt.Sprint(a.Data.Result[0].Value[1])
 }
 
-// exposed is a real Prometheus behind the plane, as those see it who may, and those who
-// may not (PLANE-03).
+// exposed checks a real Prometheus behind the plane, for callers with and without the right to use it (PLANE-03).
 func exposed(t *testing.T, r *testenv.Env, viewer, operator, admin *testenv.Person, strangers ...*testenv.Person) {
 	t.Helper()
 	get := func(p *testenv.Person, path string) (int, string) {
@@ -118,7 +116,7 @@ func exposed(t *testing.T, r *testenv.Env, viewer, operator, admin *testenv.Pers
 		t.Errorf("its first page: %d %s", status, header.Get("Location"))
 	}
 
-	// Administration is the platform's own: what others ask for has not happened.
+	// Administration is reserved to platform administrators: requests of other callers have no effect.
 	remove := "/api/v1/admin/tsdb/delete_series?match[]=" + url.QueryEscape(`{job="listener"}`)
 	ports, told, err := testenv.Listening(r.Plane.PID())
 	well(t, err)
@@ -152,13 +150,13 @@ func exposed(t *testing.T, r *testenv.Env, viewer, operator, admin *testenv.Pers
 	}
 	if told {
 		seen(`up{job="plane"}`, "1")
-		seen(`min(tailplane_audit_up{job="plane"})`, "1") // the plane's own numbers
+		seen(`min(tailplane_audit_up{job="plane"})`, "1") // the plane's own metrics
 	}
 	if status, _, body := at(t, r, admin, "prometheus", "POST", "/api/v1/admin/tsdb/snapshot"); status != http.StatusOK || !strings.Contains(body, `"success"`) {
 		t.Errorf("the administrator's copy: %d %s", status, body)
 	}
 
-	// It ends, which is said, and comes back without anybody's help.
+	// Prometheus stops, which the plane reports, and the plane recovers without help when it is back.
 	system.prometheus.Kill()
 	if status, body := get(viewer, query("up")); status != http.StatusServiceUnavailable || strings.Contains(body, "127.0.0.1") {
 		t.Errorf("while it is away: %d %s", status, body)
@@ -181,10 +179,9 @@ spec:
   credentials: {secretName: wayne}
 `
 
-// history is what a listener has said every half minute since then: three jobs at
-// first, nothing for a quarter of an hour, then five; three jobs done each time, and
-// ten that started, half of them within five seconds and all within ten. Another
-// organisation's runners are busier.
+// history returns the metrics of a listener for every half minute since the given time. It starts with three jobs,
+// has a gap of a quarter of an hour, and continues with five. In each step three jobs finish and ten start: half of
+// them within five seconds and all within ten. Another organisation's runners are busier.
 func history(since time.Time) string {
 	var b strings.Builder
 	say := func(metric, kind string, at func(i int) (labels string, v int)) {
@@ -224,9 +221,8 @@ const (
 	measured = 100
 )
 
-// PLANE-06, PLANE-09: numbers over time come out of a real Prometheus: what was
-// measured, null where nothing was, of nobody else's runners; and while it is away
-// nothing is shown, which is said.
+// PLANE-06, PLANE-09: time series come from a real Prometheus. They contain measured values, null where no value
+// exists, and no runners of others. While Prometheus is away, the plane shows no values and reports that.
 func TestPLANE06_Numbers(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -254,7 +250,7 @@ func TestPLANE06_Numbers(t *testing.T) {
 		}
 		return a
 	}
-	// of is what a series says of a time, in steps since the first.
+	// of returns the value of a series at a step since the start.
 	of := func(m planemetrics.Metrics, name string, i int) *float64 {
 		for _, s := range m.Series {
 			for j, at := range s.Timestamps {
@@ -263,7 +259,7 @@ func TestPLANE06_Numbers(t *testing.T) {
 				}
 			}
 		}
-		return new(math.Inf(-1)) // which nothing is
+		return new(math.Inf(-1)) // a value that equals no other
 	}
 	const pool = "/api/v1/pools/github/wayne/linux/metrics?window=1h"
 	right := func(path string) {

@@ -18,9 +18,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// PL-08: whatever the program is made to ask, as by a mistake in a handler, its
-// account has no more right than what it shows, to end sign-ins, and to
-// make and lift holds.
+// PL-08: even if a handler has a bug, the program's account has only the rights to read the data that it shows, to
+// end sign-ins, and to create and lift holds.
 func TestPL08_Rights(t *testing.T) {
 	r := start(t)
 	ctx := t.Context()
@@ -121,7 +120,7 @@ func TestPL08_Rights(t *testing.T) {
 			t.Errorf("it %s: %v, want Forbidden", what, err)
 		}
 	}
-	// What it is there for, or the refusals say nothing.
+	// Its intended operations must be allowed, otherwise the refusals prove nothing.
 	for what, err := range map[string]error{
 		"reads sign-ins":       second(signins.Namespace(testenv.SigninNamespace).List(ctx, list)),
 		"reads tailnets":       second(tailnets.List(ctx, list)),

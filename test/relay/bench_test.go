@@ -19,11 +19,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// BenchmarkRelay measures what GTW-38 says of a relay: one stream and one round
-// trip through it beside the same straight from a node, in turn, in one run; what
-// an idle connection holds; and how soon a relay, and a change, are there.
+// BenchmarkRelay measures the limits of GTW-38 for a relay. It measures a stream and a round trip through the relay
+// and directly from a node, in turns within one run. It also measures the memory of an idle connection, and how soon
+// a relay and a change take effect.
 func BenchmarkRelay(b *testing.B) {
-	for b.Loop() { // the numbers are of many tries each, and of none here
+	for b.Loop() { // the reported numbers come from many runs, not from this loop
 	}
 	c := kubetest.Start(b)
 	tn := tailnettest.Start(b, policy)
@@ -108,8 +108,7 @@ func BenchmarkRelay(b *testing.B) {
 	testenv.Budget("relay: a change to bound", time.Since(began).Seconds(), 1, true, "s")
 }
 
-// bareProxy is what any relay costs at least: it dials as the measuring side does,
-// in the same process, and copies.
+// bareProxy is the minimal cost of any relay: it dials like the measuring side, in the same process, and copies.
 func bareProxy(b *testing.B, at string, dial func() (net.Conn, error)) string {
 	b.Helper()
 	ln, err := net.Listen("tcp", at)
@@ -140,8 +139,8 @@ func bareProxy(b *testing.B, at string, dial func() (net.Conn, error)) string {
 
 const streamSize = 64 << 20
 
-// sink answers each byte with one, until a line "stream", of which it counts what
-// comes and says "done".
+// sink answers each byte with one byte until it reads a line "stream". It then counts the received bytes and answers
+// "done".
 func sink(b *testing.B, listen func(network, addr string) (net.Listener, error)) {
 	b.Helper()
 	ln, err := listen("tcp", ":80")
@@ -174,7 +173,7 @@ func sink(b *testing.B, listen func(network, addr string) (net.Listener, error))
 	}()
 }
 
-// stream is how long one stream takes to be carried whole.
+// stream returns how long the complete transfer of one stream takes.
 func stream(b *testing.B, dial func() (net.Conn, error)) time.Duration {
 	b.Helper()
 	c, err := dial()
@@ -198,7 +197,7 @@ func stream(b *testing.B, dial func() (net.Conn, error)) time.Duration {
 	return time.Since(began)
 }
 
-// trips are how long a byte there and back takes, on one connection.
+// trips returns the round-trip times of single bytes on one connection.
 func trips(b *testing.B, dial func() (net.Conn, error)) (took []time.Duration) {
 	b.Helper()
 	c, err := dial()
@@ -225,7 +224,7 @@ func median(took []time.Duration) time.Duration {
 	return took[len(took)/2]
 }
 
-// heap is what the relay's Go heap holds that is in use.
+// heap returns the relay's Go heap in use, in bytes.
 func heap(b *testing.B) int64 {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
@@ -239,7 +238,7 @@ func heap(b *testing.B) int64 {
 		b.Fatal(err)
 	}
 	defer res.Body.Close()
-	// The runtime's own line "# HeapInuse = N" at the end of a profile in text.
+	// The runtime prints the line "# HeapInuse = N" at the end of a text profile.
 	for s := bufio.NewScanner(res.Body); s.Scan(); {
 		if text, ok := strings.CutPrefix(s.Text(), "# HeapInuse = "); ok {
 			n, err := strconv.ParseInt(text, 10, 64)

@@ -20,8 +20,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// backendOf is a server of the cluster that answers each connection with what it
-// was sent before the first line break, which hides no PROXY header.
+// backendOf starts a server of the cluster. It answers each connection with the bytes that it received before the
+// first line break, including a PROXY header.
 func backendOf(t testing.TB) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,7 +47,7 @@ func backendOf(t testing.TB) (addr string) {
 	return ln.Addr().String()
 }
 
-// through sends text from a node, ends its half and returns the answer.
+// through sends text from a node, closes its sending side and returns the answer.
 func through(ctx context.Context, from *tsnet.Server, addr, text string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -55,7 +55,7 @@ func through(ctx context.Context, from *tsnet.Server, addr, text string) (string
 	if err != nil {
 		return "", err
 	}
-	// Not by Dial: until the route is known that would leave this machine.
+	// Not with Dial: before the route is known, Dial would leave this machine.
 	c, err := from.Sys().Dialer.Get().NetstackDialTCP(ctx, to)
 	if err != nil {
 		return "", err
@@ -73,8 +73,8 @@ func through(ctx context.Context, from *tsnet.Server, addr, text string) (string
 	return string(b), err
 }
 
-// GTW-23: from a person's node to a service of the tailnet to a server of the
-// cluster, which learns the person's own address; and to the relay's own node.
+// GTW-23: a person's node connects through a tailnet service to a server of the cluster, which receives the person's
+// own address. The person also connects to the relay's own node.
 func TestIngress(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
@@ -131,7 +131,7 @@ func TestIngress(t *testing.T) {
 		}
 		return err
 	})
-	// A port of the service that nobody announced is not the machine's.
+	// A port of the service that is not announced does not lead to the machine's port.
 	if got, err := through(within(t), alice, "100.127.9.9:"+backend[strings.LastIndexByte(backend, ':')+1:], "x"); err == nil {
 		t.Errorf("another port of the service answers %q", got)
 	}

@@ -18,8 +18,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A service is what kube-proxy would be: it leads connections to pods that were
-// ready when it last looked.
+// A service replaces kube-proxy: it forwards connections to the pods that were ready at its last check.
 type service struct {
 	addr string
 
@@ -39,7 +38,7 @@ func (s *service) pick() (*testenv.Relay, bool) {
 	return s.ready[s.next%len(s.ready)], true
 }
 
-// look asks each pod whether it is ready.
+// look checks whether each pod is ready.
 func (s *service) look(ctx context.Context, pods []*testenv.Relay) {
 	var ready []*testenv.Relay
 	for _, r := range pods {
@@ -52,7 +51,7 @@ func (s *service) look(ctx context.Context, pods []*testenv.Relay) {
 	s.ready = ready
 }
 
-// serveHealth is the Service's port 9002.
+// serveHealth serves the Service's port 9002.
 func (s *service) serveHealth(t testing.TB) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -85,9 +84,8 @@ func (s *service) serveHealth(t testing.TB) {
 	}()
 }
 
-// GTW-20: a rolling restart under constant load loses no connection: what is open
-// ends by itself, and what is new goes to the other pod by the time that this one
-// takes no more.
+// GTW-20: a rolling restart under constant load loses no connection. Open connections end normally. New connections
+// go to the other pod before the old pod stops accepting them.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
@@ -104,7 +102,7 @@ func TestRollingRestart(t *testing.T) {
 	doc["healthCheckEndpoint"] = "http://" + health.addr + "/healthz"
 	g.configure(t, map[string]any{"shop.web": doc}, map[string]any{"drainTimeout": "20s"})
 	pods := []*testenv.Relay{g.start(t, 0, "127.77.2.10", "uid-0"), g.start(t, 1, "127.77.2.11", "uid-1")}
-	warm := func(r *testenv.Relay) { // the first packet between two nodes may take its time
+	warm := func(r *testenv.Relay) { // the first packet between two nodes may take some time
 		if err := r.AwaitReady(within(t), "/readyz"); err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +202,7 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// transfer is a connection that takes a while.
+// transfer opens a connection that stays open for a while.
 func transfer(addr string) error {
 	c, err := net.DialTimeout("tcp", addr, 30*time.Second)
 	if err != nil {
@@ -216,7 +214,7 @@ func transfer(addr string) error {
 		return fmt.Errorf("greeting: %w", err)
 	}
 	for range 3 {
-		time.Sleep(50 * time.Millisecond) // the connection is to be open for a while
+		time.Sleep(50 * time.Millisecond) // keeps the connection open for a while
 		if _, err := io.WriteString(c, "abc"); err != nil {
 			return err
 		}
@@ -227,8 +225,8 @@ func transfer(addr string) error {
 	return nil
 }
 
-// GTW-17, the relay's part: a key that does not let it in is reported by its id,
-// the next one is taken, and the report goes.
+// GTW-17, the relay's part: the relay reports a refused auth key by its id, uses the next key, and removes the
+// report.
 func TestReissue(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
@@ -270,7 +268,7 @@ func TestReissue(t *testing.T) {
 	}
 }
 
-// What steers traffic elsewhere stops the start with a sentence, and a usage error.
+// Settings that would redirect traffic stop the start with an error sentence and the exit code of a usage error.
 func TestRefusedStart(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)

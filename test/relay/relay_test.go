@@ -1,6 +1,5 @@
-// Package relay drives `tailplaned relay` as its pod would run it: a process of
-// its own, with exactly the rights of the group's account on a real API server,
-// between sockets of this machine and real nodes of a loopback tailnet.
+// Package relay runs `tailplaned relay` as in its pod: as a separate process with exactly the rights of the group's
+// account on a real API server. It connects sockets of this machine with real nodes of a loopback tailnet.
 package relay
 
 import (
@@ -37,7 +36,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// eventually polls until ok says nothing is wrong.
+// eventually polls until ok returns nil.
 func eventually(t testing.TB, what string, ok func() error) {
 	t.Helper()
 	end := time.Now().Add(long)
@@ -53,7 +52,7 @@ func eventually(t testing.TB, what string, ok func() error) {
 	}
 }
 
-// policy: relays are tag:relay, what they reach is tag:svc-web, and people reach relays.
+// policy: relays have tag:relay, may reach tag:svc-web, and people may reach relays.
 const policy = `{
 	"tagOwners": {"tag:relay": [], "tag:svc-web": [], "tag:other": []},
 	"grants": [
@@ -62,7 +61,7 @@ const policy = `{
 	],
 }`
 
-// A group is the objects of one proxy group, as 6.1 and 6.3 of the contract say.
+// A group holds the objects of one proxy group, as in 6.1 and 6.3 of the contract.
 type group struct {
 	Name, Namespace string
 	Replicas        []int
@@ -112,7 +111,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{.Name}}}
 subjects: [{kind: ServiceAccount, name: {{.Name}}, namespace: {{.Namespace}}}]
 `))
 
-// newGroup makes the objects of a group whose replicas have a key each.
+// newGroup creates the objects of a group with an auth key for each replica.
 func newGroup(t testing.TB, c *kubetest.Cluster, tn *tailnettest.Net, name, kind string, replicas int) *group {
 	t.Helper()
 	g := &group{Name: name, Namespace: c.Namespace(t), Kind: kind, Control: tn.ControlURL(), cluster: c, net: tn}
@@ -175,7 +174,7 @@ func (g *group) secret(t testing.TB, name string) map[string]string {
 	return s.Data
 }
 
-// start starts the pod of an ordinal at an address of loopback.
+// start starts the pod of an ordinal at a loopback address.
 func (g *group) start(t testing.TB, ordinal int, ip, uid string, env ...string) *testenv.Relay {
 	t.Helper()
 	r, err := testenv.StartRelay(within(t), t.TempDir(), g.cluster, testenv.RelayOptions{Namespace: g.Namespace, Account: g.Name, Pod: fmt.Sprintf("%s-%d", g.Name, ordinal),
@@ -192,7 +191,7 @@ func (g *group) start(t testing.TB, ordinal int, ip, uid string, env ...string) 
 	return r
 }
 
-// ours leaves out what Tailscale's library says.
+// ours removes the lines of Tailscale's library from a log.
 func ours(log string) string {
 	var b strings.Builder
 	for line := range strings.Lines(log) {
@@ -203,7 +202,7 @@ func ours(log string) string {
 	return b.String()
 }
 
-// echo serves a node's port: what comes goes back, after a greeting, until its end.
+// echo serves a node's port: it sends a greeting and echoes the received bytes until their end.
 func echo(t testing.TB, node *tsnet.Server, network, addr, greeting string) {
 	t.Helper()
 	if network == "udp" {
@@ -245,7 +244,7 @@ func echo(t testing.TB, node *tsnet.Server, network, addr, greeting string) {
 	}()
 }
 
-// say sends text over a connection, ends its own half, and returns what came.
+// say sends text over a connection, closes its sending side, and returns the received bytes.
 func say(ctx context.Context, addr, text string) (string, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -273,9 +272,8 @@ func target(fqdn string, ports ...any) map[string]any {
 	return map[string]any{"tailnetTarget": map[string]any{"fqdn": fqdn}, "ports": list}
 }
 
-// GTW-13, GTW-14 and GTW-19, the relay's part: it logs in with its own key, carries
-// TCP with both halves of a connection and UDP, says what is bound, and stays the
-// same node over a restart without any key.
+// GTW-13, GTW-14 and GTW-19, the relay's part: the relay logs in with its own key and carries TCP, including
+// half-closed connections, and UDP. It reports what is bound, and stays the same node over a restart without any key.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
@@ -330,7 +328,7 @@ func TestEgress(t *testing.T) {
 	if status, _, _, err := r.Ask(within(t), "/debug/pprof/heap"); err != nil || status != 404 {
 		t.Errorf("/debug/pprof on the port of health: %d %v", status, err)
 	}
-	if c, err := net.Dial("tcp", "127.77.0.10:9001"); err == nil { // DS-03: profiles only where a flag asks for them
+	if c, err := net.Dial("tcp", "127.77.0.10:9001"); err == nil { // DS-03: profiles are served only with a flag
 		c.Close()
 		t.Error("the debug port is open")
 	}
@@ -352,7 +350,7 @@ func TestEgress(t *testing.T) {
 		t.Error("the auth key was logged")
 	}
 
-	// A change of the ConfigMap is applied while what is open goes on.
+	// A change of the ConfigMap is applied while open connections continue.
 	open, err := net.Dial("tcp", "127.77.0.10:10000")
 	if err != nil {
 		t.Fatal(err)

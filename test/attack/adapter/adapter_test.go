@@ -27,7 +27,7 @@ const (
 		"X-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n"
 )
 
-// isPod fails if what arrived is not exactly the pod's ServiceAccount's.
+// isPod fails if a request did not arrive with exactly the identity of the pod's ServiceAccount.
 func isPod(t *testing.T, a arrival, token string) {
 	t.Helper()
 	if got := a.Header["Authorization"]; len(got) != 1 || got[0] != "Bearer "+token {
@@ -46,7 +46,7 @@ func isPod(t *testing.T, a arrival, token string) {
 	}
 }
 
-// talk upgrades a connection, checks whose it became, and says something.
+// talk upgrades a connection, checks the identity with which it arrived, and exchanges some data on it.
 func (p *podUnderAttack) talk(token, text string) error {
 	c, err := tls.Dial("tcp", p.Address, &tls.Config{RootCAs: p.roots, NextProtos: []string{"http/1.1"}})
 	if err != nil {
@@ -76,8 +76,8 @@ func (p *podUnderAttack) talk(token, text string) error {
 	return nil
 }
 
-// AD-01. Whatever the application says of itself, the cluster sees the pod's
-// ServiceAccount and nothing else; impersonation is refused.
+// AD-01. Whatever identity the application's headers claim, the cluster sees the pod's ServiceAccount and nothing
+// else. The adapter refuses impersonation.
 //
 // Guard: outbound in internal/apiproxy/serving.
 func TestAD01_TheClusterSeesThePod(t *testing.T) {
@@ -130,8 +130,8 @@ func TestAD01_TheClusterSeesThePod(t *testing.T) {
 	})
 }
 
-// AD-02. Who does not hold the pod's local token gets 401, as a Status, on every
-// path and way, and the cluster hears nothing of it.
+// AD-02. A caller without the pod's local token gets 401, as a Status, on every path and with every kind of request.
+// The cluster receives nothing of it.
 //
 // Guard: checkToken in internal/apiproxy/serving, podface.Face.Opens.
 func TestAD02_TheLocalTokenIsRequired(t *testing.T) {
@@ -168,7 +168,7 @@ func TestAD02_TheLocalTokenIsRequired(t *testing.T) {
 			t.Errorf("token in the query: status %d", status)
 		}
 	})
-	// Law 4, for a caller who holds the token: names and sites.
+	// Law 4, for a caller with the token: host names and cross-site requests.
 	for name, text := range map[string]string{
 		"another host": strings.Replace(plainHead, "$HOST", "evil.example", 1), "another port": strings.Replace(plainHead, "$HOST", "127.0.0.1:1", 1),
 		"another site": plainHead + "Origin: https://evil.example\r\n", "a page's fetch": plainHead + "Sec-Fetch-Site: cross-site\r\n", "no host": strings.Replace(plainHead, "$HOST", "", 1),
@@ -181,12 +181,11 @@ func TestAD02_TheLocalTokenIsRequired(t *testing.T) {
 	}
 }
 
-// AD-03. The real token is nowhere where the application can look: its mount, the
-// adapter's answers, errors, debug paths, log at the highest level, arguments and
-// environment; and the adapter's own files are for its own user.
-// (shareProcessNamespace is refused at injection; that is a row of injection.)
+// AD-03. The real token is nowhere where the application can read it: its mount, the adapter's answers, errors, debug
+// paths, log at the highest level, arguments and environment. Only the adapter's own user can read the adapter's
+// files. (Injection refuses shareProcessNamespace; an attack of injection covers that.)
 //
-// Guard: the types Token and secret, which do not print; podface's file modes.
+// Guard: the types Token and secret, which never print their value; podface's file modes.
 func TestAD03_TheRealTokenIsNotToBeFound(t *testing.T) {
 	var answers atomic.Int64
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
@@ -271,11 +270,10 @@ func TestAD03_TheRealTokenIsNotToBeFound(t *testing.T) {
 	}
 }
 
-// AD-09. Token and authority change under a watch: the watch goes on, and the next
-// request uses what is new. The adapter's container starts again: clients that
-// have read its files once go on.
+// AD-09. The token and the certificate authority change during a watch. The watch continues, and the next request
+// uses the new values. Clients that read the adapter's files once keep working after its container restarts.
 //
-// Guard: credential in internal/apiproxy/upstream; podface.Open keeps its state.
+// Guard: credential in internal/apiproxy/upstream; podface.Open keeps its state over restarts.
 func TestAD09_RotationAndRestart(t *testing.T) {
 	next := make(chan string)
 	serve := func(w http.ResponseWriter, r *http.Request) {
@@ -366,5 +364,5 @@ func TestAD09_RotationAndRestart(t *testing.T) {
 	if after, err := os.ReadFile(filepath.Join(p.Share, "ca.crt")); err != nil || !bytes.Equal(before, after) || p.token != old {
 		t.Errorf("after a restart: another authority or token: %v", err)
 	}
-	who("token-2") // with the client and the roots of before
+	who("token-2") // with the client and the root certificates from before the restart
 }

@@ -30,8 +30,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// real are two clusters with all their controllers, which the tests about several
-// clusters share. They end with this process, as kubetest.Start's does.
+// real starts two clusters with all their controllers. The tests about several clusters share them. They end with
+// this process, like the cluster of kubetest.Start.
 var real = sync.OnceValues(func() (map[string]*member, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
@@ -70,24 +70,23 @@ type member struct {
 	token string
 }
 
-// A front stands before a real API server, writes down what arrives, and plays
-// what the test says instead.
+// A front is a proxy before a real API server. It records requests, and a test can replace its answers.
 type front struct {
 	*origin
 	gate *shutter
 
 	mu    sync.Mutex
-	plays func(http.ResponseWriter, *http.Request) bool // true: it has answered
+	plays func(http.ResponseWriter, *http.Request) bool // returns true if it has answered
 }
 
-// play says what is answered instead of the API server; nil: nothing.
+// play sets the handler that answers instead of the API server. nil restores the API server.
 func (f *front) play(p func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.plays = p
 }
 
-// A shutter is a listener that can be shut: connections end, and new ones at once.
+// A shutter is a listener that can be closed temporarily. It then ends its connections and rejects new ones.
 type shutter struct {
 	net.Listener
 	mu   sync.Mutex
@@ -114,7 +113,7 @@ func (g *shutter) Accept() (net.Conn, error) {
 	}
 }
 
-// cut ends all connections; with shut, those that come as well.
+// cut ends all connections. With shut it also ends every later connection at once.
 func (g *shutter) cut(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,7 +124,7 @@ func (g *shutter) cut(shut bool) {
 	g.open = nil
 }
 
-// newFront starts one before an API server.
+// newFront starts a front before an API server.
 func newFront(t *testing.T, m *member) *front {
 	t.Helper()
 	to, err := url.Parse(m.Server)
@@ -150,10 +149,10 @@ func newFront(t *testing.T, m *member) *front {
 	return f
 }
 
-// listenGated is origin.listen, with a shutter before it.
+// listenGated is origin.listen with a shutter in front.
 func (f *front) listenGated(t *testing.T, conf *tls.Config, serve http.HandlerFunc) {
 	f.origin.listen(t, conf, serve)
-	// What listens already is closed for one behind the shutter, at another address.
+	// The existing listener is closed and replaced by one behind the shutter, at another address.
 	f.origin.Server.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -170,8 +169,8 @@ func (f *front) listenGated(t *testing.T, conf *tls.Config, serve http.HandlerFu
 	t.Cleanup(func() { f.gate.cut(true); next.CloseClientConnections(); next.Close() })
 }
 
-// An env is an adapter before two real clusters, each behind a front. Home is the
-// first of them by another front, so that what goes there is seen.
+// An env is an adapter with two real clusters, each behind a front. The home cluster is the first of them behind
+// another front, so that the test can tell requests to the home cluster apart.
 type env struct {
 	*podUnderAttack
 	home, east, west *front
@@ -180,8 +179,8 @@ type env struct {
 	options          testenv.AdapterOptions
 }
 
-// herdConfig: ConfigMaps and Pods of the namespace are in east and west, the
-// namespace "only-east" is east's, the rest home's. %MORE% is for a test.
+// herdConfig routes ConfigMaps and Pods of the namespace to east and west, the namespace "only-east" to east, and the
+// rest to the home cluster. A test can replace %MORE%.
 const herdConfig = `apiVersion: mca.tailplane.dev/v1alpha1
 kind: Config
 epoch: 1
@@ -201,7 +200,7 @@ rules:
       strategy: hash
 `
 
-// newEnv starts an adapter; change, if not nil, changes its configuration.
+// newEnv starts an adapter. change, if not nil, changes its configuration.
 func newEnv(t *testing.T, change func(config string) string) *env {
 	t.Helper()
 	clusters, err := real()
@@ -236,7 +235,7 @@ func newEnv(t *testing.T, change func(config string) string) *env {
 	return h
 }
 
-// adapter starts another one of the same options, which knows nothing yet.
+// adapter starts another adapter with the same options and an empty cache.
 func (h *env) adapter(t *testing.T) *podUnderAttack {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -259,7 +258,7 @@ func (h *env) adapter(t *testing.T) *podUnderAttack {
 	return p
 }
 
-// config is how an application reaches an adapter.
+// config returns the client configuration with which an application reaches an adapter.
 func (p *podUnderAttack) config(t *testing.T) *rest.Config {
 	t.Helper()
 	c, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig)
@@ -279,7 +278,7 @@ func (p *podUnderAttack) kube(t *testing.T) *kubernetes.Clientset {
 	return k
 }
 
-// do sends a request and returns its answer, once: nothing is repeated.
+// do sends a request once, without retries, and returns its answer.
 func (p *podUnderAttack) do(t *testing.T, method, path, body string, pairs ...string) (int, http.Header, string) {
 	t.Helper()
 	var in io.Reader
@@ -298,7 +297,7 @@ func (p *podUnderAttack) do(t *testing.T, method, path, body string, pairs ...st
 	return res.StatusCode, res.Header, string(b)
 }
 
-// in says which of the clusters have the ConfigMap, by themselves.
+// in returns which of the clusters store the ConfigMap. It queries the clusters directly.
 func (h *env) in(t *testing.T, namespace, name string) string {
 	t.Helper()
 	var found []string
@@ -313,7 +312,7 @@ func (h *env) in(t *testing.T, namespace, name string) string {
 	return strings.Join(found, " ")
 }
 
-// make makes a ConfigMap in a cluster, past the adapter.
+// make creates a ConfigMap directly in a cluster, without the adapter.
 func (h *env) make(t *testing.T, cluster, name string) *corev1.ConfigMap {
 	t.Helper()
 	cm, err := h.real[cluster].kube.CoreV1().ConfigMaps(h.namespace).Create(t.Context(),
@@ -324,7 +323,7 @@ func (h *env) make(t *testing.T, cluster, name string) *corev1.ConfigMap {
 	return cm
 }
 
-// asked are the requests that a front got since the first n, but for discovery and health.
+// asked returns the requests that a front received after the first n, without discovery and health checks.
 func (f *front) asked(n int) (lines []string) {
 	for _, a := range f.arrived()[n:] {
 		if strings.HasPrefix(a.URI, "/api/v1/namespaces/") {
@@ -334,7 +333,7 @@ func (f *front) asked(n int) (lines []string) {
 	return lines
 }
 
-// unasked runs f, and fails if one of the fronts is asked for anything.
+// unasked runs f and fails if one of the fronts receives a request.
 func unasked(t *testing.T, what string, fronts []*front, f func()) {
 	t.Helper()
 	before := make([]int, len(fronts))
@@ -349,7 +348,7 @@ func unasked(t *testing.T, what string, fronts []*front, f func()) {
 	}
 }
 
-// deletions tells f of what an informer is told of as deleted.
+// deletions calls f for each deletion that an informer receives.
 func deletions(f func(name string)) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
 		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {

@@ -18,11 +18,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// AD-08. Whoever may write an entry of a cluster makes it run a program, read a
-// file, trust anybody or send the credential elsewhere: the entry is refused by
-// the name of the field, the last good document serves on, and the others go on
-// meanwhile. A wrong certificate is that member's trouble alone; a redirect leads
-// nowhere.
+// AD-08. A person who may edit the entry of a cluster tries to make the adapter run a program, read a file, trust a
+// foreign authority, or send the credential elsewhere. The adapter refuses the entry and names the field. It keeps
+// the last valid configuration, and the other clusters keep working. A wrong certificate affects only that member.
+// The adapter never follows a redirect.
 //
 // Guard: ReadCredential, CheckServer and Parse in internal/apiproxy/document; Keeper.Run in internal/apiproxy/roster.
 func TestAD08_EditedClusters(t *testing.T) {
@@ -62,7 +61,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 	kubeconfig := func(cluster, user string) map[string]string {
 		return map[string]string{"kubeconfig": fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nclusters: [{name: x, cluster: {server: %q, %s}}]\nusers: [{name: x, user: {%s}}]\n", h.west.URL, cluster, user)}
 	}
-	ca, err := json.Marshal([]byte(genuine["ca.crt"])) // base64, as a kubeconfig has it
+	ca, err := json.Marshal([]byte(genuine["ca.crt"])) // base64, as in a kubeconfig
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +102,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 	edit(genuine)
 	attacktest.Eventually(t, attacktest.Long, "the right Secret is taken", func() bool { code, _, _ := h.do(t, "GET", path["west"], ""); return code == http.StatusOK })
 
-	// In the document.
+	// In the configuration file.
 	for field, change := range map[string][2]string{
 		"169.254.169.254":          {"allowLoopback: true, credentials: {secret: west}", `servers: ["https://169.254.169.254"], caFile: west/ca.crt, credentials: {audienceToken: true}`},
 		"insecure-skip-tls-verify": {"allowLoopback: true, credentials: {secret: west}", "credentials: {secret: west}, insecure-skip-tls-verify: true"},
@@ -126,7 +125,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Another's certificate: that member alone is away.
+	// A certificate of another authority: only that member is unavailable.
 	_, _, stranger := authority(t)
 	edit(map[string]string{"server": genuine["server"], "ca.crt": string(stranger), "token": genuine["token"]})
 	unasked(t, "a wrong certificate", []*front{h.west}, func() {
@@ -138,7 +137,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 	edit(genuine)
 	attacktest.Eventually(t, attacktest.Long, "it is trusted again", func() bool { code, _, _ := h.do(t, "GET", path["west"], ""); return code == http.StatusOK })
 
-	// A redirect is an answer, or a failure of the member; nobody goes there.
+	// A redirect is passed on as an answer or counts as a failure of the member; the adapter never follows it.
 	elsewhere := newOrigin(t, nil)
 	h.west.play(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/configmaps") {
@@ -157,9 +156,8 @@ func TestAD08_EditedClusters(t *testing.T) {
 	})
 }
 
-// AD-10. What would delete or change in several clusters at once is refused, by
-// whatever selector, unless a rule says so for that verb; what names one object
-// goes to one.
+// AD-10. The adapter refuses a request that would delete or change objects in several clusters at once, with any
+// selector, unless a rule allows it for that verb. A request that names one object goes to one cluster.
 //
 // Guard: noDeleteCollection in internal/apiproxy; Visit.deleteAll in internal/apiproxy/fanout.
 func TestAD10_ManyAtOnce(t *testing.T) {
@@ -208,7 +206,7 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 	}
 	for i, f := range fronts {
 		for _, a := range f.arrived()[before[i]:] {
-			// Home is asked for what no API server has, and says so.
+			// The home cluster receives requests for types that no API server has, and answers that itself.
 			if a.Method == "DELETE" || f != h.home && strings.Contains(a.URI, "/configmaps") {
 				t.Errorf("a cluster was asked to %s %s", a.Method, a.URI)
 			}
@@ -217,7 +215,7 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 	if now := there(); now != everything {
 		t.Errorf("left: %s", now)
 	}
-	// kubectl finds and deletes one after the other, each in its cluster.
+	// kubectl finds the objects and deletes them one by one, each in its cluster.
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
 	defer cancel()
 	if _, errs, exit := kubetest.Kubectl(ctx, h.Kubeconfig, "delete", "cm", "-l", "set=a"); exit != 0 {
@@ -226,7 +224,7 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 	if now := there(); now != "b-of-east b-of-west" {
 		t.Errorf("after kubectl delete -l: %s", now)
 	}
-	// Where the rule says so.
+	// With a rule that allows it.
 	for _, cluster := range []string{"east", "west"} {
 		label(cluster, "a-of-"+cluster, "a")
 	}
@@ -240,12 +238,12 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 	}
 }
 
-// AD-11. A child is made in one cluster, and its owner is in another: where the
-// document shelters it, the garbage collector of its own cluster, which deletes
-// what looks like an orphan, lets it be, and who wrote its owner reads it back.
-// Where it does not, the child is refused.
+// AD-11. A child is created in one cluster and its owner is in another. With ownerReferences set to shelter, the
+// garbage collector of the child's cluster does not delete the child as an orphan. A client reads back the owner
+// reference that it wrote. Without that setting the adapter refuses the child.
 //
-// Guard: internal/apiproxy/shelter, and where internal/apiproxy/fanout calls it; KeepTogether and Place in internal/apiproxy.
+// Guard: internal/apiproxy/shelter, and where internal/apiproxy/fanout calls it; KeepTogether and Place in
+// internal/apiproxy.
 func TestAD11_AnOwnerElsewhere(t *testing.T) {
 	h := newEnv(t, func(config string) string {
 		return config + "- name: children\n  match: {apiGroups: [\"\"], resources: [secrets], namespaces: [" + strings.TrimSpace(between(config, "namespaces: [", "]", 2)) + "]}\n  target: {spread: {members: [east, west], ownerReferences: shelter}}\n"
@@ -275,7 +273,7 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 	if err != nil || len(stored.OwnerReferences) > 0 {
 		t.Errorf("stored with the owners %v: %v", stored.OwnerReferences, err)
 	}
-	// The same without the adapter: the garbage collector is there, and works.
+	// Control: without the adapter, the garbage collector deletes such a child.
 	if _, err := west.Create(t.Context(), child("bare"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +291,7 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 		t.Fatalf("%v, %v", l, err)
 	}
 	owned("as listed", &l.Items[0], nil)
-	// A second orphan, to be taken after the update.
+	// A second orphan, for the garbage collector to delete after the update.
 	if _, err := west.Create(t.Context(), child("bare"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +303,7 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 		t.Errorf("the garbage collector took the child: %v", err)
 	}
 
-	// Without a shelter: with its owner, or not at all.
+	// Without the setting: the child is placed in the cluster of its owner, or refused.
 	h.options.Config = strings.Replace(h.options.Config, ", ownerReferences: shelter", "", 1)
 	follows := h.adapter(t)
 	next := follows.kube(t).CoreV1().Secrets(h.namespace)
@@ -331,7 +329,7 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 	}
 }
 
-// between returns what stands behind the n-th from, up to to.
+// between returns the text after the n-th occurrence of from, up to the next to.
 func between(s, from, to string, n int) string {
 	for range n {
 		_, s, _ = strings.Cut(s, from)

@@ -23,7 +23,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// status reads the code of a Status; 0 if it is none.
+// status reads the code of a Status. It returns 0 if the body is no Status.
 func status(body string) (code int, message string) {
 	var s struct {
 		Kind, Message string
@@ -35,10 +35,9 @@ func status(body string) (code int, message string) {
 	return s.Code, s.Message
 }
 
-// AD-04. What says two things of where it belongs, or says it in a form that
-// cannot be read for certain, is refused before any cluster hears of it, and what
-// can be read goes where its own metadata says. What no rule is about goes home
-// only where the document lets it.
+// AD-04. A request whose cluster is ambiguous, or cannot be determined for certain, is refused before any cluster
+// receives it. A readable object goes to the cluster of its own metadata. A request that matches no rule goes to the
+// home cluster only if the configuration allows it.
 //
 // Guard: peek in internal/apiproxy, Table.unmatched.
 func TestAD04_RoutingEscapes(t *testing.T) {
@@ -79,7 +78,8 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 		})
 	}
 
-	// The URL's namespace is where it goes, and there the API server finds the other.
+	// The namespace in the URL decides the cluster, and the API server there detects the different namespace in the
+	// body.
 	for body, url := range map[string]string{"only-east": h.namespace, h.namespace: "only-east"} {
 		name := "elsewhere-" + url
 		n := len(h.home.arrived())
@@ -89,7 +89,7 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 		}
 	}
 
-	// Each encoding is read for what it says, and nothing else is asked to make it.
+	// Each encoding is read by its content, and only the selected cluster receives the create request.
 	made := func(why, name, want string) {
 		t.Helper()
 		if in := h.in(t, h.namespace, name); in != want {
@@ -117,7 +117,7 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 		}
 		made("protobuf", "protobuf-"+tier, want)
 	}
-	// A key in another case is another key to Kubernetes, so it decides nothing.
+	// Kubernetes keys are case sensitive, so a key in another case does not affect the placement.
 	for i := range 50 {
 		name := fmt.Sprint("case-", i)
 		if code, _, text := h.do(t, "POST", path+"?dryRun=All", object(name, "")); code != http.StatusCreated {
@@ -128,13 +128,13 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 			t.Fatalf("%d: %s", code, text)
 		}
 		if in := h.in(t, h.namespace, name); in == "east" {
-			break // by its name alone; gold would be west
+			break // placed by its name alone; gold would select west
 		} else if i == 49 {
 			t.Errorf("fifty of fifty are in %s; east was asked %q", in, h.east.asked(n))
 		}
 	}
 
-	// Nothing falls to the home cluster where the document does not let it.
+	// Nothing is sent to the home cluster as a fallback unless the configuration allows it.
 	control := "at-home-" + h.namespace
 	if code, _, text := h.do(t, "POST", "/api/v1/namespaces/default/configmaps", object(control, ""), "Content-Type", "application/json"); code != http.StatusCreated {
 		t.Errorf("at home: %d %s", code, text)
@@ -156,9 +156,8 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 	made("matched", "matched", "west")
 }
 
-// AD-05. While the cluster of an object cannot be reached, everything that names
-// the object is told 503 and to come back: never "not found", nothing is tried at
-// another cluster, and nothing of the name is made there.
+// AD-05. While the cluster of an object is unreachable, every request for the object gets 503 with a time to retry.
+// The adapter never answers "not found", never tries another cluster, and never creates an object of that name there.
 //
 // Guard: Judge in internal/apiproxy; find and createNamed in internal/apiproxy/fanout.
 func TestAD05_TheOwnerIsAway(t *testing.T) {
@@ -173,14 +172,14 @@ func TestAD05_TheOwnerIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := "/api/v1/namespaces/" + h.namespace
-	fresh := h.adapter(t) // which has to ask who has what
+	fresh := h.adapter(t) // its cache of object locations is empty
 	for _, path := range []string{base + "/configmaps/owned", base + "/pods/owned"} {
 		if code, header, text := h.do(t, "GET", path, ""); code != http.StatusOK || header.Get("Mca-Cluster") != "west" {
 			t.Fatalf("before: %d by %s: %.200s", code, header.Get("Mca-Cluster"), text)
 		}
 	}
 	h.west.gate.cut(true)
-	// So that no connection of before is left to send a write on.
+	// Closes all old connections, so that no write can use one.
 	for _, p := range []*podUnderAttack{h.podUnderAttack, fresh} {
 		attacktest.Eventually(t, attacktest.Long, "the adapter knows", func() bool {
 			code, _, _ := p.do(t, "GET", base+"/configmaps/owned", "")
@@ -236,9 +235,9 @@ func TestAD05_TheOwnerIsAway(t *testing.T) {
 	})
 }
 
-// AD-06. A list or a watch of several clusters, one of which is down, silent,
-// forbidden or expired: nothing that is whole is made of a part, nobody is told
-// that something was deleted, and the end of what was there is the end of all.
+// AD-06. One member of a list or a watch over several clusters is down, silent, forbidden or expired. The adapter
+// never presents a partial result as complete, and no client receives a false deletion. The initial events end only
+// when those of all members have ended.
 //
 // Guard: sift, Watch.open and stream.take in internal/apiproxy/merge.
 func TestAD06_OneMemberFails(t *testing.T) {
@@ -279,7 +278,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 		t.Fatalf("before: %d %q: %s", code, names, text)
 	}
 
-	// An informer that sees it all, and must not be told of a deletion.
+	// An informer that reads all of it and must not receive a deletion.
 	factory := informers.NewSharedInformerFactoryWithOptions(h.kube(t), 0, informers.WithNamespace(h.namespace))
 	informer := factory.Core().V1().ConfigMaps()
 	var mu sync.Mutex
@@ -339,7 +338,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	}
 	h.west.play(nil)
 
-	// Silent: a watch is not kept waiting for ever, and says who.
+	// Silent: the adapter limits how long a watch waits, and names the silent member.
 	release := make(chan struct{})
 	h.west.play(func(w http.ResponseWriter, r *http.Request) bool {
 		if !collection(r) || !r.URL.Query().Has("sendInitialEvents") && r.URL.Query().Get("watch") == "" {
@@ -347,7 +346,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 		}
 		select {
 		case <-release:
-			return false // and then it answers after all
+			return false // and then answers normally
 		case <-r.Context().Done():
 			return true
 		}
@@ -355,7 +354,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	if code, header, text := h.do(t, "GET", path+"?watch=1&resourceVersion="+rv, "", "Accept", "application/json"); code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(text, "west") {
 		t.Errorf("silent: %d %.300s", code, text)
 	}
-	// Slow: the end of what was there is told when the last member has told it.
+	// Slow: the initial events end only when the last member has sent its own end.
 	initial := make(chan string, 1)
 	req := h.request(t, "GET", path+"?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=20", nil, "Accept", "application/json")
 	hc := h.client(t, true)
@@ -394,7 +393,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 		t.Errorf("what was there came as %q", said)
 	}
 
-	// Cut, and back: quietly.
+	// Cut and restored: clients notice nothing.
 	h.west.gate.cut(true)
 	h.make(t, "east", "of-east-2")
 	sees("of-east", "of-east-2", "of-west")
@@ -402,7 +401,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 		names, code, _, _, text := list(h.podUnderAttack)
 		return code == http.StatusServiceUnavailable && len(names) == 0 && strings.Contains(text, "west")
 	})
-	// Who asked for a part is told that it is one.
+	// A client that accepts partial results learns that the result is partial.
 	h.options.Config = strings.Replace(h.options.Config, "strategy: hash\n", "strategy: hash\n      onUnavailable: {read: skip}\n", 1)
 	lenient := h.adapter(t)
 	names, code, header, part, text := list(lenient)
@@ -419,12 +418,13 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	}
 }
 
-// AD-07. One name is there twice, even with one uid and one resourceVersion: the
-// earlier member's is shown by policy, with a warning, or it is a conflict that
-// names both; what becomes of the other is nobody's business. Of creates of one
-// name at once one is made. Whoever gave out a name is asked for it.
+// AD-07. Two members have an object of the same name, even with the same uid and resourceVersion. By policy, the
+// adapter shows the earlier member's object with a warning, or reports a conflict that names both. Changes of the
+// hidden object are never sent. Of several simultaneous creates of one name, one succeeds. The cluster that generated
+// a name is the only one that receives requests for it.
 //
-// Guard: stream.compete in internal/apiproxy/merge; Judge in internal/apiproxy; locks and at in internal/apiproxy/fanout.
+// Guard: stream.compete in internal/apiproxy/merge; Judge in internal/apiproxy; locks and at in
+// internal/apiproxy/fanout.
 func TestAD07_OneNameTwice(t *testing.T) {
 	h := newEnv(t, func(config string) string {
 		return strings.Replace(config, "strategy: hash\n", "strategy: hash\n      onConflict: prefer\n", 1)
@@ -470,7 +470,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 		}
 		return true
 	})
-	// By policy: the earlier member's, with a warning; or a conflict that names both.
+	// By policy: the earlier member's object with a warning, or a conflict that names both.
 	h.options.Config = strings.Replace(h.options.Config, "onConflict: prefer", "onConflict: reject", 1)
 	reject := h.adapter(t)
 	code, header, text := h.do(t, "GET", path+"/of-both", "", "Accept", "application/json")
@@ -489,7 +489,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 			t.Errorf("of what is in conflict: %s", line)
 		}
 	}
-	// An informer keeps the winner, whatever the shadow does.
+	// An informer keeps the visible object, whatever changes in the hidden one.
 	k := h.config(t)
 	k.ContentType, k.AcceptContentTypes = "application/json", "application/json"
 	client, err := kubernetes.NewForConfig(k)
@@ -527,7 +527,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 			t.Fatal("nobody watches west")
 		}
 	}
-	h.make(t, "east", "after") // what comes behind it has come
+	h.make(t, "east", "after") // its arrival shows that all earlier events have arrived
 	attacktest.Eventually(t, attacktest.Long, "a later event", func() bool { _, err := informer.Lister().ConfigMaps(h.namespace).Get("after"); return err == nil })
 	mu.Lock()
 	if of() != "east" || len(deleted) > 0 {
@@ -538,7 +538,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 	factory.Shutdown()
 	h.west.play(nil)
 
-	// At once.
+	// Several creates at the same time.
 	codes := make([]int, 8)
 	var wg sync.WaitGroup
 	hc := h.client(t, true)
@@ -560,7 +560,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 	if in := h.in(t, h.namespace, "race"); in != "east" && in != "west" {
 		t.Errorf("it is in %q", in)
 	}
-	// A name that a cluster gave out is asked of that cluster alone.
+	// Requests for a generated name go only to the cluster that generated it.
 	for range 6 {
 		code, header, text := h.do(t, "POST", path, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"any-"}}`, "Content-Type", "application/json", "Accept", "application/json")
 		var made corev1.ConfigMap

@@ -30,17 +30,16 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// realToken stands for the token of the pod's ServiceAccount. Whoever finds it
-// anywhere but at the origin has found a leak.
+// realToken stands for the token of the pod's ServiceAccount. Finding it anywhere except at the origin means a leak.
 const realToken = "eyJhbGciOiJSUzI1NiJ9.real-service-account-token-canary.c2lnbmF0dXJl"
 
-// An origin is a cluster that writes down what arrives.
+// An origin is a cluster that records the requests that arrive.
 type origin struct {
 	*httptest.Server
 	CA []byte
 
 	dials atomic.Int64
-	bytes atomic.Int64 // read from all connections, the handshakes' too
+	bytes atomic.Int64 // read from all connections, including the handshakes
 	mu    sync.Mutex
 	got   []arrival
 }
@@ -52,7 +51,7 @@ type arrival struct {
 	Trailer                        http.Header
 }
 
-// counted is a listener that counts what is read from its connections.
+// counted is a listener that counts the bytes read from its connections.
 type counted struct {
 	net.Listener
 	o *origin
@@ -78,7 +77,7 @@ func (c *countedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// authority makes a certificate authority for one test.
+// authority creates a certificate authority for one test.
 func authority(t testing.TB) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -97,7 +96,7 @@ func authority(t testing.TB) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
 	return ca, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
 }
 
-// leafOf makes a server's certificate for ips that is valid until end.
+// leafOf creates a server certificate for ip that is valid until end.
 func leafOf(t testing.TB, ca *x509.Certificate, key *ecdsa.PrivateKey, ip string, end time.Time) tls.Certificate {
 	t.Helper()
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -112,7 +111,7 @@ func leafOf(t testing.TB, ca *x509.Certificate, key *ecdsa.PrivateKey, ip string
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: own}
 }
 
-// newOrigin starts a cluster that answers with serve; nil: an empty object.
+// newOrigin starts a cluster that answers with serve. If serve is nil, it answers with an empty object.
 func newOrigin(t testing.TB, serve http.HandlerFunc) *origin {
 	t.Helper()
 	ca, key, file := authority(t)
@@ -146,14 +145,14 @@ func (o *origin) listen(t testing.TB, conf *tls.Config, serve http.HandlerFunc) 
 	t.Cleanup(o.Close)
 }
 
-// arrived returns what has arrived so far.
+// arrived returns the requests that have arrived so far.
 func (o *origin) arrived() []arrival {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append([]arrival(nil), o.got...)
 }
 
-// quietly runs f, and fails if the origin saw a byte of it.
+// quietly runs f and fails if the origin receives a byte during it.
 func (o *origin) quietly(t *testing.T, what string, f func()) {
 	t.Helper()
 	dials, bytes, n := o.dials.Load(), o.bytes.Load(), len(o.arrived())
@@ -164,18 +163,17 @@ func (o *origin) quietly(t *testing.T, what string, f func()) {
 	if got := o.arrived(); len(got) != n {
 		t.Errorf("%s: it went upstream: %+v", what, got[n:])
 	}
-	// A connection that was there before has bytes of its own: pings, a late end.
+	// An older connection may carry bytes that do not come from f: pings, or a late close.
 	if b := o.bytes.Load() - bytes; b != 0 && dials == 0 {
 		t.Errorf("%s: %d bytes upstream", what, b)
 	}
 }
 
-// A podUnderAttack is an adapter with an origin behind it, as an application of
-// its pod sees it.
+// A podUnderAttack is an adapter before an origin, as an application in the same pod sees it.
 type podUnderAttack struct {
 	*testenv.Adapter
 	roots *x509.CertPool
-	token string // the local one
+	token string // the local token
 }
 
 // startPod starts `mca proxy` before an origin.
@@ -201,7 +199,7 @@ func startPod(t testing.TB, o *origin, token string) *podUnderAttack {
 	return p
 }
 
-// read reads what an application reads.
+// read reads the files that an application reads.
 func (p *podUnderAttack) read(t testing.TB) {
 	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(p.Share, "ca.crt"))
@@ -216,7 +214,7 @@ func (p *podUnderAttack) read(t testing.TB) {
 	p.roots.AppendCertsFromPEM(ca)
 }
 
-// client is net/http's, over HTTP/2 or HTTP/1.1. It follows no redirect.
+// client returns a net/http client for HTTP/2 or HTTP/1.1. It follows no redirect.
 func (p *podUnderAttack) client(t testing.TB, http2 bool) *http.Client {
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}, Protocols: new(http.Protocols), DisableCompression: true}
 	tr.Protocols.SetHTTP1(!http2)
@@ -225,8 +223,7 @@ func (p *podUnderAttack) client(t testing.TB, http2 bool) *http.Client {
 	return &http.Client{Transport: tr, Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// request makes a request with the local token; pairs are header fields, written
-// as they stand.
+// request builds a request with the local token. pairs are header names and values, sent unchanged.
 func (p *podUnderAttack) request(t testing.TB, method, path string, body io.Reader, pairs ...string) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "https://"+p.Address+path, body)
@@ -240,8 +237,7 @@ func (p *podUnderAttack) request(t testing.TB, method, path string, body io.Read
 	return r
 }
 
-// raw sends bytes over TLS and returns the connection. $HOST and $TOKEN stand for
-// the right ones.
+// raw sends bytes over TLS and returns the connection. It replaces $HOST and $TOKEN with the correct values.
 func (p *podUnderAttack) raw(t testing.TB, text string) (*tls.Conn, *bufio.Reader) {
 	t.Helper()
 	c, err := tls.Dial("tcp", p.Address, &tls.Config{RootCAs: p.roots, NextProtos: []string{"http/1.1"}})
@@ -269,7 +265,7 @@ func (p *podUnderAttack) rawStatus(t testing.TB, text string) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-// host is the origin's host and port.
+// host returns the origin's host and port.
 func (o *origin) host() string {
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -278,7 +274,7 @@ func (o *origin) host() string {
 	return u.Host
 }
 
-// switching answers an upgrade with 101 and what it hears, in upper case.
+// switching answers an upgrade with 101 and echoes its input in upper case.
 func switching(w http.ResponseWriter, r *http.Request) {
 	c, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// PX-01. Header fields nominated by Connection do not take away the identity that
-// the adapter sets, on plain requests and both kinds of upgrade, and do not cross;
-// a request of two lengths is none.
+// PX-01. Header fields that Connection nominates cannot remove the identity that the adapter sets, and are not
+// forwarded. This applies to plain requests and to both kinds of upgrade. The adapter refuses a request with two
+// lengths.
 //
-// Guard: outbound in internal/apiproxy/serving, one function for all three ways;
-// the credential is set behind it, in upstream's send.
+// Guard: outbound in internal/apiproxy/serving, one function for all three kinds of request; upstream's send sets the
+// credential after it.
 func TestPX01_NominatedHeadersTakeNoIdentityAway(t *testing.T) {
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {
@@ -83,8 +83,8 @@ func TestPX01_NominatedHeadersTakeNoIdentityAway(t *testing.T) {
 			}
 		})
 	}
-	// What comes behind a body comes too late to be refused before the body; then
-	// the request ends without its end, and the cluster gets none.
+	// A trailer arrives after the body, too late to refuse the request before the body. The adapter then aborts the
+	// request, and the cluster receives no complete one.
 	n := len(o.arrived())
 	if status, body := p.rawStatus(t, post+"Transfer-Encoding: chunked\r\nTrailer: Authorization\r\n\r\n2\r\n{}\r\n0\r\nAuthorization: Bearer x\r\n\r\n"); status != 0 && status != http.StatusBadRequest {
 		t.Errorf("a trailer: status %d: %s", status, body)
@@ -96,8 +96,8 @@ func TestPX01_NominatedHeadersTakeNoIdentityAway(t *testing.T) {
 	}
 }
 
-// PX-02. A call that is meant as somebody else's is refused before the first byte
-// upstream, however its header is written; it never runs as the pod's own.
+// PX-02. The adapter refuses an impersonation request before the first byte goes upstream, in every spelling of the
+// header. The request never runs with the pod's own identity.
 //
 // Guard: checkImpersonation in internal/apiproxy/serving.
 func TestPX02_ImpersonationIsRefusedNotDropped(t *testing.T) {
@@ -120,7 +120,7 @@ func TestPX02_ImpersonationIsRefusedNotDropped(t *testing.T) {
 			})
 		}
 		if pairs[0] == "Connection" {
-			continue // is no field of HTTP/2
+			continue // not a valid HTTP/2 field
 		}
 		o.quietly(t, "HTTP/2 "+fields.String(), func() {
 			res, err := p.client(t, true).Do(p.request(t, "GET", "/api/v1/pods", nil, pairs...))
@@ -136,12 +136,11 @@ func TestPX02_ImpersonationIsRefusedNotDropped(t *testing.T) {
 	}
 }
 
-// PX-03. While the adapter has no credential, or a damaged one, nothing goes
-// upstream: not anonymously, not with the last one, not with the application's.
-// When it is whole again the next request goes.
+// PX-03. While the adapter has no valid credential, nothing goes upstream: not anonymously, not with the previous
+// credential, and not with the application's. After the credential is restored, the next request goes upstream.
 //
-// Guard: credential in internal/apiproxy/upstream has no last known good, and is
-// asked before a connection is.
+// Guard: credential in internal/apiproxy/upstream does not fall back to an earlier credential, and is read before a
+// connection is chosen.
 func TestPX03_NoCredentialNoRequest(t *testing.T) {
 	o := newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -194,11 +193,11 @@ func TestPX03_NoCredentialNoRequest(t *testing.T) {
 	}
 }
 
-// PX-06. When the cluster does not switch protocols, its answer is the end of the
-// connection: what the client sent behind its request is never carried upstream.
+// PX-06. When the cluster does not switch protocols, the adapter closes the connection after its answer. Bytes that
+// the client sent after its request never go upstream.
 //
-// Guard: switchProtocols and relay in internal/apiproxy/serving: the connection is
-// taken over after a 101 only, and closed after anything else.
+// Guard: switchProtocols and relay in internal/apiproxy/serving: they take over the connection only after a 101, and
+// close it after any other answer.
 func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 	for _, status := range []int{200, 400, 403, 500} {
 		for kind, head := range map[string]string{"websocket": wsHead, "spdy": spdyHead} {
@@ -218,7 +217,7 @@ func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 				if err != nil || res.StatusCode != status || string(body) != "not today" {
 					t.Errorf("%s %q: %v", res.Status, body, err)
 				}
-				io.WriteString(c, strings.ReplaceAll(second, "$TOKEN", p.token)) // may fail: it is closed
+				io.WriteString(c, strings.ReplaceAll(second, "$TOKEN", p.token)) // may fail, because the connection is closed
 				if rest, err := io.ReadAll(in); len(rest) > 0 {
 					t.Errorf("and then: %q, %v", rest, err)
 				}
@@ -230,10 +229,10 @@ func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 	}
 }
 
-// PX-07. A redirect is an answer: the adapter goes nowhere that a cluster sends it,
-// with no method and no upgrade.
+// PX-07. A redirect is passed on as an answer. The adapter never follows a redirect of a cluster, with any method or
+// upgrade.
 //
-// Guard: upstream's send calls RoundTrip, which follows nothing.
+// Guard: upstream's send calls RoundTrip, which follows no redirect.
 func TestPX07_RedirectsAreNotFollowed(t *testing.T) {
 	elsewhere := newOrigin(t, nil)
 	var o *origin
@@ -268,7 +267,7 @@ func TestPX07_RedirectsAreNotFollowed(t *testing.T) {
 				}
 			}
 		}
-		// Of the cluster itself: the client can go there through the adapter only.
+		// A redirect within the cluster: the client can follow it only through the adapter.
 		res, err := p.client(t, true).Do(p.request(t, "GET", "/api/v1/pods?own=1", nil))
 		if err != nil {
 			t.Fatal(err)
@@ -280,8 +279,8 @@ func TestPX07_RedirectsAreNotFollowed(t *testing.T) {
 	})
 }
 
-// PX-08. Only websocket and SPDY/3.1 upgrade, only what is a stream, and only a
-// path is a target.
+// PX-08. The adapter upgrades only to websocket and SPDY/3.1, and only for streaming requests. A request target must
+// be a path.
 //
 // Guard: checkForm and upgradeOf in internal/apiproxy/serving, apiproxy.Parse.
 func TestPX08_OddTargetsAndUpgrades(t *testing.T) {
@@ -320,12 +319,11 @@ func TestPX08_OddTargetsAndUpgrades(t *testing.T) {
 	}
 }
 
-// PX-09. A proxied path is the API server's to resolve: it arrives as it was sent,
-// and the adapter dials nobody but its cluster. Whether the pod may is RBAC's there.
-// (The proxy for people on the tailnet, which has verbs of its own for these, is
-// not built yet.)
+// PX-09. The API server resolves the path after /proxy: it arrives exactly as sent, and the adapter connects only to
+// its cluster. The cluster's RBAC decides whether the pod may use it. (The proxy for people on the tailnet, which has
+// separate verbs for these requests, does not exist yet.)
 //
-// Guard: apiproxy.Parse keeps the tail raw; upstream's send has no host but the cluster's.
+// Guard: apiproxy.Parse keeps the rest of the path unchanged; upstream's send connects only to the cluster's host.
 func TestPX09_ProxySubresources(t *testing.T) {
 	o, bystander := newOrigin(t, nil), newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -356,9 +354,9 @@ func TestPX09_ProxySubresources(t *testing.T) {
 	}
 }
 
-// PX-10. What could be read in another way than the API server reads it is refused,
-// and what is accepted arrives as it was sent. (That both read the same is a
-// differential test in the testbed, which links Kubernetes' own reader.)
+// PX-10. The adapter refuses a path that the API server could parse differently, and forwards an accepted path
+// unchanged. (A differential test in the testbed, which links Kubernetes' own parser, proves that both parse it the
+// same.)
 //
 // Guard: apiproxy.Parse.
 func TestPX10_PathsThatTwoReadersReadInTwoWays(t *testing.T) {
@@ -387,11 +385,11 @@ func TestPX10_PathsThatTwoReadersReadInTwoWays(t *testing.T) {
 	}
 }
 
-// PX-11. No credential of the application crosses, and none of the pod's leaves to
-// a server that does not prove to be the cluster.
+// PX-11. No credential of the application goes upstream. The pod's credential goes only to a server that proves to be
+// the cluster.
 //
-// Guard: outbound and checkToken in internal/apiproxy/serving; upstream verifies
-// with the mounted authority and nothing else, and has no setting to skip that.
+// Guard: outbound and checkToken in internal/apiproxy/serving; upstream verifies servers only with the mounted
+// authority, and no setting disables that.
 func TestPX11_CredentialsStayWhereTheyBelong(t *testing.T) {
 	t.Run("the application's", func(t *testing.T) {
 		o := newOrigin(t, nil)
@@ -436,11 +434,10 @@ func TestPX11_CredentialsStayWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// PX-13. Two pods' requests and upgrades over pooled connections to one cluster:
-// each gets its own answer, asked with its own identity.
+// PX-13. Two pods send requests and upgrades over pooled connections to one cluster. Each gets its own answer, and
+// each request carries the identity of its pod.
 //
-// Guard: an upstream.Cluster has one credential and connections of its own; a
-// visit's state is its own.
+// Guard: each upstream.Cluster has its own credential and connections; requests share no state.
 func TestPX13_NothingCrossesOver(t *testing.T) {
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {

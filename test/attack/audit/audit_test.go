@@ -28,7 +28,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// oddWords are what a stranger puts where a name should be.
+// oddWords returns hostile texts that an attacker could send instead of a name.
 func oddWords() []string {
 	return []string{
 		"line\r\nfeed", "line\nfeed\n{\"seq\":1,\"log\":\"AAAAAAAAAAAAAAAA\"}", "\x1b[2J\x1b]0;owned\x07", "\u202egnp.exe\u2066", "a\u2028b\u2029c\u0085d", "zero\u200bwidth\ufeff", "tag\U000e0041", "del\x7f", "\x00nul\x00",
@@ -36,11 +36,10 @@ func oddWords() []string {
 	}
 }
 
-// AU-02. One visit is one line, whatever a stranger writes where: it is escaped, so
-// that no reader takes it for something else, and what was escaped reads back as it
-// was.
+// AU-02. One request makes exactly one line in the audit log, whatever text an attacker sends in any place. Hostile
+// text is escaped, so that no reader misinterprets it, and it decodes to the original.
 //
-// Guard: audit.escape (encode), door.clip; slog's JSON for logs; screen.Safe in tka.
+// Guard: printable.JSON (called by audit's encoding), door.clip; slog's JSON for logs; screen.Safe in tka.
 func TestAU02_OneEventIsOneLine(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -85,14 +84,14 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 			return e.Result == audit.Refused && (!there || role == word || strings.HasPrefix(word, role) && len(role) >= 64)
 		})
 		if strings.ContainsRune(word, 0) {
-			continue // no argument holds one
+			continue // a command argument cannot contain this
 		}
 		mach := s.NewMachine(t, alice)
 		if r := mach.Exec(3, "tka", "login", "--role", word); !strings.Contains(r.Stderr, "error: ") {
 			t.Errorf("tka login --role %q: %s", word, r.Stderr)
 		}
 	}
-	// What no client would send: such bytes as they are, in a header.
+	// Bytes that no normal client sends in a header.
 	for _, header := range []string{"User-Agent: \x1b[2J\u202e{\"seq\":1}", "User-Agent: " + strings.Repeat("\x1b", 4000), "X-Request-Id: 01\u2028AUDIT", "Referer: \x85\xff"} {
 		m := s.Mark(t)
 		w := s.Dial(t, alice)
@@ -100,12 +99,12 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 		if _, err := w.Receive(); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(m.Entries(t)); n > 1 { // refused before it is a request, or a visit
+		if n := len(m.Entries(t)); n > 1 { // refused before the server parses it as a request
 			t.Errorf("%.40q: %d entries", header, n)
 		}
 	}
 	m := s.Mark(t)
-	s.Ask(t, alice, "GET", "/plain", "") // the control
+	s.Ask(t, alice, "GET", "/plain", "") // control
 	check("a plain path", m, func(e audit.Entry) bool { return e.Args["path"] == "/plain" })
 
 	// The logs are JSON lines too.
@@ -128,28 +127,27 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 			key, _, _ = strings.Cut(after, `"`)
 		}
 	}
-	attacktest.Eventually(t, attacktest.Long, "the record is what was written", func() bool { // the server may be in the middle of a line
+	attacktest.Eventually(t, attacktest.Long, "the record is what was written", func() bool { // the server may be writing a line
 		r, err := s.NewMachine(t, alice).Run(t.Context(), "tka", "audit", "verify", "--key", key, s.AuditFile())
 		return err == nil && r.Exit == 0
 	})
 }
 
-// A visitor is one request on a connection of its own, and what the record should
-// say of it.
+// A visitor is one request on its own connection, together with the expected audit log entry.
 type visitor struct {
 	p    *testenv.Person
 	raw  string
-	want audit.Entry // its Args are a part of those wanted
-	gone bool        // it does not wait for the answer
+	want audit.Entry // its Args are a subset of the expected arguments
+	gone bool        // the client does not wait for the answer
 	conn net.Conn
 }
 
-// AU-03. Each visit leaves one entry, however it ends and whoever else is there: the
-// refused, those whose client went away, those whose handler panicked. Nothing of
-// one is ever in another's.
+// AU-03. Each request leaves one audit log entry, however it ends and whatever runs at the same time. This includes
+// refused requests, requests whose client disconnected, and requests whose handler panicked. No entry contains data
+// of another request.
 //
-// Guard: door.(*hall).ServeHTTP and door.(*visit).survive, whose visits share no
-// field. No operation upgrades or streams yet; what asks for it is a plain visit.
+// Guard: door.(*hall).ServeHTTP and door.(*visit).survive: requests share no field. No operation upgrades or streams
+// yet, so an upgrade request is handled as a plain request.
 func TestAU03_OneEntryAVisit(t *testing.T) {
 	s := attacktest.Start(t)
 	host := "tka." + s.Net.Suffix()
@@ -167,25 +165,25 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			v := &visitor{p: p}
 			id := fmt.Sprintf("au03-%04d-%s", i, p.Node.Hostname)
 			switch kind := i / len(people) % 4; kind {
-			case 0, 1: // nothing there; every second one does not wait
+			case 0, 1: // unknown path; every second client does not wait
 				v.raw = "GET /" + id + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: " + id + "\r\n\r\n"
 				v.want = audit.Entry{Verb: "http.unknown", Code: problem.NotFound, Args: map[string]string{"path": "/" + id}}
 				v.gone = kind == 1
-			case 2: // a role that nobody has
+			case 2: // a role that does not exist
 				body := fmt.Sprintf(`{"role":%q}`, id)
 				v.raw = fmt.Sprintf("POST %s/login HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", attacktest.API, host, len(body), body)
 				v.want = audit.Entry{Verb: access.SigninLogin}
-				if logins[p] == "alice@example.com" { // who has no grant at all is not listened to
+				if logins[p] == "alice@example.com" { // the server reads no body of a caller without any grant
 					v.want.Args = map[string]string{"role": id}
 				}
-			case 3: // an upgrade that is none
+			case 3: // an upgrade to an unknown protocol
 				v.raw = "GET /" + id + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 				v.want = audit.Entry{Verb: "http.unknown", Code: problem.NotFound, Args: map[string]string{"path": "/" + id}}
 			}
 			visitors[i] = v
 		}
-		// Connections first, a few at a time, each with a first request, as the server
-		// waits for that only so long; then everybody speaks at once.
+		// The test opens the connections first, a few at a time, each with a first request, because the server limits
+		// how long it waits for that. Then all of them send requests at once.
 		before := s.Mark(t)
 		var wg sync.WaitGroup
 		few := make(chan struct{}, 24)
@@ -304,8 +302,8 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			}
 		}
 	})
-	// No handler of the product panics for anything that can be sent to it, so this
-	// is the door in a server of its own, with handlers that do.
+	// No request makes a handler of the product panic. The test therefore runs the HTTP server with handlers that
+	// panic.
 	t.Run("a handler that panics", func(t *testing.T) {
 		caller := access.Caller{Login: "alice@example.com", Device: access.Device{ID: "n1", Name: "desk"}, Via: access.ViaTailnet,
 			Rules: []json.RawMessage{json.RawMessage(`{"role": "view", "period": "1h"}`)}}
@@ -319,7 +317,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			if problem.CodeOf(err) != problem.Internal || len(e) != 1 || e[0].Result != audit.Failed || strings.Contains(fmt.Sprint(err, e), "goroutine") {
 				t.Errorf("panic(%v): %v, recorded %+v", with, err, e)
 			}
-			if _, err := at.Op.Call(t.Context(), c, struct{}{}); err != nil { // the control, after it
+			if _, err := at.Op.Call(t.Context(), c, struct{}{}); err != nil { // control, after the panic
 				t.Errorf("after panic(%v): %v", with, err)
 			}
 			if e, _ := at.Entries(t); len(e) != 1 || e[0].Result != audit.Done {
@@ -330,7 +328,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 	})
 }
 
-// connect connects to a server, called by its full name.
+// connect connects to a server by its full name.
 func (v *visitor) connect(ctx context.Context, s *attacktest.Env, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, attacktest.Long)
 	defer cancel()
@@ -343,7 +341,7 @@ func (v *visitor) connect(ctx context.Context, s *attacktest.Env, name string) e
 	return conn.HandshakeContext(ctx)
 }
 
-// visit sends the request, and reads the answer or goes away.
+// visit sends the request, and reads the answer or disconnects.
 func (v *visitor) visit() error {
 	if err := v.conn.SetDeadline(time.Now().Add(attacktest.Long)); err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// recordOfServer runs a server for a few visits and returns its record, line by line,
-// with the line feeds, and the key that signs it.
+// recordOfServer runs a server for a few requests. It returns its audit log, line by line with the line feeds, and
+// the key that signs it.
 func recordOfServer(t *testing.T, s *attacktest.Env, x *attacktest.Server) [][]byte {
 	t.Helper()
 	alice := s.Alice(t)
@@ -42,8 +42,8 @@ func recordOfServer(t *testing.T, s *attacktest.Env, x *attacktest.Server) [][]b
 	return slices.Collect(bytes.Lines(text))
 }
 
-// rehashed is a line with other words, and the hash that goes with them: what one can
-// do who has the disk and not the key.
+// rehashed returns a changed line with a matching hash. An attacker with the disk but without the key can produce
+// that.
 func rehashed(line []byte, prev string, replace ...string) (out []byte, hash string) {
 	text, _, _ := bytes.Cut(line, []byte(`,"hash":"`))
 	s := strings.NewReplacer(replace...).Replace(string(text))
@@ -54,9 +54,8 @@ func rehashed(line []byte, prev string, replace ...string) (out []byte, hash str
 	return fmt.Appendf(nil, "%s,\"hash\":\"%s\"}\n", s, hash), hash
 }
 
-// AU-05. Whoever changes the record of a real server, without its key, is found
-// offline, by name and by the line where it starts; one whose key was replaced is
-// checked with both keys.
+// AU-05. Offline verification finds any change of a real server's audit log that was made without its key. It reports
+// the kind of change and the first affected line. After a key change, verification needs both keys.
 //
 // Guard: audit.Verify and cli.(*tka).doAuditVerify.
 func TestAU05_TheRecordIsManipulated(t *testing.T) {
@@ -91,13 +90,13 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 		return r, m.Exec(want, "tka", args...).Stdout
 	}
 	key := east.AuditKey(t)
-	good, _ := verify(0, ls, key) // the control
+	good, _ := verify(0, ls, key) // control
 	if !good.OK || good.Entries < 16 || len(ls) < 18 {
 		t.Fatalf("the record as it was written: %+v, %d lines", good, len(ls))
 	}
 	head = good.Last
 
-	at := 6 // an entry in the middle, from 0
+	at := 6 // an entry in the middle, counted from 0
 	id := func(i int) string {
 		l, err := audit.ParseLine(bytes.TrimSuffix(ls[i], []byte("\n")))
 		if err != nil {
@@ -125,7 +124,7 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 		lines [][]byte
 		fault audit.Fault
 		line  int
-		id    string // "": not of an entry
+		id    string // "" if it belongs to no entry
 	}{
 		{"edited", with(without(at, at+1), at, bytes.Replace(ls[at], []byte("alice@"), []byte("carol@"), 1)), audit.Edited, at + 1, id(at)},
 		{"edited, with its hash", with(without(at, at+1), at, changed), audit.Spliced, at + 1, id(at)},
@@ -156,7 +155,7 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 		}
 	}
 
-	// Another key: the server goes on with the record, and a check needs both.
+	// Another key: the server continues the audit log, and verification needs both keys.
 	first := west.AuditKey(t)
 	if err := os.Remove(filepath.Join(west.Dir, "state", "audit.key")); err != nil {
 		t.Fatal(err)
@@ -180,16 +179,16 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 	}
 }
 
-// AU-06. What strangers send makes no series: they are counted under names that we
-// chose, each refusal once.
+// AU-06. Requests of strangers create no metric series. They are counted under fixed label values, and each refusal
+// is counted once.
 //
-// Guard: health.(*Metrics).Door, whose labels are closed sets; door.tally, which
-// says the same refusal once and counts the others.
+// Guard: health.(*Metrics).Door, whose labels are closed sets; door.tally, which logs a repeated refusal once and
+// counts the others.
 func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 	s := attacktest.Start(t)
 	const each, devices = 2000, 5
 	var people []*testenv.Person
-	for i := range devices { // known to the tailnet, granted nothing
+	for i := range devices { // known to the tailnet, without any grant
 		people = append(people, s.Person(t, fmt.Sprintf("au06-%d", i), fmt.Sprintf("stranger%d@example.com", i)))
 	}
 	seed, host := rand.Uint64(), "tka."+s.Net.Suffix()
@@ -227,7 +226,7 @@ func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 			t.Errorf("seed %d: %s", seed, <-failed)
 		}
 	}
-	storm(150) // each kind, for what is counted from its first time on
+	storm(150) // one of each kind first, for series that exist from their first event on
 	before := s.Samples(t, s.Access)
 	m, log := s.Mark(t), attacktest.FileSize(t, s.Access.Log)
 	storm(each)
@@ -242,7 +241,7 @@ func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 			}
 		}
 	}
-	// Counted: each once, by the reason, by the operation, in the record.
+	// Each refusal is counted once: by reason, by operation, and in the audit log.
 	const n = each * devices
 	grown := func(prefix string) (sum float64) {
 		for name, v := range after {
@@ -255,21 +254,21 @@ func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 	if refused, requests, recorded := grown("tailplane_refusals_total{"), grown("tailplane_requests_total{"), len(m.Entries(t)); refused != n || requests != n || recorded != n {
 		t.Errorf("%d visits are %v refusals, %v requests and %d entries", n, refused, requests, recorded)
 	}
-	if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 50 { // what the server asks of itself
+	if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 50 { // the server's own background requests
 		t.Errorf("the API server was asked %d times", len(asked))
 	}
 	if said := attacktest.FileSize(t, s.Access.Log) - log; said > 64<<10 {
 		t.Errorf("the log grew by %d bytes", said)
 	}
-	// Probes have no series for what is asked of them.
+	// Unknown paths of the probe listener create no series.
 	for _, p := range []string{"/metrics/x", "/x", "/livez/../x"} {
 		attacktest.RawProbe(t, s.ProbeAddress(t, s.Access), "GET "+p+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 	}
 	last := s.Samples(t, s.Access)
-	if len(last) > len(after)+2 { // those of the Go runtime, at most
+	if len(last) > len(after)+2 { // at most those of the Go runtime
 		t.Errorf("%d series, then %d", len(after), len(last))
 	}
-	// The control: what was granted is counted as what it is.
+	// Control: a granted request is counted under its own operation.
 	if _, err := signin.Read.Call(t.Context(), s.APIClient(s.Alice(t)), signin.ReadRequest{}); err != nil && problem.CodeOf(err) != problem.NotSignedIn {
 		t.Fatal(err)
 	}

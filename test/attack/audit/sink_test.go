@@ -25,8 +25,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// pipeline sends requests to a server on one connection, several at a time, and
-// returns how often each status was answered.
+// pipeline sends requests to a server on one connection, several at a time, and returns the number of answers for
+// each status.
 func pipeline(s *attacktest.Env, ctx context.Context, p *testenv.Person, server string, requests []string) (map[int]int, error) {
 	v := &visitor{p: p}
 	if err := v.connect(ctx, s, server); err != nil {
@@ -60,8 +60,7 @@ func pipeline(s *attacktest.Env, ctx context.Context, p *testenv.Person, server 
 	return statuses, nil
 }
 
-// sendVisits makes n equal visits of p to a server, some at once. Each must be
-// answered with the status.
+// sendVisits sends n equal requests of p to a server, some of them at once. Each answer must have the status.
 func sendVisits(t *testing.T, s *attacktest.Env, p *testenv.Person, server string, n, status int, method, path, body string) {
 	t.Helper()
 	request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, server, len(body), body)
@@ -86,7 +85,7 @@ func sendVisits(t *testing.T, s *attacktest.Env, p *testenv.Person, server strin
 	}
 }
 
-// longestOf makes n visits one after the other, and returns how long the longest took.
+// longestOf sends n requests one after the other and returns the longest duration.
 func longestOf(t *testing.T, x *attacktest.Server, p *testenv.Person, n int) (most time.Duration) {
 	t.Helper()
 	for range n {
@@ -99,12 +98,12 @@ func longestOf(t *testing.T, x *attacktest.Server, p *testenv.Person, n int) (mo
 	return most
 }
 
-// AU-04. While the record cannot be written, what may not go unrecorded is refused
-// and the rest goes on, with a bounded delay and bounded memory; what is lost is
-// counted, and the record says so where it is missing. Rotated under us, it goes on.
+// AU-04. While the audit log cannot be written, operations that require it are refused and all others continue, with
+// bounded delay and bounded memory. Lost entries are counted, and the audit log marks each gap. The server continues
+// when the file is rotated.
 //
-// Guard: audit.(*Log).Write (the delay, the bounds, the gap), audit.(*writer).turn
-// (another file), door.(*visit).pass and door.(*hall).ServeHTTP (MustRecord).
+// Guard: audit.(*Log).Write (the delay, the bounds, the gap), audit.(*writer).turn (the switch to a new file),
+// door.(*visit).pass and door.(*hall).ServeHTTP (MustRecord).
 func TestAU04_TheSinkFails(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -117,7 +116,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		x := s.StartServer(t, "au04-full", attacktest.ServerOptions{Replace: []string{openAudit, openAudit + "  required: true\n"}})
 		host, _, _ := strings.Cut(x.Name, ".")
 		s.WaitPeer(t, alice, host)
-		// As full as it gets: files of this process cannot grow beyond a size.
+		// Simulates a full disk: files of this process cannot grow beyond a size.
 		full := func(size string) {
 			t.Helper()
 			if out, err := exec.Command(prlimit, "--pid", fmt.Sprint(x.PID()), "--fsize="+size).CombinedOutput(); err != nil {
@@ -125,17 +124,17 @@ func TestAU04_TheSinkFails(t *testing.T) {
 			}
 		}
 		login := func() attacktest.Answer { t.Helper(); return x.Ask(t, alice, "POST", attacktest.API+"/login", "{}") }
-		if a := login(); a.Status != http.StatusAccepted { // the control
+		if a := login(); a.Status != http.StatusAccepted { // control
 			t.Fatalf("before: %v", a)
 		}
 		t.Cleanup(func() { s.Logout(t, alice) })
-		s.Kubeconfig(t, alice) // at the shared server: it is ready
+		s.Kubeconfig(t, alice) // wait at the shared server until the sign-in is ready
 		visits := 1
 		up := func() float64 { return s.Samples(t, x.Process)["tailplane_audit_up"] }
 		if up() != 1 {
 			t.Error("the record is down before the disk is full")
 		}
-		full("10:unlimited") // each is larger than that by now
+		full("10:unlimited") // every file is larger than that by now
 		attacktest.Eventually(t, attacktest.Long, "the record is down", func() bool {
 			visits++
 			x.Ask(t, alice, "GET", attacktest.API+"/whoami", "")
@@ -157,7 +156,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 			t.Errorf("stored %v, then %v", stored, now)
 		}
 		const n, slow = 400, 20
-		sendVisits(t, s, alice, x.Name, n, http.StatusNotFound, "GET", "/nothing", "") // the others go on
+		sendVisits(t, s, alice, x.Name, n, http.StatusNotFound, "GET", "/nothing", "") // other operations continue
 		most := longestOf(t, x, alice, slow)
 		visits += n + slow
 		t.Logf("while the disk is full, the longest of %d visits took %v", slow, most.Round(time.Millisecond))
@@ -186,7 +185,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		const n = 50
 		moved := x.Record + ".old"
 		sendVisits(t, s, alice, x.Name, n, http.StatusNotFound, "GET", "/nothing", "")
-		if err := os.Rename(x.Record, moved); err != nil { // as logrotate does it, with create
+		if err := os.Rename(x.Record, moved); err != nil { // rotation as logrotate does it with create
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(x.Record, nil, 0o600); err != nil {
@@ -194,7 +193,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		}
 		sendVisits(t, s, alice, x.Name, n, http.StatusNotFound, "GET", "/nothing", "")
 		gone := x.Record + ".older"
-		if err := os.Rename(x.Record, gone); err != nil { // and without
+		if err := os.Rename(x.Record, gone); err != nil { // rotation without create
 			t.Fatal(err)
 		}
 		sendVisits(t, s, alice, x.Name, n, http.StatusNotFound, "GET", "/nothing", "")
@@ -214,7 +213,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 				}
 				seen[e.RequestID] = true
 			}
-			if total += got; got < n-8 { // those of the moment are in one or the other
+			if total += got; got < n-8 { // lines written at the moment of the rotation are in either file
 				t.Errorf("%s has %d entries", path, got)
 			}
 		}
@@ -222,7 +221,8 @@ func TestAU04_TheSinkFails(t *testing.T) {
 			t.Errorf("%d visits are %d entries", 3*n, total)
 		}
 		s.NewMachine(t, alice).Exec(0, "tka", "audit", "verify", "--key", x.AuditKey(t), moved, gone, x.Record)
-		if r := s.NewMachine(t, alice).Exec(3, "tka", "audit", "verify", "--key", x.AuditKey(t), moved, x.Record); !strings.Contains(r.Stdout, ": cut: ") { // the control
+		// Control.
+		if r := s.NewMachine(t, alice).Exec(3, "tka", "audit", "verify", "--key", x.AuditKey(t), moved, x.Record); !strings.Contains(r.Stdout, ": cut: ") {
 			t.Errorf("without one of them: %s", r.Stdout)
 		}
 	})
@@ -235,13 +235,13 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		reader, process := pipeOf(t, x, kubeconfig, text)
 		host, _, _ := strings.Cut(x.Name, ".")
 		s.WaitPeer(t, alice, host)
-		if a := x.Ask(t, alice, "POST", attacktest.API+"/login", "{}"); a.Status != http.StatusAccepted { // the control
+		if a := x.Ask(t, alice, "POST", attacktest.API+"/login", "{}"); a.Status != http.StatusAccepted { // control
 			t.Fatalf("before: %v", a)
 		}
 		t.Cleanup(func() { s.Logout(t, alice) })
-		// Nobody reads: after what the pipe holds, each line waits for ever.
+		// The pipe has no reader: once the pipe is full, each line blocks.
 		before := attacktest.ResidentMemory(t, process.Pid)
-		role := strings.Repeat("\u202e", 4500) // each of them takes six bytes in the record
+		role := strings.Repeat("\u202e", 4500) // each of these characters takes six bytes in the audit log
 		const n, slow = 400, 20
 		sendVisits(t, s, alice, x.Name, n, http.StatusForbidden, "POST", attacktest.API+"/login", `{"role":"`+role+`"}`)
 		most := longestOf(t, x, alice, slow)
@@ -255,7 +255,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		if most > attacktest.Soon || grown > 128<<20 || state["tailplane_audit_up"] != 0 || state["tailplane_audit_dropped_total"] < 1 {
 			t.Errorf("the longest took %v; memory grew by %d bytes; %v lost; up %v", most, grown, state["tailplane_audit_dropped_total"], state["tailplane_audit_up"])
 		}
-		// Somebody reads again, slowly at first.
+		// The reader starts again, slowly at first.
 		path := filepath.Join(x.Dir, "collected.jsonl")
 		out, err := os.Create(path)
 		if err != nil {
@@ -305,12 +305,11 @@ func TestAU04_TheSinkFails(t *testing.T) {
 	})
 }
 
-// openAudit is the line of settings behind which audit's own are.
+// openAudit is the line of settings that starts the audit section.
 const openAudit = "\naudit:\n"
 
-// pipeOf starts the server with a standard output that this process has the other
-// end of, which is not read yet. The server ends with this process, and with the
-// test.
+// pipeOf starts the server with a pipe as standard output. It returns the unread other end. The server ends with the
+// test and with this process.
 func pipeOf(t *testing.T, x *attacktest.Server, kubeconfig, text string) (reader *os.File, process *os.Process) {
 	t.Helper()
 	program, err := buildcache.Lookup("tailplaned")
@@ -338,7 +337,7 @@ func pipeOf(t *testing.T, x *attacktest.Server, kubeconfig, text string) (reader
 	started, done := make(chan error), make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // the kernel ends the child when the thread that made it ends
+		runtime.LockOSThread() // the kernel ends the child when the thread that created it ends
 		err := cmd.Start()
 		started <- err
 		if err == nil {
@@ -349,7 +348,7 @@ func pipeOf(t *testing.T, x *attacktest.Server, kubeconfig, text string) (reader
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); <-done })
-	x.Process = &testenv.Process{Args: cmd.Args, Log: log} // for what it says
+	x.Process = &testenv.Process{Args: cmd.Args, Log: log} // for reading its output
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
 	defer cancel()
 	if err := x.WaitLog(ctx, `"access is serving"`); err != nil {

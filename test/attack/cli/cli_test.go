@@ -20,12 +20,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// CL-01. A server is who proves it with the cluster's key. Whoever has only its
-// name, a certificate for it or the way to it is asked for that proof and never
-// told anything; what is no plain https address is not dialled at all.
+// CL-01. A server proves its identity with the cluster's key. The client requires that proof from every server, even
+// one with the right name, a valid certificate or control of the network path. It sends no other data before the
+// proof. The client never dials a URL that is not plain https.
 //
-// Guard: link.(*Link).Prove, link.Call (every answer), link.redirected,
-// reach.ParseURL and reach.CheckAddr; crypto/tls, whose errors are final.
+// Guard: link.(*Link).Prove, link.Call (every answer), link.redirected, reach.ParseURL and reach.CheckAddr;
+// crypto/tls, whose errors the client never ignores.
 func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -34,14 +34,14 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 	host, _, _ := strings.Cut(server, ".")
 	s.WaitPeer(t, alice, host)
 	m := s.NewMachine(t, alice)
-	attacktest.Eventually(t, attacktest.Long, "the control: a login at "+server, func() bool { // it may not have the key yet
+	attacktest.Eventually(t, attacktest.Long, "the control: a login at "+server, func() bool { // the access server may not have the key yet
 		r, err := m.Run(t.Context(), "tka", "login", "--server", server)
 		return err == nil && r.Exit == 0
 	})
 	defer s.Logout(t, alice)
 	before := s.SignIns(t, "alice@example.com")
 
-	// What a thief may have kept of the true server: an answer, and its proof.
+	// Data of the real server that an attacker may have stored: an answer and its proof.
 	nonce := door.NewNonce()
 	req := s.NewRequest(t, "GET", attacktest.API+"/cluster-info", "", door.NonceHeader, nonce)
 	req.URL.Host, req.Host = server, server
@@ -112,8 +112,8 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 		t.Errorf("sign-ins changed: %v, then %v", before, now)
 	}
 
-	// Where it is the first that a machine meets: nothing leads away from it, and
-	// nothing to it in the clear.
+	// On first contact with a server: the client follows no redirect away from it, and no redirect to it over an
+	// unencrypted connection.
 	t.Run("redirects", func(t *testing.T) {
 		mk := s.Mark(t)
 		for _, operation := range []string{"GET /cluster-info", "POST /login", "GET /kubeconfig"} {
@@ -136,11 +136,11 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 		m := s.NewMachine(t, alice)
 		grant := signin.Kubeconfig{Cluster: "wrong", Prefix: "tka-", Server: info.ServerURL, CA: info.CAData, Token: signin.NewToken("opaque")}
 		w.answers(w.instead("GET /kubeconfig", func(rw http.ResponseWriter, r *http.Request) { w.kubeconfig(rw, r, grant) }))
-		m.Exec(0, "tka", "login", "--server", server) // the control
+		m.Exec(0, "tka", "login", "--server", server) // control
 	})
 	ln.Close()
 	t.Run("certificates", func(t *testing.T) {
-		own := httptest.NewTLSServer(nil) // for its certificate, which nobody vouches for
+		own := httptest.NewTLSServer(nil) // for its certificate, which no trusted authority signed
 		defer own.Close()
 		for what, wrap := range map[string]func(net.Listener) net.Listener{
 			"self-signed": func(ln net.Listener) net.Listener { return tls.NewListener(ln, own.TLS) },
@@ -186,20 +186,20 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 				t.Errorf("%s: exit %d: %s%s", url, r.Exit, r.Stdout, r.Stderr)
 			}
 		}
-		r := all("https://" + server) // the control: one good address
+		r := all("https://" + server) // control: one good address
 		mu.Lock()
 		defer mu.Unlock()
 		if r.Exit != 5 || !slices.Equal(dialled, []string{"CONNECT " + server + ":443"}) {
 			t.Errorf("dialled %v; the good address: exit %d: %s", dialled, r.Exit, r.Stderr)
 		}
 	})
-	// The machine that knows the true servers goes on with them.
+	// A machine that knows the real servers keeps using them.
 	m.Exec(0, "tka", "status")
 }
 
-// CL-02. Whatever a server sends for a kubeconfig beyond one cluster, one user and
-// one context of the fields that a sign-in needs is refused by name; nothing is
-// written, nothing of it is run and nothing of it reaches a terminal as it is.
+// CL-02. A kubeconfig of a server may contain one cluster, one user and one context, with only the fields that a
+// sign-in needs. The client refuses anything else and names it. It writes nothing, runs nothing of it, and prints
+// none of it unescaped.
 //
 // Guard: signin.(*Kubeconfig).UnmarshalJSON, reach.CheckKubeconfig.
 func TestCL02_HostileKubeconfig(t *testing.T) {
@@ -208,7 +208,7 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 	m := s.NewMachine(t, s.Alice(t))
 	mine := "apiVersion: v1\nkind: Config\nusers:\n- name: mine\n  user: {token: abc}\ncontexts:\n- name: mine\n  context: {user: mine}\ncurrent-context: mine\n"
 	m.Write(".kube/config", mine)
-	m.Exec(0, "tka", "cluster-info", "--server", w.name) // and the machine knows it
+	m.Exec(0, "tka", "cluster-info", "--server", w.name) // so that the machine knows the server
 	home := m.Files()
 	good, err := json.Marshal(w.grant)
 	if err != nil {
@@ -274,7 +274,7 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 			t.Errorf("%s: files changed: %v", tt.what, now)
 		}
 	}
-	// The control: the same server, and what it should send. It works.
+	// Control: the same server with a correct answer. It works.
 	w.answers(w.honest)
 	m.Exec(0, "tka", "login", "--server", w.name)
 	if now := m.Read(".kube/config"); !strings.Contains(now, "current-context: mine") || !strings.Contains(now, "{token: abc}") {
@@ -285,11 +285,11 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 	}
 }
 
-// CL-07. A server cannot hold a command for longer than its time limit, nor make
-// it take in more than is wanted, nor break it.
+// CL-07. A server cannot delay a command beyond its time limit, cannot make it read more data than its limit, and
+// cannot crash it.
 //
-// Guard: link.Patiently (the limit, whatever Retry-After says), door.Op.Call (the
-// bound of a body), the context of cli.(*tka).begin, reach.CheckCA.
+// Guard: link.Patiently (the time limit, with any Retry-After), door.Op.Call (the maximum size of a body), the
+// context of cli.(*tka).begin, reach.CheckCA.
 func TestCL07_HostileServer(t *testing.T) {
 	s := attacktest.Start(t)
 	w := newWrongServer(t, s)
@@ -336,7 +336,7 @@ func TestCL07_HostileServer(t *testing.T) {
 		answer          http.HandlerFunc
 		exit            []int
 	}{
-		// Exit code 4 is that of the time limit.
+		// Exit code 4 means that the time limit passed.
 		{"not yet, for ever", "GET /kubeconfig", wait("1"), []int{4}},
 		{"not yet, for 30 years", "GET /kubeconfig", wait("1000000000"), []int{4}},
 		{"not yet, for ever, at the login", "POST /login", wait("1000000000"), []int{4}},
@@ -368,7 +368,7 @@ func TestCL07_HostileServer(t *testing.T) {
 			var r testenv.Result
 			var took time.Duration
 			most := 12
-			for ; ; limit, most = 4*limit, 4*most { // a busy machine does not get there in time
+			for ; ; limit, most = 4*limit, 4*most { // a busy machine needs longer limits
 				w.answers(w.instead(tt.operation, tt.answer))
 				began := time.Now()
 				c := m.StartProgram(nil, nil, "tka", "login", "--server", w.name, "--timeout", limit.String())
@@ -382,7 +382,7 @@ func TestCL07_HostileServer(t *testing.T) {
 			if !slices.Contains(tt.exit, r.Exit) || r.Stdout != "" || !strings.Contains(r.Stderr, "error: ") || len(r.Stderr) > 16<<10 {
 				t.Errorf("exit %d, want %v\n%.500s%.2000s", r.Exit, tt.exit, r.Stdout, r.Stderr)
 			}
-			if took > limit+attacktest.Soon { // the machine may be busy; the server would go on for ever
+			if took > limit+attacktest.Soon { // the machine may be busy; the server itself would never stop
 				t.Errorf("it took %v", took)
 			}
 			if asked := w.asked(); !slices.Contains(asked, tt.operation) || len(asked) > most {
@@ -391,7 +391,7 @@ func TestCL07_HostileServer(t *testing.T) {
 			w.mu.Lock()
 			sent := w.sent
 			w.mu.Unlock()
-			if held > 200<<10 || sent > 32<<20 { // what is on its way in sockets counts as sent
+			if held > 200<<10 || sent > 32<<20 { // bytes in socket buffers count as sent
 				t.Errorf("%d bytes were sent, and it held %d KiB", sent, held)
 			}
 			if attacktest.Exists(m.Kubeconfig()) {
@@ -401,5 +401,5 @@ func TestCL07_HostileServer(t *testing.T) {
 	}
 	m := s.NewMachine(t, s.Alice(t))
 	w.answers(w.honest)
-	m.Exec(0, "tka", "login", "--server", w.name, "--timeout", attacktest.Long.String()) // the control
+	m.Exec(0, "tka", "login", "--server", w.name, "--timeout", attacktest.Long.String()) // control
 }

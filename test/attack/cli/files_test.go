@@ -17,9 +17,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// CL-03. A kubeconfig is somebody's own file: what stands in it and is not ours
-// stays, whoever writes at the same time; what somebody else set up in its place is
-// not followed; and nobody else can read it, whatever the umask.
+// CL-03. A kubeconfig belongs to the person. The client keeps entries that it did not write, even when other programs
+// write at the same time. It does not follow links that another user put in the file's place. No other user can read
+// the file, whatever the umask.
 //
 // Guard: ownfile.Check, ownfile.LockAll, ownfile.Stage, kubefile.(Files).Merge.
 func TestCL03_FilesThatAreNotOurs(t *testing.T) {
@@ -46,7 +46,7 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 		if e := mk.Entries(t); len(e) > 0 {
 			t.Errorf("the server was asked before: %+v", e)
 		}
-		m.Exec(0, "tka", "login", "--kubeconfig", m.Path("elsewhere")) // the control: the file by its own name
+		m.Exec(0, "tka", "login", "--kubeconfig", m.Path("elsewhere")) // control: the file by its own name
 	})
 	t.Run("another user's file", func(t *testing.T) {
 		m := s.NewMachine(t, alice)
@@ -70,7 +70,7 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 		seen := 0
 		err := filepath.WalkDir(m.Home, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || path == m.Home || strings.HasPrefix(path, m.Path(".config")) {
-				return err // what the test made
+				return err // files that the test created
 			}
 			name, _ := filepath.Rel(m.Home, path)
 			st, err := d.Info()
@@ -150,16 +150,15 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 	})
 }
 
-// writeToStdout is how /proc shows a call of write(2) on file 1.
+// writeToStdout is how /proc shows a call of write(2) on file descriptor 1.
 const writeToStdout = "1 0x1 "
 
-// CL-04. A token is in the credential that kubectl asks for, in one file of the
-// cache that only its owner reads, and nowhere else: not in arguments, not in an
-// environment, not in a history, not in what any program says at its most talkative
-// or as it dies. After logout, and after a shell, nothing of it is left.
+// CL-04. A token exists in the credential that kubectl requests and in one cache file that only its owner can read.
+// It appears nowhere else: not in arguments, environments or shell histories, and not in the output of any program at
+// its highest log level or at a crash. After logout, and after a shell ends, nothing of it remains.
 //
-// Guard: cli.(*tka).entry (a plugin, never a token), cli.(*shellRun).furnish,
-// tokencache.(Cache).Drop, subshell.(*Room).Leave, signin.Token.
+// Guard: cli.(*tka).entry (a plugin, never a token), cli.(*shellRun).furnish, tokencache.(Cache).Drop,
+// subshell.(*Room).Leave, signin.Token.
 func TestCL04_TokensAreNowhere(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -182,20 +181,19 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 		"tka doctor", "kubectl get pods -n shop -v=10", "kubectl config view --raw", "tka refresh", "tka version"} {
 		say(line, m.StartProgram(nil, nil, "sh", "-c", "exec "+line))
 	}
-	// A shell of one's own, with all that it can note, in the mode that shows every command.
+	// A shell of the person with every history option, in the mode that prints each command.
 	session := "set -x -o history\neval \"$(tka integration bash)\"\ntka login\nkubectl get pods -n shop\ntka shell -- sh -c 'env; kubectl get pods -n shop; cat /proc/$$/cmdline /proc/$PPID/cmdline \"$KUBECONFIG\"'\nset\nhistory -a\ntka status\n"
 	say("a session", m.StartProgram([]string{"HISTFILE=" + m.Path("history")}, strings.NewReader(session), "bash", "--norc", "--noprofile", "-i"))
 	if !strings.Contains(m.Read("history"), "tka login") || !strings.Contains(said["a session"], "TKA_CLUSTER=east") {
 		t.Errorf("the session kept no history, or ran no shell: %q\n%s", m.Read("history"), said["a session"])
 	}
-	// One that is killed with the token in its hands: what it says then is for the
-	// terminal, or for a log.
+	// The test kills a process that holds the token. Its crash output goes to a terminal or a log.
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	for filled := []byte(strings.Repeat(" ", 4096)); ; { // until whoever writes next has to wait
+	for filled := []byte(strings.Repeat(" ", 4096)); ; { // fills the pipe until the next writer blocks
 		writer.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 		if _, err := writer.Write(filled); err != nil {
 			break
@@ -209,7 +207,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 	}
 	writer.Close()
 	attacktest.Eventually(t, attacktest.Long, "the plugin waits for whoever reads", func() bool {
-		// A thread of it is in a write(2) to standard output: number 1, file 1.
+		// One of its threads is in a write(2) call to standard output: system call 1, file descriptor 1.
 		calls, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", cmd.Process.Pid))
 		return err == nil && slices.ContainsFunc(calls, func(path string) bool {
 			text, _ := os.ReadFile(path)
@@ -242,7 +240,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 		return names
 	}
 	if got := holds(); len(got) != 1 || !strings.HasPrefix(got[0], ".run/tka/tokens/") {
-		t.Errorf("tokens lie in %v; one in the cache is wanted", got) // the control for the scan of files, too
+		t.Errorf("tokens lie in %v; one in the cache is wanted", got) // also the control for the scan of files
 	}
 	if r := m.Exec(0, "tka", "credential", "--cluster", "east"); !attacktest.TokenForm.MatchString(r.Stdout) {
 		t.Error("the control: no token where one is wanted")
@@ -256,7 +254,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 	if rooms, err := filepath.Glob(m.Path(".run/tka/shells/room-*")); err != nil || len(rooms) > 0 {
 		t.Errorf("left of shells: %v, %v", rooms, err)
 	}
-	// The control of the lookout: a token in an argument is seen.
+	// Control: the watcher finds a token in an argument.
 	w = attacktest.WatchProcesses("HOME=" + m.Home)
 	token := "eyJ" + strings.Repeat("a", 30) + ".eyJ" + strings.Repeat("b", 30) + "." + strings.Repeat("c", 30)
 	in, held, err := os.Pipe()
@@ -270,11 +268,10 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 	w.End(t)
 }
 
-// CL-05. A name is a word, whatever it holds: in what a shell reads, completes and
-// shows as its prompt, nothing of it is run.
+// CL-05. Names are treated as data, whatever characters they contain. A shell never executes a name that it
+// evaluates, completes or shows in its prompt.
 //
-// Guard: shellscript.(Shell).Quote, shellscript.Prompt, reach.IsCluster, and
-// cli.(*tka).clusterNames for what is completed.
+// Guard: shellscript.(Shell).Quote, shellscript.Prompt, reach.IsCluster, and cli.(*tka).clusterNames for completion.
 func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -308,7 +305,7 @@ func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 			script := m.Exec(0, "tka", "integration", name).Stdout + strings.Join([]string{
 				"tka login", "echo login " + code, context, "kubectl get pods -n shop", "echo pods " + code, "tka --server '$(touch pwned)' status", "echo bad " + code,
 				"tka logout", "echo logout " + code, ""}, "\n")
-			// The shell's own commands use the person's file, so only what tka put before it names a context.
+			// The shell's own commands use the person's file, so only the text that tka adds names a context.
 			m.Write(".kube/config", "apiVersion: v1\nkind: Config\n")
 			r := m.StartProgram(nil, strings.NewReader(script), run[0], run[1:]...).End()
 			for _, want := range []string{"login 0\n", "tka-east\n", "pods 0\n", "bad 2\n", "logout 0\n"} {
@@ -322,7 +319,7 @@ func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 			}
 		})
 	}
-	// A path with all of it where tka itself is, and it is not in PATH.
+	// tka runs from a path with all of these characters, and is not in PATH.
 	t.Run("the program", func(t *testing.T) {
 		m := s.NewMachineAt(t, alice, filepath.Join(t.TempDir(), "b in; $(touch pwned)'"))
 		text, err := os.ReadFile(filepath.Join(s.Dir, "bin", "tka"))
@@ -362,7 +359,7 @@ func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 			}
 			ran(t, m)
 		}
-		// The widest name that is taken, in the prompt of a shell that shows one, and completed.
+		// The most permissive valid name, in a prompt and in completion.
 		m := s.NewMachine(t, alice)
 		info, grant := w.info, w.grant
 		info.Name, grant.Cluster = "arn:aws:eks:eu/prod_1@x.y", "arn:aws:eks:eu/prod_1@x.y"

@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// visitsSince counts what was recorded of one device since, by verb.
+// visitsSince counts the audit log entries of one device since the mark, by verb.
 func visitsSince(t *testing.T, m attacktest.Mark, host string) map[access.Verb]int {
 	t.Helper()
 	n := map[access.Verb]int{}
@@ -30,12 +30,11 @@ func visitsSince(t *testing.T, m attacktest.Mark, host string) map[access.Verb]i
 	return n
 }
 
-// CL-06. However many kubectl ask, and whatever became of the cache: the server is
-// asked for one token, nobody is signed in who was not, and standard output is the
-// credential or nothing.
+// CL-06. Any number of kubectl processes, with the cache in any state, cause one token request to the server. None of
+// them signs a person in. Standard output is either the credential or empty.
 //
-// Guard: tokencache.(Cache).Get (one fetches), tokencache.file.serve (what is
-// damaged is nothing), cli.(*tka).doCredential.
+// Guard: tokencache.(Cache).Get (one process fetches), tokencache.file.serve (ignores a damaged entry),
+// cli.(*tka).doCredential.
 func TestCL06_ThePluginUnderStress(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "cl06-laptop", "alice@example.com")
@@ -118,8 +117,7 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 	m.Write("older", strings.Replace(text, "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1", 1))
 	m.Exec(0, "kubectl", "--kubeconfig", m.Path("older"), "get", "pods", "-n", "shop")
 
-	// A home that nothing can be written to: files stand where folders would be, as
-	// whoever runs the tests may be one whom no mode stops.
+	// A home directory that cannot be written to. Files replace its folders, because root ignores file modes.
 	for _, dir := range []string{".run", ".cache"} {
 		if err := os.RemoveAll(m.Path(dir)); err != nil {
 			t.Fatal(err)
@@ -129,7 +127,7 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 	credential("nowhere to keep it")
 	m.Exec(0, "kubectl", "get", "pods", "-n", "shop")
 
-	// It signs nobody in.
+	// The plugin signs no person in.
 	s.Logout(t, p)
 	mk = s.Mark(t)
 	if r := m.Exec(3, "tka", "credential", "--cluster", "east"); r.Stdout != "" || !strings.HasPrefix(r.Stderr, "error: ") || !strings.Contains(r.Stderr, "tka login --cluster east") {
@@ -146,11 +144,11 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 	}
 }
 
-// CL-08. However a command ends, its code says how, no stack trace is seen, files
-// are whole, and a sign-in that was begun is ended or said to live on.
+// CL-08. However a command ends, its exit code gives the reason, it prints no stack trace, and files are complete. A
+// sign-in that the command started is ended, or the command reports that it still exists.
 //
-// Guard: cli.Program.Run (codes), subshell.Run (the child's own), cli.(*shellRun).leave
-// and cli.(*shellRun).interruptible (one way out), cli.stillSignedIn, cli.(*tka).again.
+// Guard: cli.Program.Run (exit codes), subshell.Run (the child's exit code), cli.(*shellRun).leave and
+// cli.(*shellRun).interruptible (one way out), cli.stillSignedIn, cli.(*tka).again.
 func TestCL08_FailuresAndSignals(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "cl08-laptop", "alice@example.com")
@@ -235,7 +233,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 					reached := make(chan struct{}, 8)
 					w.answers(w.instead(step, func(_ http.ResponseWriter, r *http.Request) {
 						reached <- struct{}{}
-						select { // an answer that never comes, or not before the one who asked is gone
+						select { // the answer never arrives, or only after the client has gone
 						case <-r.Context().Done():
 						case <-time.After(attacktest.Long):
 						}
@@ -258,7 +256,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 					switch {
 					case step == "POST /logout":
 						if r.Exit != 0 || !strings.Contains(r.Stderr, "goes on") {
-							t.Errorf("%s: exit %d: %s", what, r.Exit, r.Stderr) // of the child, which was done
+							t.Errorf("%s: exit %d: %s", what, r.Exit, r.Stderr) // exit code of the child, which had finished
 						}
 					case r.Exit != 130 || !strings.Contains(r.Stderr, "error: interrupted"):
 						t.Errorf("%s: exit %d: %s", what, r.Exit, r.Stderr)
@@ -277,7 +275,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 			}
 		}
 	})
-	t.Run("Ctrl-C at any time", func(t *testing.T) { // with the real server: what is stored counts
+	t.Run("Ctrl-C at any time", func(t *testing.T) { // with the real server, because the stored objects matter
 		m := s.NewMachine(t, p)
 		m.Write(".kube/config", "apiVersion: v1\nkind: Config\nusers:\n- name: mine\n  user: {token: abc}\n")
 		took := m.Exec(0, "tka", "shell", "--", "true").Took
@@ -298,8 +296,8 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 			if r := m.Exec(0, "kubectl", "config", "view", "-o", "jsonpath={.users[0].name}"); r.Stdout != "mine" {
 				t.Errorf("the kubeconfig is %s", m.Read(".kube/config"))
 			}
-			// A login that was cut off may reach the cluster after the logout that
-			// followed it, so one more ends it.
+			// A cancelled login may reach the cluster after the logout that followed it, so the test logs out once
+			// more.
 			late := 0
 			attacktest.Eventually(t, attacktest.Long, "no sign-in is left", func() bool {
 				if len(ours()) == 0 {
@@ -323,7 +321,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 		name := ours()[0].Name
 		end := s.EndSignInIn(t, name, 6*time.Second)
 		attacktest.Eventually(t, attacktest.Long, "the end", func() bool { return time.Now().After(end) && len(s.AccessOf(t, name)) == 0 })
-		if err := os.RemoveAll(m.Path(".run")); err != nil { // the token of before has a later end than the sign-in by now
+		if err := os.RemoveAll(m.Path(".run")); err != nil { // the old token now expires later than the sign-in
 			t.Fatal(err)
 		}
 		m.Exec(3, "tka", "credential", "--cluster", "east")

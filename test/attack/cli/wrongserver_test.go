@@ -18,21 +18,21 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A wrong server is a node of the tailnet that answers as it likes. It proves what
-// it says with a key of its own, so whoever meets it first takes it for a server.
+// A wrong server is a node of the tailnet that answers as the test requires. It proves its answers with its own key,
+// so a client on first contact accepts it as a server.
 type wrong struct {
-	name  string // in full
+	name  string // the full name
 	key   door.Key
-	info  signin.ClusterInfo // what it says of the cluster, which is the real one
-	grant signin.Kubeconfig  // a real one, which works
+	info  signin.ClusterInfo // the cluster information that it reports, of the real cluster
+	grant signin.Kubeconfig  // a real kubeconfig, which works
 
 	mu     sync.Mutex
-	seen   []string // what it was asked, and "clear" for a connection on port 80
+	seen   []string // received requests, and "clear" for a connection on port 80
 	sent   int64    // bytes of bodies
 	answer http.HandlerFunc
 }
 
-// newWrongServer makes the node called "wrong" a server until the test's end.
+// newWrongServer makes the node "wrong" a server until the test ends.
 func newWrongServer(t *testing.T, s *attacktest.Env) *wrong {
 	t.Helper()
 	alice, node := s.Alice(t), s.Person(t, "wrong", "", "tag:other").Node
@@ -77,7 +77,7 @@ func (w *wrong) listen(t *testing.T, ln net.Listener) {
 	t.Cleanup(func() { srv.Close(); ln.Close(); <-ended })
 }
 
-// inTheClear notes who connects to port 80.
+// inTheClear records connections to port 80.
 func (w *wrong) inTheClear(t *testing.T, ln net.Listener) {
 	ended := make(chan struct{})
 	go func() {
@@ -100,14 +100,14 @@ func (w *wrong) note(what string) {
 	w.seen = append(w.seen, what)
 }
 
-// answers replaces what it answers, and forgets what it was asked.
+// answers replaces its handler and clears the recorded requests.
 func (w *wrong) answers(h http.HandlerFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answer, w.seen, w.sent = h, nil, 0
 }
 
-// asked is what it was asked since.
+// asked returns the requests since the last call of answers.
 func (w *wrong) asked() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +122,7 @@ func (w *wrong) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	answer(rw, r)
 }
 
-// prove answers with a body, and the proof that it is of this server.
+// prove sends a body with this server's proof.
 func (w *wrong) prove(rw http.ResponseWriter, r *http.Request, status int, body any) {
 	text, ok := body.([]byte)
 	if !ok {
@@ -137,7 +137,7 @@ func (w *wrong) prove(rw http.ResponseWriter, r *http.Request, status int, body 
 	rw.Write(text)
 }
 
-// honest is how a server should answer.
+// honest answers as a real server does.
 func (w *wrong) honest(rw http.ResponseWriter, r *http.Request) {
 	st := signin.Status{Username: "alice@example.com", Role: "view", Until: time.Now().Add(time.Hour).UTC().Format(time.RFC3339), State: signin.Pending,
 		Name: "alice-0", Namespaces: []string{}, MissingNamespaces: []string{}, Cluster: "wrong"}
@@ -161,7 +161,7 @@ func (w *wrong) kubeconfig(rw http.ResponseWriter, r *http.Request, body any) {
 	w.prove(rw, r, http.StatusOK, body)
 }
 
-// instead is honest but for one operation.
+// instead answers like honest, except for one operation.
 func (w *wrong) instead(operation string, h http.HandlerFunc) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method+" "+strings.TrimPrefix(r.URL.Path, attacktest.API) == operation {
@@ -172,7 +172,7 @@ func (w *wrong) instead(operation string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// takeOver makes a new node of the tailnet the one that has a server's name.
+// takeOver makes a new node of the tailnet take over a server's name.
 func takeOver(t *testing.T, s *attacktest.Env, host string) *testenv.Person {
 	t.Helper()
 	for _, n := range s.Net.Nodes() {

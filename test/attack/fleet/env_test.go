@@ -40,9 +40,8 @@ const fleetSettings = `fleet:
 health: 127.0.0.1:0
 `
 
-// An env is the fleet's program with exactly its rights and under its admission
-// policies, the plane, and fakes of GitHub, of GitLab and of ARC, which has the rights
-// of its own chart and no other.
+// An env runs the fleet's program with exactly its rights and under its admission policies, the plane, and fakes of
+// GitHub, GitLab and ARC. The fake ARC has exactly the rights of its own chart.
 type env struct {
 	*attacktest.PlaneEnv
 	github *forgetest.GitHubFake
@@ -50,10 +49,10 @@ type env struct {
 	arc    *arctest.ARC
 	fleet  *testenv.Process
 
-	denied sync.Map // places of which GitHub tells ARC that its App is not installed
+	denied sync.Map // places for which GitHub answers ARC that its App is not installed
 
 	runs   int
-	logs   []string // of all its runs
+	logs   []string // log files of all its runs
 	finish []func() error
 }
 
@@ -63,8 +62,7 @@ var shared struct {
 	err  error
 }
 
-// start returns the environment that these tests share. Each test has organisations and
-// pools of its own.
+// start returns the environment that these tests share. Each test has its own organisations and pools.
 func start(t *testing.T) *env {
 	t.Helper()
 	s := &shared
@@ -119,7 +117,7 @@ func newEnv(ctx context.Context) (_ *env, err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- y.arc.Run(working) }()
 	y.finish = append(y.finish, func() error { cancel(); return <-ended })
-	// Whom RBAC lets do everything, so that only the policies refuse.
+	// RBAC allows these users everything, so only the admission policies refuse.
 	const people = "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: test-people}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: \"test:people\"}]}"
 	if err := errors.Join(s.FleetManifests(ctx), s.Cluster.Apply(ctx, []byte(people))); err != nil {
 		return nil, err
@@ -135,7 +133,7 @@ func newEnv(ctx context.Context) (_ *env, err error) {
 	return y, s.StartPlane(ctx)
 }
 
-// refuses is what GitHub answers ARC at a place.
+// refuses returns GitHub's answer to ARC for a place.
 func (y *env) refuses(place string, _ map[string][]byte) error {
 	if _, denied := y.denied.Load(place); denied {
 		return errors.New("401: the App is not installed")
@@ -156,7 +154,7 @@ func (y *env) close() (err error) {
 	return err
 }
 
-// begin starts the fleet. Each run has a folder, and so a log, of its own.
+// begin starts the fleet. Each run has its own folder, and so its own log.
 func (y *env) begin(ctx context.Context, settings string, args ...string) (err error) {
 	y.runs++
 	dir := filepath.Join(y.Dir, fmt.Sprint("fleet-", y.runs))
@@ -166,7 +164,7 @@ func (y *env) begin(ctx context.Context, settings string, args ...string) (err e
 	return err
 }
 
-// without lets something happen while the fleet is away.
+// without runs f while the fleet is stopped.
 func (y *env) without(t *testing.T, f func()) {
 	t.Helper()
 	y.fleet.Kill()
@@ -178,7 +176,7 @@ func (y *env) without(t *testing.T, f func()) {
 	f()
 }
 
-// somebody is a client of whom RBAC lets do everything.
+// somebody returns a client for a user to whom RBAC allows everything.
 func (y *env) somebody(t *testing.T, name string, groups ...string) client.Client {
 	t.Helper()
 	config := y.Cluster.AdminConfig()
@@ -187,7 +185,7 @@ func (y *env) somebody(t *testing.T, name string, groups ...string) client.Clien
 	return y.ClientFor(t, config)
 }
 
-// writer is a client of whoever applies what was reviewed, under a name.
+// writer returns a client that acts as a GitOps tool of that name, which applies reviewed manifests.
 func (y *env) writer(t *testing.T, name string) client.Client {
 	t.Helper()
 	return y.somebody(t, name, "system:masters")
@@ -202,7 +200,7 @@ func (y *env) must(t *testing.T, err error) {
 	}
 }
 
-// pool makes a pool until the test's end.
+// pool creates a pool until the test ends.
 func (y *env) pool(t *testing.T, name, forge string, most int32, change ...func(*v1alpha1.RunnerPoolSpec)) {
 	t.Helper()
 	p := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.RunnerPoolSpec{Forge: forge, RunsOn: []string{"self-hosted", name}, Scaling: v1alpha1.PoolScaling{Max: most, Budget: 10 * most}}}
@@ -220,7 +218,7 @@ func (y *env) drop(t *testing.T, o client.Object) {
 	}
 }
 
-// credential keeps a credential for an organisation, in a Secret with its name.
+// credential stores a credential for an organisation, in a Secret with its name.
 func (y *env) credential(t *testing.T, org string, data map[string]string) {
 	t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: attacktest.FleetNamespace, Name: org + "-credential", Labels: map[string]string{v1alpha1.OrgLabel: org}}, StringData: data}
@@ -230,11 +228,10 @@ func (y *env) credential(t *testing.T, org string, data map[string]string) {
 
 type enrollment = func(*v1alpha1.RunnerEnrollmentSpec)
 
-// apart gives an organisation a namespace of its own.
+// apart gives an organisation a separate namespace.
 func apart(e *v1alpha1.RunnerEnrollmentSpec) { e.Isolation = v1alpha1.IsolationNamespace }
 
-// atGitHub enrolls an organisation of GitHub, and atGitLab a group of GitLab, until the
-// test's end.
+// atGitHub enrolls an organisation of GitHub until the test ends. atGitLab does the same for a group of GitLab.
 func (y *env) atGitHub(t *testing.T, org string, pools []string, change ...enrollment) {
 	t.Helper()
 	y.github.AddAccount(org, "")
@@ -269,7 +266,7 @@ func (y *env) enroll(t *testing.T, org, forge, at string, pools []string, change
 	})
 }
 
-// leave ends an enrollment; it is meant, however many others end.
+// leave deletes an enrollment. It confirms the deletion, so the limit on mass deletion does not apply.
 func (y *env) leave(t *testing.T, org string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -303,7 +300,7 @@ func (y *env) secret(t *testing.T, namespace, name string) (s *corev1.Secret) {
 	return s
 }
 
-// get reads an enrollment that is there.
+// get reads an enrollment that must exist.
 func (y *env) get(t *testing.T, org string) *v1alpha1.RunnerEnrollment {
 	t.Helper()
 	e := &v1alpha1.RunnerEnrollment{}
@@ -311,7 +308,7 @@ func (y *env) get(t *testing.T, org string) *v1alpha1.RunnerEnrollment {
 	return e
 }
 
-// comes waits until an enrollment stands as is wanted, while managers run.
+// comes waits until an enrollment satisfies ok, while runner managers run.
 func (y *env) comes(t *testing.T, org, what string, ok func(*v1alpha1.RunnerEnrollment) bool) (e *v1alpha1.RunnerEnrollment) {
 	t.Helper()
 	if !attacktest.Within(attacktest.Long, func() bool {
@@ -325,7 +322,7 @@ func (y *env) comes(t *testing.T, org, what string, ok func(*v1alpha1.RunnerEnro
 	return e
 }
 
-// active waits until all the pools of an enrollment take jobs.
+// active waits until all pools of an enrollment take jobs.
 func (y *env) active(t *testing.T, org string) *v1alpha1.RunnerEnrollment {
 	t.Helper()
 	return y.comes(t, org, "it is active", func(e *v1alpha1.RunnerEnrollment) bool {
@@ -344,14 +341,14 @@ func (y *env) says(t *testing.T, org, kind, want string) *v1alpha1.RunnerEnrollm
 	})
 }
 
-// look has the fleet look at an organisation at once.
+// look makes the fleet reconcile an organisation at once.
 func (y *env) look(t *testing.T, org string) {
 	t.Helper()
 	y.must(t, y.KubeClient.Patch(t.Context(), y.get(t, org), client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{"test/look":"%d"}}}`, time.Now().UnixNano()))))
 }
 
-// managersRun does what kubelets and managers do: pods of managers are ready, and each
-// speaks to GitLab with the token of its configuration.
+// managersRun acts as the kubelets and the runner managers: it marks their pods ready, and each manager connects to
+// GitLab with the token in its configuration.
 func (y *env) managersRun(t *testing.T) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -376,7 +373,7 @@ func (y *env) managersRun(t *testing.T) {
 	}
 }
 
-// runnerOf is the runner of GitLab's that was made for a workload; false: there is none.
+// runnerOf returns GitLab's runner for a workload, and false if there is none.
 func (y *env) runnerOf(workload string) (r forgetest.GitLabRunner, ok bool) {
 	all := y.gitlab.Runners()
 	i := slices.IndexFunc(all, func(r forgetest.GitLabRunner) bool { return strings.Contains(r.Note, " "+workload+" ") })
@@ -386,7 +383,7 @@ func (y *env) runnerOf(workload string) (r forgetest.GitLabRunner, ok bool) {
 	return all[i], true
 }
 
-// setOf is an AutoscalingRunnerSet; nil: there is none.
+// setOf returns an AutoscalingRunnerSet, or nil if it does not exist.
 func (y *env) setOf(t *testing.T, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -399,7 +396,7 @@ func (y *env) setOf(t *testing.T, namespace, name string) *unstructured.Unstruct
 	return u
 }
 
-// maxOf is how many runners a set may have; -1: there is no such set.
+// maxOf returns the maximum number of runners of a set, or -1 if the set does not exist.
 func (y *env) maxOf(t *testing.T, namespace, name string) int64 {
 	t.Helper()
 	u := y.setOf(t, namespace, name)
@@ -410,8 +407,8 @@ func (y *env) maxOf(t *testing.T, namespace, name string) int64 {
 	return n
 }
 
-// maxima has how many runners each set of a namespace may have, by its name. It is one
-// request, however many sets there are.
+// maxima returns the maximum number of runners of each set in a namespace, by name. It sends one request for any
+// number of sets.
 func (y *env) maxima(t *testing.T, namespace string) map[string]int64 {
 	t.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -424,8 +421,8 @@ func (y *env) maxima(t *testing.T, namespace string) map[string]int64 {
 	return out
 }
 
-// listed are the objects of a kind with an organisation's label, those in namespaces that
-// are going left out.
+// listed returns the names of the objects of a kind with an organisation's label. It skips namespaces that are being
+// deleted.
 func (y *env) listed(t *testing.T, kind schema.GroupVersionKind, org string) (names []string) {
 	t.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -440,12 +437,12 @@ func (y *env) listed(t *testing.T, kind schema.GroupVersionKind, org string) (na
 	return names
 }
 
-// things are the kinds of what can be made for an organisation.
+// things lists the kinds that the fleet can create for an organisation.
 var things = []schema.GroupVersionKind{{Version: "v1", Kind: "Namespace"}, {Version: "v1", Kind: "Secret"}, {Version: "v1", Kind: "ServiceAccount"}, {Version: "v1", Kind: "ConfigMap"}, {Version: "v1", Kind: "Pod"},
 	{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"}, {Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"},
 	{Group: "actions.github.com", Version: "v1alpha1", Kind: "AutoscalingRunnerSet"}}
 
-// hold makes a hold in somebody's name until the test's end.
+// hold creates a hold in the name of a person until the test ends.
 func (y *env) hold(t *testing.T, name, by string, spec v1alpha1.RunnerHoldSpec) *v1alpha1.RunnerHold {
 	t.Helper()
 	spec.Reason, spec.RequestedBy = "a test", by
@@ -455,7 +452,7 @@ func (y *env) hold(t *testing.T, name, by string, spec v1alpha1.RunnerHoldSpec) 
 	return h
 }
 
-// applied says how a hold stands: whether it is confirmed, and for how many.
+// applied returns the status of a hold and whether its Applied condition is true.
 func (y *env) applied(t *testing.T, name string) (s v1alpha1.RunnerHoldStatus, is bool) {
 	t.Helper()
 	h := &v1alpha1.RunnerHold{}
@@ -463,12 +460,12 @@ func (y *env) applied(t *testing.T, name string) (s v1alpha1.RunnerHoldStatus, i
 	return h.Status, meta.IsStatusConditionTrue(h.Status.Conditions, "Applied")
 }
 
-// shown is how the plane shows a pool of an organisation.
+// shown returns a pool of an organisation as the plane shows it.
 func (y *env) shown(t *testing.T, p *testenv.Person, forge, org, pool string) (shown planefleet.Pool, a attacktest.PlaneReply) {
 	t.Helper()
 	for a.Status == 0 || a.Status == http.StatusTooManyRequests {
 		a = y.Request(t, p, http.MethodGet, "/api/v1/pools/"+forge+"/"+org+"/"+pool, "")
-		<-time.After(50 * time.Millisecond) // as a person would look again
+		<-time.After(50 * time.Millisecond) // the interval of a person who refreshes
 	}
 	if a.Status == http.StatusOK {
 		if err := json.Unmarshal(a.Data, &shown); err != nil {
@@ -478,7 +475,7 @@ func (y *env) shown(t *testing.T, p *testenv.Person, forge, org, pool string) (s
 	return shown, a
 }
 
-// told is what the fleet has asked of the API server since.
+// told returns the fleet's writes to the API server since the mark, without dry runs and reviews.
 func (y *env) told(t *testing.T, m attacktest.Mark) []attacktest.KubeRequest {
 	t.Helper()
 	return slices.DeleteFunc(m.Writes(t, attacktest.FleetAccount), func(k attacktest.KubeRequest) bool {
@@ -486,7 +483,7 @@ func (y *env) told(t *testing.T, m attacktest.Mark) []attacktest.KubeRequest {
 	})
 }
 
-// output is all that the fleet has written, in all its runs.
+// output returns all output of the fleet, from all its runs.
 func (y *env) output(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -500,7 +497,7 @@ func (y *env) output(t *testing.T) string {
 	return all.String()
 }
 
-// policies are the network policies of a namespace.
+// policies returns the network policies of a namespace.
 func (y *env) policies(t *testing.T, namespace string) []networkingv1.NetworkPolicy {
 	t.Helper()
 	list, err := y.Clientset.NetworkingV1().NetworkPolicies(namespace).List(t.Context(), metav1.ListOptions{})

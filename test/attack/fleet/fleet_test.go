@@ -20,11 +20,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// FL-01. What an organisation's administrator writes about another organisation's scale
-// set, namespace, Secret, pool, group or nodes is refused: as an object nothing is made
-// of it and no forge is asked, and by the API there is no such thing.
+// FL-01. An administrator of one organisation writes about the scale set, namespace, Secret, pool, group or nodes of
+// another. The fleet refuses such an object: it creates nothing for it and sends no request to a forge. Through the
+// API these objects do not exist for the administrator.
 //
-// Guard: fleet.Check; planefleet.(Scope).permitted, and plane.One with what Viewer sees.
+// Guard: fleet.Check; planefleet.(Scope).permitted, and plane.One with the objects that Viewer can see.
 func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl1-nix", "github", 3)
@@ -37,7 +37,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 	y.atGitHub(t, "fl1-b", []string{"fl1-nix", "fl1-own"}, apart, func(e *v1alpha1.RunnerEnrollmentSpec) { e.Pools[1].Type = v1alpha1.UseDedicated })
 	group := y.atGitLab(t, "fl1-l", []string{"fl1-docker"})
 	y.atGitHub(t, "fl1-a", []string{"fl1-nix"}, func(e *v1alpha1.RunnerEnrollmentSpec) { e.Owners = []string{"amy@acme.dev"} })
-	for _, org := range []string{"fl1-b", "fl1-l", "fl1-a"} { // fl1-a is the control, too: what is its own it has
+	for _, org := range []string{"fl1-b", "fl1-l", "fl1-a"} { // fl1-a is also the control: it gets its own objects
 		y.active(t, org)
 	}
 	before := y.setOf(t, "tailplane-org-fl1-b", "fl1-b-fl1-nix")
@@ -93,8 +93,8 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 		for org := range refused {
 			for _, kind := range things {
 				made := slices.DeleteFunc(y.listed(t, kind, org), func(o string) bool {
-					// What a person has put there, and, where only a pool is refused, what
-					// says less than nothing: its own credential, and what its jobs could reach.
+					// Allowed are the credential that a person stored, and, where only one pool is refused, the
+					// network policies that restrict the organisation's jobs.
 					own := strings.HasPrefix(o, "Secret "+attacktest.SharedRunners+"/"+org+"-") || o == "NetworkPolicy "+attacktest.SharedRunners+"/tailplane-runner-egress-"+org
 					return o == "Secret "+attacktest.FleetNamespace+"/"+org+"-credential" || own
 				})
@@ -118,7 +118,8 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 			t.Error("jobs of fl1-cache may connect to the namespace of fl1-b")
 		}
 		for _, c := range y.github.Calls()[asked:] {
-			for _, org := range []string{"fl1-secret", "fl1-place", "fl1-slash", "fl1-forge"} { // of which it is not even known who they are
+			// The fleet cannot even identify the organisation of these enrollments.
+			for _, org := range []string{"fl1-secret", "fl1-place", "fl1-slash", "fl1-forge"} {
 				if strings.HasSuffix(c.Path, "/"+org) || strings.Contains(c.Path, "/"+org+"/") {
 					t.Errorf("GitHub was asked about %s: %+v", org, c)
 				}
@@ -187,7 +188,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 		if refusals < 10 {
 			t.Errorf("the record has %d refusals of hers: %+v", refusals, e)
 		}
-		// The control: what is her own she holds, and nothing else with it.
+		// Control: the administrator can hold her own pool, and nothing else changes.
 		if a := y.Request(t, amy, "POST", "/api/v1/pools/github/fl1-a/fl1-nix/pause", pause); a.Status != http.StatusOK && a.Status != http.StatusCreated {
 			t.Fatalf("her own: %d %s", a.Status, a.Body)
 		}
@@ -216,14 +217,13 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 	}
 }
 
-// FL-06. Of overlapping holds the strongest is in force, and lifting one leaves the others;
-// one that expires while nobody is there is over when somebody is; a restart and manifests
-// that are applied again change nothing; one write freezes fifty pools, and those that
-// could not be frozen are named. Who asks and who approves is nobody's to write but the
-// plane's, or one's own name.
+// FL-06. Of overlapping holds the strongest is in force. Lifting one keeps the others. A hold that expires while the
+// fleet is stopped ends when it starts. A restart and a repeated apply of the manifests change nothing. One write
+// freezes fifty pools, and the status names pools that could not be frozen. Only the plane may write another person
+// as requester or approver; any other writer may use only its own name.
 //
-// Guard: fleet.Effective, fleet.Lifted, fleet.ReportHold; planefleet.(*Desk).mayLift; the
-// policies tailplane-fleet-holds and -writers of the chart.
+// Guard: fleet.Effective, fleet.Lifted, fleet.ReportHold; planefleet.(*Desk).mayLift; the policies
+// tailplane-fleet-holds and -writers of the chart.
 func TestFL06_Holds(t *testing.T) {
 	y := start(t)
 	const by = "alice@example.com"
@@ -279,7 +279,7 @@ func TestFL06_Holds(t *testing.T) {
 			}
 		})
 		y.comes(t, "fl6", "only what has not expired holds", inForce("fl6-stays"))
-		y.must(t, y.Cluster.Apply(t.Context(), again)) // and while somebody is there
+		y.must(t, y.Cluster.Apply(t.Context(), again)) // and again while the fleet runs
 		attacktest.Always(t, 2*time.Second, "it stays shut", shut)
 		attacktest.Eventually(t, attacktest.Long, "the end is written down", func() bool {
 			s, _ := y.applied(t, "fl6-ends")
@@ -287,7 +287,7 @@ func TestFL06_Holds(t *testing.T) {
 		})
 		y.must(t, y.KubeClient.Delete(t.Context(), stays))
 		attacktest.Eventually(t, attacktest.Long, "nothing holds it", open)
-		// The same, and nothing but its end opens it again.
+		// The same state; only the end of the hold opens the pool again.
 		ends = metav1.NewTime(time.Now().Add(5 * time.Second))
 		y.hold(t, "fl6-short", by, v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl6"}, Mode: v1alpha1.HoldPause, ExpiresAt: &ends})
 		attacktest.Eventually(t, attacktest.Long, "it is shut", shut)
@@ -413,7 +413,7 @@ func TestFL06_Holds(t *testing.T) {
 	})
 }
 
-// fleetConfig is the fleet's account, as a client's configuration.
+// fleetConfig returns the client configuration of the fleet's account.
 func (y *env) fleetConfig(t *testing.T) *rest.Config {
 	t.Helper()
 	path, err := y.Cluster.ServiceAccountKubeconfig(t.Context(), attacktest.FleetNamespace, "tailplane-fleet", t.TempDir())

@@ -14,14 +14,14 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// silences are the ways in which a forge says nothing. Why is the condition that tells of
-// it, where the fleet cannot but notice.
+// silences lists the ways in which a forge gives no usable answer. why is the reason of the condition that reports
+// it, where the fleet is certain to notice.
 var silences = []struct{ name, why string }{
 	{"429 with a pause", "Unknown/NotChecked"}, {"429", "Unknown/NotChecked"}, {"500", "Unknown/NotChecked"}, {"503 in HTML", "Unknown/NotChecked"},
 	{"no connection", "Unknown/NotChecked"}, {"half an answer", "Unknown/NotChecked"}, {"no answer", ""}, {"empty pages", ""},
 }
 
-// silence is what a forge answers in one of these ways; nil: what it should.
+// silence returns the fault of a forge for one of these ways. nil means a normal answer.
 func silence(name string, r *http.Request) *forgetest.Fault {
 	f := says(http.StatusInternalServerError)
 	switch name {
@@ -47,14 +47,13 @@ func silence(name string, r *http.Request) *forgetest.Fault {
 	return &f
 }
 
-// FL-04. A forge that answers 429 or 5xx, half, with empty pages or not at all has said
-// nothing: nothing is deleted, closed or called paused or gone for it, also by a fleet
-// that was started meanwhile, and a condition says why. The same is so while ARC is away,
-// is of another version, or deletes what it is given: that is not made for it again and
-// again.
+// FL-04. A forge that answers 429 or 5xx, partially, with empty pages or not at all has given no information. The
+// fleet therefore deletes and closes nothing, and reports nothing as paused or gone. This also applies to a fleet
+// that starts in the meantime. A condition gives the reason. The same applies while ARC is away, has another version,
+// or deletes its objects: the fleet does not recreate them again and again.
 //
-// Guard: forge.ClassOf and account.(*Account).Check; (*look).askRunner; fleet.StoppedGitHub;
-// arc.Choose and arc.(Gate).May.
+// Guard: forge.ClassOf and account.(*Account).Check; (*look).askRunner; fleet.StoppedGitHub; arc.Choose and
+// arc.(Gate).May.
 func TestFL04_NoAnswer(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl4-nix", "github", 3)
@@ -75,7 +74,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 		return there && !r.Paused && len(y.listed(t, things[5], "fl4-lab")) == 1 && y.secret(t, attacktest.SharedRunners, "fl4-lab-fl4-docker-runner-token") != nil
 	}
 	attacktest.Eventually(t, attacktest.Long, "all take jobs", func() bool { y.managersRun(t); return hub() && lab() })
-	// untaken fails if anything was deleted since, or asked to be at a forge.
+	// untaken fails if any object was deleted since the mark, or a forge received a deletion.
 	untaken := func(t *testing.T, m attacktest.Mark, asked int) {
 		t.Helper()
 		for _, k := range y.told(t, m) {
@@ -103,7 +102,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 				atHub, atLab = len(y.github.Calls()), len(y.gitlab.Calls())
 			})
 			attacktest.Eventually(t, attacktest.Long, "both were asked", func() bool {
-				if s.why == "" { // not every question goes wrong, or not soon
+				if s.why == "" { // not every request fails, or not soon
 					return len(y.gitlab.Calls()) > atLab
 				}
 				return len(y.gitlab.Calls()) > atLab && len(y.github.Calls()) > atHub
@@ -165,7 +164,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 	t.Run("a hold", func(t *testing.T) {
 		defer unspoiled()
 		y.gitlab.Fault(func(r *http.Request) *forgetest.Fault { return silence("500", r) })
-		start, err := y.arc.Upgrade(t.Context(), "0.14.2") // no controller works, and its listeners go on
+		start, err := y.arc.Upgrade(t.Context(), "0.14.2") // no controller runs; its listeners continue
 		y.must(t, err)
 		back := func() { y.must(t, start(t.Context())) }
 		for _, org := range []string{"fl4-hub", "fl4-lab"} {
@@ -214,7 +213,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 		m := y.Mark(t)
 		start, err := y.arc.Upgrade(t.Context(), "0.15.0")
 		y.must(t, err)
-		y.must(t, start(t.Context())) // and it deletes the scale sets of the one before, whoever made them
+		y.must(t, start(t.Context())) // and it deletes the previous version's scale sets, whichever tool created them
 		y.says(t, "fl4-hub", "Degraded", "True/ARCVersionUnsupported")
 		attacktest.Eventually(t, attacktest.Long, "ARC has deleted it", func() bool { return y.setOf(t, attacktest.SharedRunners, "fl4-hub-fl4-nix") == nil })
 		attacktest.Always(t, 3*time.Second, "it is not made again", func() bool { return y.setOf(t, attacktest.SharedRunners, "fl4-hub-fl4-nix") == nil })

@@ -25,7 +25,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// answers is what GitLab answers instead, by a part of a request's path.
+// answers replaces GitLab's answers, selected by a part of the request path.
 type answers struct {
 	sync.Mutex
 	of map[string]func(*http.Request) *forgetest.Fault
@@ -37,7 +37,7 @@ func (a *answers) set(path string, f func(*http.Request) *forgetest.Fault) {
 	a.of[path] = f
 }
 
-// toDeletion answers deletions, and nothing else.
+// toDeletion applies a fault to DELETE requests only.
 func toDeletion(f forgetest.Fault) func(*http.Request) *forgetest.Fault {
 	return func(r *http.Request) *forgetest.Fault {
 		if r.Method != http.MethodDelete {
@@ -51,7 +51,7 @@ func says(status int) forgetest.Fault {
 	return forgetest.Fault{Status: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: fmt.Sprintf(`{"message":"%d"}`, status)}
 }
 
-// answering has GitLab answer otherwise for some paths, until the test's end.
+// answering lets the test replace GitLab's answers for some paths, until the test ends.
 func (y *env) answering(t *testing.T) *answers {
 	a := &answers{of: map[string]func(*http.Request) *forgetest.Fault{}}
 	y.gitlab.Fault(func(r *http.Request) *forgetest.Fault {
@@ -70,13 +70,13 @@ func (y *env) answering(t *testing.T) *answers {
 
 func runnerPath(id int64) string { return fmt.Sprintf("/runners/%d", id) }
 
-// atGitHubHas says whether GitHub has a scale set of that name.
+// atGitHubHas reports whether GitHub has a scale set of that name.
 func (y *env) atGitHubHas(name string) bool {
 	return slices.ContainsFunc(y.github.ScaleSets(), func(s forgetest.GitHubScaleSet) bool { return s.Name == name })
 }
 
-// witnessed has an enrollment stay when the fleet has let it go, so that what it says in
-// the end can be read; let ends that.
+// witnessed keeps an enrollment after the fleet has removed its finalizer, so that the test can read its final
+// status. let releases it.
 func (y *env) witnessed(t *testing.T, org string) (let func()) {
 	t.Helper()
 	const witness = "test.example/witness"
@@ -102,8 +102,8 @@ func (y *env) witnessed(t *testing.T, org string) (let func()) {
 	return let
 }
 
-// later lets the half minute be over after which a refused end is asked for again: the
-// fleet counts refusals in annotations, with the time of the last one.
+// later skips the 30 s wait after which the fleet retries a refused deletion. The fleet counts refusals in
+// annotations, with the time of the last one.
 func (y *env) later(t *testing.T, org string) {
 	t.Helper()
 	e := y.get(t, org)
@@ -117,13 +117,13 @@ func (y *env) later(t *testing.T, org string) {
 	if maps.Equal(was.Annotations, e.Annotations) {
 		return
 	}
-	// What the fleet has counted meanwhile is not taken back.
+	// The patch must not undo refusals that the fleet has counted in the meantime.
 	if err := y.KubeClient.Patch(t.Context(), e, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); !apierrors.IsConflict(err) {
 		y.must(t, err)
 	}
 }
 
-// released waits until the fleet has let a witnessed enrollment go.
+// released waits until the fleet has removed its finalizer from a witnessed enrollment.
 func (y *env) released(t *testing.T, org string) *v1alpha1.RunnerEnrollment {
 	t.Helper()
 	return y.comes(t, org, "the fleet has let it go", func(e *v1alpha1.RunnerEnrollment) bool {
@@ -131,10 +131,9 @@ func (y *env) released(t *testing.T, org string) *v1alpha1.RunnerEnrollment {
 	})
 }
 
-// killedAtEach ends an enrollment, and has the fleet killed after each of its writes
-// about it, to the API server and to GitLab. Between says what must be so while nobody
-// is at work. Drains ends the last job
-// as soon as it may. It says what was written.
+// killedAtEach deletes an enrollment and kills the fleet after each of its writes about it, to the API server and to
+// GitLab. between checks the state while the fleet is stopped. drains ends the last job as soon as it may end.
+// killedAtEach returns the writes.
 func (y *env) killedAtEach(t *testing.T, g *attacktest.Gate, a *answers, org string, runner int64, drains, between func()) (wrote []string) {
 	t.Helper()
 	y.fleet.Kill()
@@ -175,7 +174,7 @@ func (y *env) killedAtEach(t *testing.T, g *attacktest.Gate, a *answers, org str
 		}) {
 			t.Fatalf("%s: nothing is written any more, after %q", org, wrote)
 		}
-		a.Lock() // what it wrote to GitLab is written down
+		a.Lock() // a write to GitLab in progress is now recorded
 		wrote = append(wrote, g.Disarm()...)
 		a.Unlock()
 		y.fleet.Kill()
@@ -183,7 +182,7 @@ func (y *env) killedAtEach(t *testing.T, g *attacktest.Gate, a *answers, org str
 	return wrote
 }
 
-// inOrder fails unless each of these was asked for, one after another.
+// inOrder fails unless the requests include all steps in the given order.
 func inOrder(t *testing.T, asked []attacktest.KubeRequest, steps ...string) {
 	t.Helper()
 	last := -1
@@ -197,19 +196,18 @@ func inOrder(t *testing.T, asked []attacktest.KubeRequest, steps ...string) {
 	}
 }
 
-// about are those requests that concern an organisation.
+// about returns the requests that concern an organisation.
 func about(asked []attacktest.KubeRequest, org string) []attacktest.KubeRequest {
 	return slices.DeleteFunc(asked, func(k attacktest.KubeRequest) bool { return !strings.Contains(k.RequestURI, org) })
 }
 
-// FL-02. Offboarding goes on wherever it was killed, in its order: intake, drain,
-// deregistration, workloads, Secrets, namespace. The credential is there until the forge
-// has forgotten the runners, also where somebody took it away early. 404 and 410 are the
-// end that was wanted; a forge that refuses for good wedges nothing: what stays there is
-// written down by its number.
+// FL-02. Offboarding continues after a kill at any point, in its order: intake, drain, deregistration, workloads,
+// Secrets, namespace. The credential stays until the forge has removed the runners, and the end also completes when a
+// person deleted the credential early. 404 and 410 count as success. A forge that refuses permanently does not block
+// offboarding: the fleet records the ids of the runners that remain there.
 //
-// Guard: fleet.(*decision).end, which derives each step from what is there; (*look).gather,
-// which looks again, live, before anything irreversible; fleet.(*decision).givenUp.
+// Guard: fleet.(*decision).end, which derives each step from the existing objects; (*look).gather, which reads the
+// live state before any irreversible step; fleet.(*decision).givenUp.
 func TestFL02_Offboarding(t *testing.T) {
 	y := start(t)
 	a, g := y.answering(t), y.NewGate(t)
@@ -245,7 +243,7 @@ func TestFL02_Offboarding(t *testing.T) {
 	})
 	m := y.Mark(t)
 
-	// Refusals take their time: five of them, half a minute apart. They begin beside the rest.
+	// Refusals take long: five of them, half a minute apart. They start in parallel with the rest.
 	let := map[string]func(){}
 	for _, org := range []string{"fl2-app", "fl2-401", "fl2-403", "fl2-none"} {
 		let[org] = y.witnessed(t, org)
@@ -259,7 +257,7 @@ func TestFL02_Offboarding(t *testing.T) {
 		y.leave(t, org)
 	}
 
-	// drains says whether an enrollment waits for the last job.
+	// drains reports whether an enrollment waits for its last job.
 	drains := func(org string) bool {
 		e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: org}}
 		return y.there(t, e) && e.Status.Offboard != nil && e.Status.Offboard.Step == v1alpha1.StepDrain
@@ -329,7 +327,7 @@ func TestFL02_Offboarding(t *testing.T) {
 	})
 
 	t.Run("what has gone already", func(t *testing.T) {
-		y.gitlab.RemoveRunner(runner["fl2-404"]) // somebody was faster
+		y.gitlab.RemoveRunner(runner["fl2-404"]) // another client deleted it first
 		gone := says(http.StatusGone)
 		gone.After = true
 		a.set(runnerPath(runner["fl2-410"]), toDeletion(gone))
@@ -388,11 +386,11 @@ func TestFL02_Offboarding(t *testing.T) {
 	})
 }
 
-// nothingOf fails if anything with an organisation's label is left.
+// nothingOf fails if any object with an organisation's label is left.
 func (y *env) nothingOf(t *testing.T, org string) {
 	t.Helper()
 	var left []string
-	if !attacktest.Within(30*time.Second, func() bool { // pods end after what they are of
+	if !attacktest.Within(30*time.Second, func() bool { // pods end after their owners
 		left = nil
 		for _, kind := range things {
 			left = append(left, y.listed(t, kind, org)...)

@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// forgeShown is how the plane shows a forge.
+// forgeShown returns a forge as the plane shows it.
 func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f planefleet.Forge) {
 	t.Helper()
 	var all []planefleet.Forge
@@ -29,10 +29,9 @@ func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f planef
 	return f
 }
 
-// PL-07. The fleet and a forge die in turn. Nothing is invented meanwhile: what nobody has
-// said is null or unknown, what was known is what was said last, a hold is not shown in
-// force before the forge has it, and a forge that is away is named. The API server:
-// TestPL07_TheAPIServerGoesAway of internal/plane/planekube.
+// PL-07. The fleet and a forge fail in turn. The plane invents nothing meanwhile: values without a source are null or
+// unknown, and known values stay at their last report. A hold is shown in force only after the forge confirms it. A
+// forge that is away is named. The API server: TestPL07_TheAPIServerGoesAway of internal/plane/planekube.
 //
 // Guard: planekube.stateOf, fleetkube.(*crew).forge.
 func TestPL07_SourcesDie(t *testing.T) {
@@ -62,7 +61,7 @@ func TestPL07_SourcesDie(t *testing.T) {
 	t.Run("the fleet", func(t *testing.T) {
 		shown, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
 		y.without(t, func() {
-			// Who comes meanwhile is not known, in any number.
+			// An organisation that enrolls in the meantime is unknown, and every number of it is null.
 			y.enroll(t, "pl7-new", "github", y.github.URL+"/pl7-new", []string{"pl7-nix"})
 			var fresh planefleet.Pool
 			attacktest.Eventually(t, attacktest.Long, "the new one is shown", func() bool {

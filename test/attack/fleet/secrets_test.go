@@ -30,7 +30,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// everything is each object that the API server has, but for Secrets, as text by kind.
+// everything returns each object of the API server except Secrets, as text by kind.
 func (y *env) everything(t *testing.T) map[string]string {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(y.Cluster.AdminConfig())
@@ -60,19 +60,19 @@ func (y *env) everything(t *testing.T) map[string]string {
 	return all
 }
 
-// FL-03. App keys, tokens of installations, access tokens and tokens of runners are in no
-// log at the highest level, no object but Secrets, no metric, no argument and no answer
-// of the plane. A runner whose making killed the fleet before its token was kept is
-// found by its mark: there is one in the end, with a token that is kept.
+// FL-03. App keys, installation tokens, access tokens and runner tokens appear in no log at the highest level, no
+// object except Secrets, no metric, no argument and no answer of the plane. The fleet may die after it creates a
+// runner and before it stores the token. It then finds the runner by its marker. In the end there is exactly one
+// runner, and its token is stored.
 //
-// Guard: secret.Text, forge.readable errors; fleetkube.(*look).lost, which reads marks.
+// Guard: forge.Secret, forge.readable errors; fleetkube.(*look).lost, which reads the ownership markers of runners.
 func TestFL03_Tokens(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl3-nix", "github", 3)
 	y.pool(t, "fl3-docker", "gitlab", 3)
 	alice := y.Visitor(t, "alice-fleet", "alice@example.com")
 
-	// The fleet dies when GitLab has made the runner, and before it can know.
+	// The fleet dies after GitLab has created the runner and before the fleet receives the answer.
 	group := y.gitlab.AddGroup("fl3-lab")
 	access := y.gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})
 	var killed atomic.Bool
@@ -137,12 +137,13 @@ func TestFL03_Tokens(t *testing.T) {
 			}
 		}
 	}
-	// Errors are where secrets are told.
+	// Error messages are the most likely place for a leaked secret.
 	y.gitlab.Fault(func(*http.Request) *forgetest.Fault {
 		return &forgetest.Fault{Status: http.StatusUnauthorized, Body: `{"message":"token ` + access + ` is expired","error":"` + runners[0].Token + `"}`}
 	})
 	asked := len(y.gitlab.Calls())
-	y.hold(t, "fl3-lab", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl3-lab"}, Mode: v1alpha1.HoldPause}) // else it is asked seldom
+	// Without a hold the fleet queries the runner rarely.
+	y.hold(t, "fl3-lab", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl3-lab"}, Mode: v1alpha1.HoldPause})
 	attacktest.Eventually(t, attacktest.Long, "GitLab repeats what it was sent", func() bool { y.look(t, "fl3-lab"); return len(y.gitlab.Calls()) > asked })
 	y.gitlab.Fault(nil)
 	y.drop(t, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "fl3-lab"}})
@@ -181,13 +182,11 @@ func TestFL03_Tokens(t *testing.T) {
 	t.Logf("%d secrets were looked for in %d places", len(c.Secrets), len(c.Out))
 }
 
-// FL-05. What reaches around a job of a shared pool is blocked by what the API server
-// stores: metadata, the tailnet, the API server, the dashboard, other organisations' pods,
-// every way in; no token is mounted, and its account may nothing. Containers in the
-// shared namespace are not for two organisations.
+// FL-05. The stored objects block every access from a job of a shared pool: to cloud metadata, the tailnet, the API
+// server, the dashboard and other organisations' pods. They also block every incoming connection. No token is
+// mounted, and the job's account has no rights. Two organisations never run containers in the shared namespace.
 //
-// Guard: isolation.(*ground).policies, fleet.Private, isolation's pod template; and
-// (*checker).containers of fleet.
+// Guard: isolation.(*ground).policies, fleet.Private, isolation's pod template; and (*checker).containers of fleet.
 func TestFL05_AJobIsAlone(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl5-nix", "github", 3)
@@ -261,7 +260,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 			name := "fl5-" + strings.ReplaceAll(string(mode), "kubernetes", "k")
 			y.pool(t, name, "github", 3, func(s *v1alpha1.RunnerPoolSpec) { s.ContainerMode = mode })
 			y.atGitHub(t, name+"-x", []string{name})
-			if mode == v1alpha1.ModeDind { // the first may have Docker, and the next not
+			if mode == v1alpha1.ModeDind { // the first organisation may have Docker, the second may not
 				y.atGitHub(t, name+"-y", []string{name})
 				y.says(t, name+"-y", "PolicyViolation", "True/ContainerModeRefused")
 				if made := y.listed(t, things[8], name+"-y"); len(made) > 0 {
@@ -273,7 +272,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 			if made := y.listed(t, things[8], name+"-x"); len(made) > 0 {
 				t.Errorf("%s: made %q", mode, made)
 			}
-			y.atGitHub(t, name+"-z", []string{name}, apart) // the control
+			y.atGitHub(t, name+"-z", []string{name}, apart) // control
 			y.active(t, name+"-z")
 		}
 	})
@@ -283,8 +282,8 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 	})
 }
 
-// podOf is the pod that a runner of an organisation would be: what ARC would make of the
-// template that the API server has.
+// podOf returns the pod that ARC would create for a runner of an organisation, from the template that the API server
+// stores.
 func (y *env) podOf(t *testing.T, namespace, org string) *corev1.Pod {
 	t.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -305,7 +304,7 @@ func (y *env) podOf(t *testing.T, namespace, org string) *corev1.Pod {
 	return nil
 }
 
-// mayNothing fails if an account may do anything that is not everybody's.
+// mayNothing fails if an account has any right beyond those of every authenticated account.
 func (y *env) mayNothing(t *testing.T, namespace, account string) {
 	t.Helper()
 	groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
@@ -323,16 +322,15 @@ func (y *env) mayNothing(t *testing.T, namespace, account string) {
 	}
 }
 
-// What follows reads network policies as the documentation of Kubernetes says: a pod
-// that some policy selects for a direction has what all of those allow together, and
-// nothing else.
+// The functions below evaluate network policies as the Kubernetes documentation defines them. If at least one policy
+// selects a pod for a direction, only connections that one of these policies allows are possible.
 
 func selects(p networkingv1.NetworkPolicy, pod map[string]string, kind networkingv1.PolicyType) bool {
 	s, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 	return err == nil && s.Matches(kubelabels.Set(pod)) && slices.Contains(p.Spec.PolicyTypes, kind)
 }
 
-// isolated says whether nobody may connect to a pod.
+// isolated reports whether a pod accepts no incoming connection.
 func isolated(all []networkingv1.NetworkPolicy, pod map[string]string) bool {
 	chosen := false
 	for _, p := range all {
@@ -365,10 +363,9 @@ func allows(all []networkingv1.NetworkPolicy, pod map[string]string, port int32,
 	return !chosen
 }
 
-// reaches says whether a pod may connect to an address, and connects, to another pod by
-// its labels.
+// reaches reports whether a pod may connect to an address. connects reports the same for another pod, by its labels.
 func reaches(all []networkingv1.NetworkPolicy, pod map[string]string, to netip.Addr, port int32) bool {
-	to = to.Unmap() // what a socket does
+	to = to.Unmap() // as a socket does
 	return allows(all, pod, port, func(x networkingv1.NetworkPolicyPeer) bool {
 		return x.IPBlock != nil && netip.MustParsePrefix(x.IPBlock.CIDR).Contains(to) && !slices.ContainsFunc(x.IPBlock.Except, func(e string) bool { return netip.MustParsePrefix(e).Contains(to) })
 	})
@@ -377,7 +374,7 @@ func reaches(all []networkingv1.NetworkPolicy, pod map[string]string, to netip.A
 func connects(all []networkingv1.NetworkPolicy, pod map[string]string, namespace string, to map[string]string, port int32) bool {
 	return allows(all, pod, port, func(x networkingv1.NetworkPolicyPeer) bool {
 		if x.IPBlock != nil || x.NamespaceSelector == nil {
-			return x.IPBlock == nil // of its own namespace
+			return x.IPBlock == nil // a pod of the same namespace
 		}
 		in, err := metav1.LabelSelectorAsSelector(x.NamespaceSelector)
 		if err != nil || !in.Matches(kubelabels.Set{corev1.LabelMetadataName: namespace}) {

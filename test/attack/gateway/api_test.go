@@ -17,9 +17,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// GW-06. Tailscale's API refuses, fails, limits, hangs up and shows nothing at all:
-// each is said, what was known stays, a pause that it asks for is kept, and all of it
-// recovers by itself.
+// GW-06. Tailscale's API refuses, fails, rate-limits, disconnects and returns empty results. The gateway reports each
+// case, keeps what it knew, respects a requested pause, and recovers from all of it without help.
 //
 // Guard: discovery.Memory.Next, gatewaykube.discoverer, tailnets' classes and circuit.
 func TestGW06_API(t *testing.T) {
@@ -28,12 +27,12 @@ func TestGW06_API(t *testing.T) {
 	const object, attachment = "TailscaleService shop/eg-tailnets-web", "TailscaleGateway shop/eg-tailnets"
 	uid := w.get(t, object).GetUID()
 	n := 60
-	// look has the tailnet read anew: it is another wish each time.
+	// look makes the gateway read the tailnet again, with a different request value each time.
 	look := func() {
 		n++
 		w.patch(t, attachment, fmt.Sprintf(`{"spec":{"tailnets":[{"tailnetRef":{"name":"corp"},"routeGeneration":{"egress":{}},"serviceDiscovery":{"syncInterval":"%ds"}}]}}`, n))
 	}
-	defer func() { // as it was found
+	defer func() { // restores the initial state
 		w.patch(t, attachment, `{"spec":{"tailnets":[{"tailnetRef":{"name":"corp"},"routeGeneration":{"egress":{}}}]}}`)
 	}()
 	said := func() (stale bool, message string) {
@@ -60,7 +59,7 @@ func TestGW06_API(t *testing.T) {
 		fault tsapi.Fault
 	}{
 		{"401", tsapi.Fault{Status: 401}}, {"403", tsapi.Fault{Status: 403}}, {"404", tsapi.Fault{Status: 404}},
-		// No more failures than it takes to be seen, lest the circuit opens for a minute.
+		// Only as many failures as are needed to be reported; more would open the circuit breaker for a minute.
 		{"500", tsapi.Fault{Status: 500, Times: 3}}, {"HTML", tsapi.Fault{HTML: true, Times: 3}}, {"cut off", tsapi.Fault{Truncate: true, Times: 3}},
 		{"429", tsapi.Fault{Status: 429, Header: http.Header{"Retry-After": {"2"}}, Times: 1}},
 	} {
@@ -76,7 +75,7 @@ func TestGW06_API(t *testing.T) {
 		}
 		w.says(t, attachment, "Degraded", "True/APIUnavailable")
 		remove()
-		if x.why != "429" { // of which it recovers in time
+		if x.why != "429" { // it recovers from that in time
 			look()
 		}
 		attacktest.Eventually(t, attacktest.Long, x.why+" is over", func() bool { stale, _ := said(); return !stale })
@@ -98,7 +97,7 @@ func TestGW06_API(t *testing.T) {
 			}
 		}
 	}
-	// Empty, three times over: five minutes must pass besides before that is believed.
+	// Empty answers, three times. The gateway also requires five minutes before it accepts them.
 	empty := []func(){w.corp.Fault(tsapi.Fault{Route: "GET /tailnet/{tailnet}/devices", Status: 200, Body: `{"devices":[]}`}),
 		w.corp.Fault(tsapi.Fault{Route: "GET /tailnet/{tailnet}/vip-services", Status: 200, Body: `{"vipServices":[]}`})}
 	for range 4 {
@@ -119,9 +118,8 @@ func TestGW06_API(t *testing.T) {
 	kept("afterwards")
 }
 
-// GW-11. Ten quiet looks make no key; a changed Secret is used, and proved once; what
-// belongs to one tailnet is never asked for with another's credential; and nothing
-// secret is anywhere but in Secrets.
+// GW-11. Ten reconciles without a change create no key. A changed Secret is used after one verification. A resource
+// of one tailnet is never requested with the credential of another. No secret is stored anywhere except in Secrets.
 //
 // Guard: standing.Next, gatewaykube.credential, tsapi.Clients, tsapi.Secret.
 func TestGW11_QuietAndSecret(t *testing.T) {
@@ -155,7 +153,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 		t.Errorf("%d keys were made by ten looks", n)
 	}
 
-	// Another client in the Secret: it is the one that asks from then on, after one proof.
+	// Another OAuth client in the Secret: after one verification, all requests use it.
 	old := w.corp.own
 	next := w.corp.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
 	w.corp.own = next
@@ -180,7 +178,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 		t.Errorf("the new client was proved %d times", n)
 	}
 	from := len(w.corp.Requests())
-	w.corp.RevokeClient(old.ID) // nobody needs it any more
+	w.corp.RevokeClient(old.ID) // nothing needs the old client any longer
 	w.patch(t, "TailscaleGateway shop/eg-tailnets", `{"metadata":{"annotations":{"test/rotated":"1"}}}`)
 	w.patch(t, corp, `{"metadata":{"annotations":{"test/look":"rotated"}}}`)
 	w.says(t, corp, "Ready", "True/Ready")
@@ -190,7 +188,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 		}
 	}
 
-	// No tailnet was asked with the credential of another.
+	// No tailnet received a request with the credential of another.
 	for name, pair := range map[string][2]*tailnetAPI{"corp": {w.corp, w.dev}, "dev": {w.dev, w.corp}} {
 		for _, r := range pair[0].Requests() {
 			if r.Client == pair[1].own.ID || r.Status == http.StatusUnauthorized && r.Route == "POST /oauth/token" {
@@ -199,7 +197,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 		}
 	}
 
-	// Canaries: everything that is secret, looked for everywhere else.
+	// Canaries: the test searches for every secret in all other places.
 	canaries := map[string]string{"a client's secret": next.Secret, "the former client's": old.Secret, "the other tailnet's": w.dev.own.Secret}
 	var secrets corev1.SecretList
 	if err := w.admin.List(t.Context(), &secrets); err != nil {
@@ -235,7 +233,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 	}
 }
 
-// jsonText is a text as it stands in JSON.
+// jsonText returns a text as it is escaped in JSON.
 func jsonText(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {

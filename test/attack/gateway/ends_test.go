@@ -25,13 +25,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// GW-10. Devices and services of the tailnet are deleted by hand, a group is scaled
-// down, changes its type, and loses its namespace; a service of the tailnet is somebody
-// else's, or another operator's too. Everything ends, nothing of others is touched, and
-// nothing of ours is left: no device, no key, no service.
+// GW-10. Devices and services of the tailnet are deleted by hand. A group is scaled down, changes its type, and loses
+// its namespace. A tailnet service belongs to another owner, or also to another operator. Everything ends, objects of
+// others stay unchanged, and no device, key or service of the gateway remains.
 //
-// Guard: upkeep.Next and groups.look.tidy; vip.Keep, vip.Leave and services.look.leaveVIP;
-// gather.Refusals, by which a gateway begins although a namespace of relays is gone.
+// Guard: upkeep.Next and groups.look.tidy; vip.Keep, vip.Leave and services.look.leaveVIP; gather.Refusals, which
+// lets a gateway start although a namespace of relays is gone.
 func TestGW10_EndsByHand(t *testing.T) {
 	w := start(t)
 	w.says(t, "TailscaleTailnet corp", "Ready", "True/Ready")
@@ -46,7 +45,7 @@ func TestGW10_EndsByHand(t *testing.T) {
 	}
 }
 
-// devicesEnd is about the devices of a group.
+// devicesEnd tests the devices of a group.
 func (w *env) devicesEnd(t *testing.T) {
 	const group = "TailscaleProxyGroup relays/byhand"
 	uid := w.relayGroup(t, "relays", "byhand", 2)
@@ -74,7 +73,7 @@ func (w *env) devicesEnd(t *testing.T) {
 	}
 }
 
-// namespaceEnds is about a group whose namespace is deleted, with the rights there.
+// namespaceEnds tests a group whose namespace is deleted, together with the gateway's rights there.
 func (w *env) namespaceEnds(t *testing.T) {
 	uid := w.relayGroup(t, "fleeting", "lost", 2)
 	device := w.join(t, "fleeting", "lost-0")
@@ -91,7 +90,7 @@ func (w *env) namespaceEnds(t *testing.T) {
 		t.Errorf("keys are left that still open: %v", left)
 	}
 
-	// A gateway that starts now may not read there. It answers, and says so once.
+	// A gateway that starts now has no read access there. It still answers, and reports the problem once.
 	w.restart(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
 	w.says(t, "TailscaleTailnet corp", "Ready", "True/Ready")
@@ -109,7 +108,7 @@ func (w *env) namespaceEnds(t *testing.T) {
 		t.Errorf("keys are left: %v", left)
 	}
 
-	// With its rights the namespace is taken in.
+	// With its rights restored, the gateway uses the namespace again.
 	rights, err := gatewayRights(t.Context(), gatewayNamespace)
 	if err != nil {
 		t.Fatal(err)
@@ -132,12 +131,12 @@ func (w *env) namespaceEnds(t *testing.T) {
 	}
 }
 
-// servicesEnd is about services of the tailnet that two operators have, or nobody of us.
+// servicesEnd tests tailnet services that two operators share, and services that belong to other owners.
 func (w *env) servicesEnd(t *testing.T) {
 	const page, foreign = "TailscaleService shop/page", "TailscaleService shop/foreign"
 	ctx := t.Context()
 
-	// Without our owner reference it is not ours, while we come and while we go.
+	// Without the gateway's owner reference the service is foreign, at creation and at deletion.
 	mine := tsapi.Service{Name: "svc:foreign", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}, Comment: "by hand"}
 	if err := w.corp.hand.PutService(ctx, mine); err != nil {
 		t.Fatal(err)
@@ -187,7 +186,7 @@ func (w *env) servicesEnd(t *testing.T) {
 	attacktest.Eventually(t, attacktest.Long, "both own it", owners("tp-attacked", "tp-other"))
 	addresses := made.Addrs
 
-	// A third hand writes what it read before the other came: that one's update is lost.
+	// A third client writes an old version of the annotation, so the other operator's update is lost.
 	both, err := vip.ParseOwners(made.Annotations[vip.Annotation])
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +227,7 @@ func (w *env) servicesEnd(t *testing.T) {
 	}
 }
 
-// ownersOf are those that the annotation of a service names.
+// ownersOf returns the owners in the annotation of a service.
 func ownersOf(t *testing.T, s tsapi.Service) []vip.Owner {
 	t.Helper()
 	var all struct{ OwnerRefs []vip.Owner }
@@ -240,7 +239,8 @@ func ownersOf(t *testing.T, s tsapi.Service) []vip.Owner {
 	return all.OwnerRefs
 }
 
-// exposure is a Service of the namespace shop on the tailnet, as svc:<name>.
+// exposure returns a Service in the namespace shop, and a TailscaleService that exposes it on the tailnet as
+// svc:<name>.
 func exposure(name string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
@@ -262,7 +262,7 @@ spec: {type: egress, replicas: %d, tailnetRef: {name: corp}, tailnetTarget: {ser
 `, name, namespace, replicas)
 }
 
-// relayGroup makes a group, and returns its UID.
+// relayGroup creates a group and returns its UID.
 func (w *env) relayGroup(t *testing.T, namespace, name string, replicas int) string {
 	t.Helper()
 	w.apply(t, relayGroup(namespace, name, replicas))
@@ -284,8 +284,7 @@ func (w *env) key(t *testing.T, namespace, pod string) (key string) {
 	return key
 }
 
-// join does what a relay does: it logs in with its key, and writes its state Secret. It
-// returns the device's id.
+// join acts as a relay: it logs in with its key and writes its state Secret. It returns the device's id.
 func (w *env) join(t *testing.T, namespace, pod string) (id string) {
 	t.Helper()
 	s := w.corp.net.Node(pod, "", "tag:k8s-operator")
@@ -310,7 +309,7 @@ func (w *env) join(t *testing.T, namespace, pod string) (id string) {
 	return id
 }
 
-// recorded are the devices that a group has written down.
+// recorded returns the devices in the status of a group.
 func (w *env) recorded(t *testing.T, group string) (ids []string) {
 	t.Helper()
 	g := &struct {
@@ -328,7 +327,7 @@ func (w *env) recorded(t *testing.T, group string) (ids []string) {
 	return ids
 }
 
-// deviceIDs are those of the tailnet's devices.
+// deviceIDs returns the ids of the tailnet's devices.
 func (a *tailnetAPI) deviceIDs() (ids []string) {
 	for _, n := range a.net.Nodes() {
 		ids = append(ids, string(n.StableID))
@@ -336,7 +335,7 @@ func (a *tailnetAPI) deviceIDs() (ids []string) {
 	return ids
 }
 
-// keysOf are the ids of a group's keys that still open.
+// keysOf returns the ids of a group's keys that are still valid.
 func (a *tailnetAPI) keysOf(t *testing.T, uid string) (open []string) {
 	t.Helper()
 	ids, err := a.hand.Keys(t.Context())
@@ -358,7 +357,7 @@ func (a *tailnetAPI) keysOf(t *testing.T, uid string) (open []string) {
 	return open
 }
 
-// restart runs the gateway anew.
+// restart restarts the gateway.
 func (w *env) restart(t *testing.T) {
 	t.Helper()
 	if err := w.Stop(time.Minute); err != nil {
@@ -371,7 +370,7 @@ func (w *env) restart(t *testing.T) {
 	w.Gateway = again
 }
 
-// second is another gateway, in a cluster of its own, on the same tailnet.
+// second starts another gateway, in a separate cluster, on the same tailnet.
 func (w *env) second(t *testing.T) *env {
 	t.Helper()
 	o := &env{corp: w.corp, dir: t.TempDir(), options: w.options}

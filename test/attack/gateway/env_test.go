@@ -44,8 +44,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// Namespaces of the gateway's tests. Tenants shop and bank may use the tailnet corp,
-// the thief none.
+// Namespaces of the gateway's tests. The tenants shop and bank may use the tailnet corp; the tenant thief may use
+// none.
 const (
 	gatewayNamespace = "tailscale-gateway-system"
 	relayNamespace   = "relays"
@@ -63,8 +63,8 @@ rules:
 - level: None
 `
 
-// gatewayObjects are what every test of the gateway finds: a Gateway that a tailnet is
-// attached to, and one route of its own and one service.
+// gatewayObjects are the objects that every gateway test starts with: a Gateway with an attached tailnet, one route
+// and one service.
 const gatewayObjects = `apiVersion: v1
 kind: Namespace
 metadata: {name: shop, labels: {net: corp}}
@@ -108,25 +108,25 @@ metadata: {name: wiki, namespace: shop}
 spec: {tailnetRef: {name: corp}, target: {serviceName: "svc:wiki"}, ports: [{name: http, port: 80}], clusterService: {create: false}}
 `
 
-// gatewayValues are what the chart is rendered with, for the account's rights.
+// gatewayValues are the chart values from which the test renders the account's rights.
 const gatewayValues = `{image: {repository: registry.invalid/team/tailplaned, tag: v1.0.0}, cluster: {name: east, server: "https://east.invalid", caFromPod: true}, signin: {roles: [view]},
 gateway: {enabled: true, proxyNamespaces: [relays, fleeting], consumerNamespaces: [shop, fleeting]}}`
 
-// A tailnetAPI is the API of a tailnet, and a stranger's hand in it.
+// A tailnetAPI is the fake API of a tailnet. Tests also use it to make changes as a third party.
 type tailnetAPI struct {
 	*fakeapi.API
 	net  *tailnettest.Net
 	hand *tsapi.Client
-	own  fakeapi.OAuthClient // the operator's
+	own  fakeapi.OAuthClient // the operator's client
 }
 
-// An env is the gateway as it runs, between a real API server and the APIs of two
-// tailnets. Tests ask its extension server as Envoy Gateway does.
+// An env runs the gateway between a real API server and the APIs of two tailnets. Tests call its extension server as
+// Envoy Gateway does.
 type env struct {
 	cluster   *kubetest.Cluster
 	admin     client.Client
 	dir       string
-	asked     string // the API server's own log of what the gateway asked
+	asked     string // the API server's audit log of the gateway's requests
 	corp, dev *tailnetAPI
 	*testenv.Gateway
 	options testenv.GatewayOptions
@@ -135,7 +135,7 @@ type env struct {
 	drop    tsapi.Clients
 }
 
-// shared is the one of all tests, which leave it as they found it.
+// shared is the environment of all tests. Each test leaves it unchanged.
 var shared struct {
 	once sync.Once
 	*env
@@ -204,7 +204,7 @@ func newGatewayEnv(ctx context.Context) (_ *env, err error) {
 			return nil, err
 		}
 	}
-	// A device, by which the tailnet's domain is known.
+	// A device, so that the gateway can learn the tailnet's domain.
 	if err := w.corp.net.Ready(ctx, w.corp.net.Node("web-1", "", "tag:web")); err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func newGatewayEnv(ctx context.Context) (_ *env, err error) {
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	// An address of this process's own, so that several suites can run at a time.
+	// An address for this process alone, so that several suites can run at the same time.
 	w.options = testenv.GatewayOptions{Namespace: gatewayNamespace, Account: "tailplane-gateway", IP: fmt.Sprintf("127.81.%d.%d", os.Getpid()>>8&255, os.Getpid()&255|1), Settings: settings,
 		TLSDir: filepath.Join(w.dir, "tls"), Args: []string{"--extension-certificates", "--leader-elect=false"}}
 	if err := os.MkdirAll(w.options.TLSDir, 0o700); err != nil {
@@ -246,7 +246,7 @@ spec: {oauthSecretName: %[1]s, apiBaseURL: %[5]q, controlURL: %[6]q, allowedName
 	return w, w.connect(ctx)
 }
 
-// applyGatewayKinds defines the gateway's kinds and those of the Gateway API.
+// applyGatewayKinds installs the CRDs of the gateway and of the Gateway API.
 func applyGatewayKinds(ctx context.Context, c *kubetest.Cluster) error {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	if err != nil {
@@ -270,8 +270,7 @@ func applyGatewayKinds(ctx context.Context, c *kubetest.Cluster) error {
 	return c.Apply(ctx, docs...)
 }
 
-// gatewayRights are the namespaces, accounts and rights of the gateway, as the chart
-// has them.
+// gatewayRights returns the namespaces, accounts and rights of the gateway, as the chart renders them.
 func gatewayRights(ctx context.Context, namespace string) (docs [][]byte, err error) {
 	helm, err := buildcache.Lookup("helm")
 	if err != nil {
@@ -319,8 +318,8 @@ func (w *env) tailnet(dir string) (*tailnetAPI, error) {
 	return a, err
 }
 
-// connect waits for the certificates, puts them where a kubelet would, and waits until
-// the extension server answers.
+// connect waits for the certificates, copies them to the mount as a kubelet would, and waits until the extension
+// server answers.
 func (w *env) connect(ctx context.Context) error {
 	secrets := map[string]*corev1.Secret{}
 	for _, name := range []string{"server", "ca", "client"} {
@@ -358,7 +357,7 @@ func (w *env) connect(ctx context.Context) error {
 	return err
 }
 
-// dial connects as Envoy Gateway does, with these certificates or none.
+// dial connects as Envoy Gateway does, with the given client certificates or without one.
 func (w *env) dial(at string, authority []byte, own ...tls.Certificate) (*grpc.ClientConn, error) {
 	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "tailscale-extension-server." + gatewayNamespace, Certificates: own}
 	c.RootCAs.AppendCertsFromPEM(authority)
@@ -393,7 +392,7 @@ func (w *env) apply(t *testing.T, docs ...string) {
 	}
 }
 
-// of is an object of one of the gateway's kinds, by "kind namespace/name".
+// of returns an empty object of one of the gateway's kinds, for "kind namespace/name".
 func (w *env) of(what string) *unstructured.Unstructured {
 	kind, name, _ := strings.Cut(what, " ")
 	u := &unstructured.Unstructured{}
@@ -415,7 +414,7 @@ func (w *env) of(what string) *unstructured.Unstructured {
 	return u
 }
 
-// get reads an object; nil if there is none.
+// get reads an object. It returns nil if the object does not exist.
 func (w *env) get(t *testing.T, what string) *unstructured.Unstructured {
 	t.Helper()
 	u := w.of(what)
@@ -429,7 +428,7 @@ func (w *env) get(t *testing.T, what string) *unstructured.Unstructured {
 	return u
 }
 
-// remove deletes objects, and those go with the test that it makes.
+// remove deletes objects. A cleanup of a test may call it.
 func (w *env) remove(t *testing.T, objects ...string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -440,7 +439,7 @@ func (w *env) remove(t *testing.T, objects ...string) {
 	}
 }
 
-// gone waits until objects are gone, finalizers and all.
+// gone waits until objects are deleted, including their finalizers.
 func (w *env) gone(t *testing.T, objects ...string) {
 	t.Helper()
 	for _, what := range objects {
@@ -456,8 +455,8 @@ func (w *env) patch(t *testing.T, what, change string) {
 	}
 }
 
-// condition is what an object says now: "False/Reason" and its words, of its own
-// generation; "" if it does not.
+// condition returns a condition of an object for its current generation, as "False/Reason", with its message. It
+// returns "" if there is none.
 func (w *env) condition(t *testing.T, what, kind string) (is, message string) {
 	t.Helper()
 	u := w.get(t, what)
@@ -477,7 +476,7 @@ func (w *env) condition(t *testing.T, what, kind string) (is, message string) {
 	return "", ""
 }
 
-// says waits until an object says so, and returns its words.
+// says waits until a condition has the wanted value, and returns its message.
 func (w *env) says(t *testing.T, what, kind, want string) (message string) {
 	t.Helper()
 	is := ""
@@ -493,8 +492,7 @@ func (w *env) says(t *testing.T, what, kind, want string) (message string) {
 	return message
 }
 
-// route makes an HTTPRoute of the Gateway shop/eg that Envoy Gateway, which the test
-// stands for, has accepted.
+// route creates an HTTPRoute of the Gateway shop/eg. The test, in the place of Envoy Gateway, has accepted it.
 func (w *env) route(t *testing.T, namespace, name, backends string) {
 	t.Helper()
 	w.apply(t, fmt.Sprintf(`apiVersion: gateway.networking.k8s.io/v1
@@ -513,7 +511,7 @@ func (w *env) patchStatus(t *testing.T, what, change string) {
 	}
 }
 
-// requests are what the gateway has asked the API server for, since an offset in its log.
+// requests returns the gateway's requests to the API server since an offset in its log.
 func (w *env) requests(t *testing.T, from int64) (out []attacktest.KubeRequest) {
 	t.Helper()
 	attacktest.ReadSince(t, w.asked, from, func(line []byte) {
@@ -526,7 +524,7 @@ func (w *env) requests(t *testing.T, from int64) (out []attacktest.KubeRequest) 
 	return out
 }
 
-// count is how often an API was asked for a route.
+// count returns the number of requests to a route of the API.
 func (a *tailnetAPI) count(route string) (n int) {
 	for _, r := range a.Requests() {
 		if r.Route == route && (r.Client == "" || r.Client == a.own.ID) {
@@ -536,7 +534,7 @@ func (a *tailnetAPI) count(route string) (n int) {
 	return n
 }
 
-// noted is what Envoy Gateway notes on what it makes of an object.
+// noted returns the metadata that Envoy Gateway adds to the resources that it renders from an object.
 func noted(t *testing.T, kind, namespace, name, section string) *corev3.Metadata {
 	t.Helper()
 	s, err := structpb.NewStruct(map[string]any{"resources": []any{map[string]any{"kind": kind, "namespace": namespace, "name": name, "sectionName": section}}})
@@ -550,7 +548,7 @@ func ruleOf(namespace, route string) string {
 	return gateway.RuleKey{Kind: "HTTPRoute", Route: gateway.Name{Namespace: namespace, Name: route}}.ClusterName()
 }
 
-// xdsRoute is what Envoy Gateway makes of an HTTPRoute.
+// xdsRoute returns the xDS route that Envoy Gateway renders from an HTTPRoute.
 func xdsRoute(t *testing.T, namespace, route, prefix string) *routev3.Route {
 	t.Helper()
 	return &routev3.Route{Name: fmt.Sprintf("httproute/%s/%s/rule/0/match/0/example_com", namespace, route), Metadata: noted(t, "HTTPRoute", namespace, route, ""),
@@ -563,7 +561,7 @@ func xdsHost(t *testing.T, domain string, routes ...*routev3.Route) *routev3.Vir
 	return &routev3.VirtualHost{Name: "shop/eg/http/" + domain, Domains: []string{domain}, Metadata: noted(t, "", "shop", "eg", "http"), Routes: routes}
 }
 
-// question is a Translation of the Gateway shop/eg, with a cluster for each rule.
+// question returns a translation request for the Gateway shop/eg, with a cluster for each rule.
 func question(hosts ...*routev3.VirtualHost) *extension.PostTranslateModifyRequest {
 	in := &extension.PostTranslateModifyRequest{Routes: []*routev3.RouteConfiguration{{Name: "shop/eg/http", VirtualHosts: hosts}}}
 	seen := map[string]bool{}
@@ -579,7 +577,7 @@ func question(hosts ...*routev3.VirtualHost) *extension.PostTranslateModifyReque
 	return in
 }
 
-// ask asks for all of the Gateway, as Envoy Gateway does.
+// ask sends a request for the whole Gateway, as Envoy Gateway does.
 func (w *env) ask(t *testing.T, in *extension.PostTranslateModifyRequest) *extension.PostTranslateModifyResponse {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
@@ -591,13 +589,13 @@ func (w *env) ask(t *testing.T, in *extension.PostTranslateModifyRequest) *exten
 	return out
 }
 
-// webServed says whether the route to the service web, which is always there, is.
+// webServed reports whether the route to the service web, which always exists, is served.
 func (w *env) webServed(t *testing.T) bool {
 	t.Helper()
 	return slices.Contains(added(w.ask(t, question(xdsHost(t, "example.com", xdsRoute(t, "shop", "plain", "/"))))), "tailscale-cluster-web")
 }
 
-// added are the clusters of ours in an answer.
+// added returns the names of the gateway's clusters in an answer.
 func added(out *extension.PostTranslateModifyResponse) (names []string) {
 	for _, c := range out.Clusters {
 		if strings.HasPrefix(c.GetName(), "tailscale-cluster-") {
@@ -607,7 +605,7 @@ func added(out *extension.PostTranslateModifyResponse) (names []string) {
 	return names
 }
 
-// sole is where the only backend of an HTTPRoute's rule leads, "" if nowhere of ours.
+// sole returns the gateway's cluster behind the only backend of an HTTPRoute's rule, or "" if there is none.
 func (w *env) sole(t *testing.T, namespace, route string) string {
 	t.Helper()
 	in := &clusterv3.Cluster{Name: ruleOf(namespace, route), ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
@@ -623,7 +621,7 @@ func (w *env) sole(t *testing.T, namespace, route string) string {
 	return ""
 }
 
-// probe is the status of a path of the gateway's port for probes, 0 if nobody answers.
+// probe returns the status of a path on the gateway's probe port, or 0 without an answer.
 func probe(at, path string) int {
 	r, err := (&http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + at + path)
 	if err != nil {
@@ -647,7 +645,7 @@ func (w *env) kubectl(t *testing.T, args ...string) (stdout, stderr string, exit
 	return kubetest.Kubectl(ctx, w.cluster.Kubeconfig, args...)
 }
 
-// metricLines are the lines of a metric, all of them for "".
+// metricLines returns the lines of a metric. An empty name returns all lines.
 func metricLines(t *testing.T, at, name string) string {
 	t.Helper()
 	r, err := (&http.Client{Timeout: time.Minute}).Get("http://" + at + "/metrics")
@@ -668,7 +666,7 @@ func metricLines(t *testing.T, at, name string) string {
 	return out.String()
 }
 
-// secretOf is a certificate with its private key, as Envoy Gateway has it.
+// secretOf returns a certificate with its private key as an xDS secret of Envoy Gateway.
 func secretOf(name, key string) *tlsv3.Secret {
 	inline := func(text string) *corev3.DataSource {
 		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}

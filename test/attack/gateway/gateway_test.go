@@ -17,12 +17,11 @@ import (
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// GW-01. A tenant's route names the service of another tenant, and a tenant's service
-// on the tailnet another tenant's Service, with no grant of that tenant: neither leads
-// there. With the grant it does, and without it no more.
+// GW-01. A tenant's route names the service of another tenant, or a tenant's tailnet service names another tenant's
+// Service, without a grant of that tenant. Neither connection works. With the grant it works, and without it again it
+// does not.
 //
-// Guard: gateway.builder.granted, asked by builder.backend and by the decision on
-// ingress services.
+// Guard: gateway.builder.granted, queried by builder.backend and by the decision on ingress services.
 func TestGW01_NoGrant(t *testing.T) {
 	w := start(t)
 	w.apply(t, `apiVersion: gateway.tailscale.com/v1alpha1
@@ -85,12 +84,12 @@ spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: sho
 	w.gone(t, "TailscaleService shop/leak")
 }
 
-// GW-02. What is another team's is not there for a tenant, and reads like what nobody
-// has; a credential goes to no API that is not listed, not even by a redirect, and a
-// Secret of another namespace is not looked for.
+// GW-02. An object of another team does not exist for a tenant: the message is the same as for a missing object. The
+// gateway sends a credential only to listed APIs and follows no redirect. It does not read a Secret of another
+// namespace.
 //
-// Guard: gateway.builder.tailnetFor and the decision on groups; gatewaykube's
-// credential (namespaces, base URLs); tailnets, which follows no redirect.
+// Guard: gateway.builder.tailnetFor and the decision on groups; gatewaykube's credential (namespaces, base URLs);
+// tailnets, which follows no redirect.
 func TestGW02_SomebodyElses(t *testing.T) {
 	w := start(t)
 	from := attacktest.FileSize(t, w.asked)
@@ -127,17 +126,17 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 	if n := w.corp.count("POST /tailnet/{tailnet}/keys") - minted; n != 0 {
 		t.Errorf("%d keys were made", n)
 	}
-	// The control: the same wish of a namespace that may.
+	// Control: the same request from a namespace that is allowed to make it.
 	w.apply(t, strings.ReplaceAll(service("forbidden", "tailnetRef: {name: corp}"), "namespace: thief", "namespace: bank"))
 	t.Cleanup(func() { w.remove(t, "TailscaleService bank/forbidden") })
 	w.says(t, "TailscaleService bank/forbidden", "Accepted", "True/Accepted")
 
-	// A tenant makes no tailnets: whoever names hosts and Secrets is an administrator.
+	// Tenants cannot create tailnets: only an administrator may name hosts and Secrets.
 	if _, _, code := kubetest.Kubectl(t.Context(), w.cluster.Kubeconfig, "auth", "can-i", "create", "tailscaletailnets", "--as=mallory", "--as-group=system:authenticated"); code == 0 {
 		t.Error("anybody may make tailnets")
 	}
 
-	// Where a credential may go, and where it may come from.
+	// The hosts to which a credential may go, and the Secrets from which it may come.
 	visited := make(chan string, 100)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { visited <- r.Method + " " + r.URL.Path }))
 	defer elsewhere.Close()
@@ -177,11 +176,11 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 	w.says(t, tailnetsOf[3], "Ready", "True/Ready")
 }
 
-// GW-07. No spelling of an address or a name leads anywhere but into the tailnet: what
-// the schema does not refuse the decision does, and nothing is made for it.
+// GW-07. No spelling of an address or a name leads outside the tailnet. The schema or the decision refuses each
+// target, and the gateway creates nothing for it.
 //
-// Guard: the rules of api/gateway/v1alpha1, gateway.builder.target. What a relay dials
-// is relay's netmap (TestGTW21_ForbiddenTargets in test/relay has it with real nodes).
+// Guard: the rules of api/gateway/v1alpha1, gateway.builder.target. The relay's netmap limits the addresses that a
+// relay dials (TestGTW21_ForbiddenTargets in test/relay tests it with real nodes).
 func TestGW07_TargetsOutside(t *testing.T) {
 	w := start(t)
 	stored := 0
@@ -210,7 +209,7 @@ func TestGW07_TargetsOutside(t *testing.T) {
 	if stored < 4 {
 		t.Errorf("the schema stored only %d: the decision is not asked", stored)
 	}
-	// The control: an address and a name of the tailnet.
+	// Control: an address and a name of the tailnet.
 	for i, target := range []string{"ip: 100.64.0.77", `ip: "fd7a:115c:a1e0::77"`, "fqdn: billing." + w.corp.net.Suffix()} {
 		name := fmt.Sprintf("in-%d", i)
 		w.apply(t, fmt.Sprintf("apiVersion: gateway.tailscale.com/v1alpha1\nkind: TailscaleService\nmetadata: {name: %s, namespace: shop}\nspec: {tailnetRef: {name: corp}, proxyGroupRef: {name: web-proxy-group, namespace: %s}, target: {%s}, ports: [{port: 80}]}\n", name, gatewayNamespace, target))
@@ -219,9 +218,8 @@ func TestGW07_TargetsOutside(t *testing.T) {
 	}
 }
 
-// GW-12. A policy without a target, which would make Envoy Gateway's whole pass fail,
-// is not stored; of two with one target the younger says that it conflicts, and the
-// older one stays in force.
+// GW-12. The API server refuses a policy without a target, which would make Envoy Gateway's whole translation fail.
+// Of two policies with the same target the younger reports a conflict, and the older stays in force.
 //
 // Guard: the rules of TailscaleRoutePolicy, gateway.builder's order of policies.
 func TestGW12_Policies(t *testing.T) {

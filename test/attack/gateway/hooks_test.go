@@ -38,8 +38,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// lawful says what of an answer is not as the law of echo has it: whatever was
-// received is there, in its order; what is added is sound and leads somewhere.
+// lawful returns an error if an answer violates the echo rule. All received resources must be present in their order.
+// Every added cluster must be valid, and every added route must lead to an existing cluster.
 func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTranslateModifyResponse) error {
 	same := func(what string, n, m int, equal func(i int) bool) error {
 		if m < n {
@@ -57,7 +57,7 @@ func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTransla
 		same("secrets", len(in.Secrets), len(out.Secrets), func(i int) bool { return proto.Equal(in.Secrets[i], out.Secrets[i]) }),
 		same("listeners", len(in.Listeners), len(out.Listeners), func(i int) bool { return proto.Equal(in.Listeners[i], out.Listeners[i]) }),
 		same("route configurations", len(in.Routes), len(out.Routes), func(i int) bool {
-			// Theirs are all there, in their order; ours stand between them.
+			// All of the user's routes are present in their order; the gateway's routes may stand between them.
 			was, is := in.Routes[i].GetVirtualHosts(), out.Routes[i].GetVirtualHosts()
 			if len(was) != len(is) {
 				return false
@@ -95,12 +95,11 @@ func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTransla
 	return err
 }
 
-// GW-03. A replica that does not know everything does not answer; what is asked about
-// a Gateway that nothing is rendered for, or in a form that makes no sense, comes back
-// as it was.
+// GW-03. A replica with incomplete caches does not answer. A request about a Gateway without rendered resources, or a
+// malformed request, is returned unchanged.
 //
-// Guard: gatewayxds.Server.Run, which listens after the first snapshot; gather, which
-// decides when every cache is full; gatewayxds.translation.
+// Guard: gatewayxds.Server.Run, which listens after the first snapshot; gather, which decides only when every cache
+// is complete; gatewayxds.translation.
 func TestGW03_Echo(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -130,7 +129,7 @@ func TestGW03_Echo(t *testing.T) {
 			t.Errorf("%s: it came back otherwise: %v", why, out)
 		}
 	}
-	// The control: the same of the Gateway that there is something for.
+	// Control: the same request for a Gateway with rendered resources.
 	in := question(host())
 	in.Secrets = append(in.Secrets, certificate)
 	first := w.ask(t, in)
@@ -138,8 +137,8 @@ func TestGW03_Echo(t *testing.T) {
 		t.Errorf("of the Gateway itself: %v, %v", added(first), err)
 	}
 
-	// A replica that only answers, whose account may not read what is decided upon: it
-	// is not there for Envoy Gateway. With its rights it is, and says the same.
+	// A replica that only answers, with an account that cannot read the inputs of the decision, is not available to
+	// Envoy Gateway. With the rights it is available and gives the same answers.
 	w.apply(t, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: late, namespace: "+gatewayNamespace+"}\n")
 	o := w.options
 	o.Account, o.IP, o.Args = "late", nextAddress(o.IP), []string{"--controllers=false"}
@@ -188,10 +187,10 @@ subjects: [{kind: ServiceAccount, name: late, namespace: %s}]
 	}
 }
 
-// nextAddress is the address after that one, in the next of its networks.
+// nextAddress returns the corresponding address in the next network.
 func nextAddress(ip string) string { return strings.Replace(ip, "127.81.", "127.82.", 1) }
 
-// certificates are those that Envoy Gateway has.
+// certificates returns the certificates that Envoy Gateway has.
 func (w *env) certificates(t *testing.T) (authority []byte, own tls.Certificate) {
 	t.Helper()
 	var s, ca corev1.Secret
@@ -206,11 +205,10 @@ func (w *env) certificates(t *testing.T) (authority []byte, own tls.Certificate)
 	return ca.Data["tls.crt"], own
 }
 
-// GW-04. A message beyond gRPC's usual size, with what cannot be read in it, and
-// callers who wait a second or leave: the answer is lawful, and comes, and the server
-// is well afterwards.
+// GW-04. A message larger than gRPC's default limit, messages with unreadable content, and callers that wait only a
+// second or disconnect. The answer is valid and arrives, and the server stays healthy.
 //
-// Guard: gatewayxds: the sizes of messages, Server.answer's deadlines, translation.check.
+// Guard: gatewayxds: the maximum message sizes, Server.answer's deadlines, translation.check.
 func TestGW04_LargeAndMalformed(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -239,7 +237,7 @@ func TestGW04_LargeAndMalformed(t *testing.T) {
 		began := time.Now()
 		out, err := w.eg.PostTranslateModify(ctx, in)
 		cancel()
-		// Who waits too briefly for this machine gets nothing at all: a part is never sent.
+		// A caller with a deadline too short for this machine gets no answer; the server never sends a partial one.
 		if err == nil {
 			err = lawful(in, out)
 		} else if c := grpcstatus.Code(err); c == codes.DeadlineExceeded || c == codes.Canceled {
@@ -262,10 +260,10 @@ func TestGW04_LargeAndMalformed(t *testing.T) {
 	}
 }
 
-// GW-05. Clusters, routes and hosts of users that have the names of ours: ours are
-// left out and the users' stay; the same question has the same bytes for an answer.
+// GW-05. Clusters, routes and hosts of users have the names of the gateway's resources. The gateway omits its own and
+// keeps the users'. The same request always gets the same bytes.
 //
-// Guard: gatewayxds.clusters.usable, translation.check, the marshalling within Any.
+// Guard: gatewayxds.clusters.usable, translation.check, deterministic marshalling within Any.
 func TestGW05_Collisions(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -309,15 +307,14 @@ func TestGW05_Collisions(t *testing.T) {
 	}
 }
 
-// GW-08. Who has not Envoy Gateway's certificate is not answered; the configuration
-// that we print has no private key sent to us; what is sent nevertheless comes back
-// and is kept nowhere.
+// GW-08. A client without Envoy Gateway's certificate gets no answer. The configuration that the gateway prints
+// prevents Envoy Gateway from sending private keys. A key that is sent nevertheless is returned and stored nowhere.
 //
 // Guard: gatewayxds.Certificates.Config, envoy-gateway.yaml.tmpl, gatewayxds.translation.
 func TestGW08_Strangers(t *testing.T) {
 	w := start(t)
 	root, own := w.certificates(t)
-	// Of the hook that strangers call: of others there may be calls that nobody waits for any more.
+	// The calls of the hook that strangers use. Other hooks may still have calls whose caller has gone.
 	calls := func() string {
 		return metricLines(t, w.Probes, `tailplane_gateway_hook_calls_total{hook="Cluster"`)
 	}
@@ -379,7 +376,7 @@ func TestGW08_Strangers(t *testing.T) {
 	if out := w.ask(t, in); len(out.Secrets) != 1 || !proto.Equal(out.Secrets[0], in.Secrets[0]) {
 		t.Errorf("the secret came back as %v", out.Secrets)
 	}
-	in.Clusters[0].Name = "\xff" // and where something cannot be answered
+	in.Clusters[0].Name = "\xff" // and for a request that cannot be answered
 	if _, err := w.eg.PostTranslateModify(t.Context(), in); err == nil {
 		t.Error("a name that is no text was taken")
 	}
@@ -390,7 +387,7 @@ func TestGW08_Strangers(t *testing.T) {
 	}
 }
 
-// serverCertificate is the extension server's own, which is no client's.
+// serverCertificate returns the extension server's own certificate, which is not a client certificate.
 func (w *env) serverCertificate(t *testing.T) tls.Certificate {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(w.options.TLSDir, "tls.crt"), filepath.Join(w.options.TLSDir, "tls.key"))
@@ -409,10 +406,10 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// GW-09. The extension server hangs, is killed and comes back: callers wait, and the
-// first answer has our routes; nothing that is asked makes it answer with an error.
+// GW-09. The extension server hangs, is killed and restarts. Callers wait, and the first answer contains the
+// gateway's routes. No request makes the server answer with an error.
 //
-// Guard: gatewayxds.Server.Run, which listens when everything is known.
+// Guard: gatewayxds.Server.Run, which listens only when every cache is complete.
 func TestGW09_Restarts(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -434,7 +431,7 @@ func TestGW09_Restarts(t *testing.T) {
 		t.Error("after it hung, web is not served")
 	}
 
-	// Envoy Gateway asks, and waits, while there is no server.
+	// Envoy Gateway sends a request and waits while no server runs.
 	w.Kill()
 	type answer struct {
 		out *extension.PostTranslateModifyResponse
@@ -447,7 +444,7 @@ func TestGW09_Restarts(t *testing.T) {
 		for {
 			out, err := w.eg.PostTranslateModify(waiting, in, grpc.WaitForReady(true))
 			if grpcstatus.Code(err) == codes.Unavailable && waiting.Err() == nil {
-				continue // it was sent to the one that is gone
+				continue // the request went to the process that was killed
 			}
 			answers <- answer{out, err}
 			return

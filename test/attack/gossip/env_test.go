@@ -21,8 +21,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// secondCluster is another cluster with an access server, on the tailnet of the
-// shared environment.
+// secondCluster is another cluster with an access server, on the tailnet of the shared environment.
 type secondCluster struct {
 	env   *attacktest.Env
 	there bool
@@ -31,8 +30,8 @@ type secondCluster struct {
 // second is the cluster that twoClusters starts once for all tests.
 var second secondCluster
 
-// twoClusters returns two environments whose access servers list each other: the
-// shared one, east, and west. West accepts no private endpoint but that of east.
+// twoClusters returns two environments whose access servers list each other: the shared one, east, and west. West
+// accepts no private endpoint except that of east.
 func twoClusters(t *testing.T) (east, west *attacktest.Env) {
 	t.Helper()
 	east = attacktest.Start(t)
@@ -63,20 +62,20 @@ func twoClusters(t *testing.T) (east, west *attacktest.Env) {
 	for s, other := range map[*attacktest.Env]string{east: "west", west: "east"} {
 		attacktest.Eventually(t, attacktest.Long, s.Server()+" lists "+other, func() bool {
 			c, _ := clusterOf(t, s, other)
-			return aliveTo(t, s, other) && c.LastSeen.After(began) // and not as what it was before it went
+			return aliveTo(t, s, other) && c.LastSeen.After(began) // and not its entry from before the restart
 		})
 	}
 	return east, west
 }
 
-// serveAgain starts the access server once more.
+// serveAgain restarts the access server.
 func serveAgain(t *testing.T, s *attacktest.Env) {
 	t.Helper()
 	const serving = `"access is serving"`
-	if err := s.Access.Stop(attacktest.Long); err != nil { // of a test that failed on the way
+	if err := s.Access.Stop(attacktest.Long); err != nil { // still running if a test failed in between
 		t.Fatal(err)
 	}
-	before := strings.Count(s.Access.Output(), serving) // one log holds all its runs
+	before := strings.Count(s.Access.Output(), serving) // one log contains all its runs
 	if err := s.StartAccess(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +89,7 @@ func (n *secondCluster) close() error {
 	return n.env.Close()
 }
 
-// clustersOf is all that a server lists, as alice is told.
+// clustersOf returns all clusters that a server lists for alice.
 func clustersOf(t *testing.T, s *attacktest.Env) (list []gossip.Cluster) {
 	t.Helper()
 	a := s.Ask(t, attacktest.Start(t).Alice(t), "GET", attacktest.API+"/memberlist?state=all", "")
@@ -104,7 +103,7 @@ func clustersOf(t *testing.T, s *attacktest.Env) (list []gossip.Cluster) {
 	return list
 }
 
-// clusterOf is the entry of that name, and of that key unless it is zero.
+// clusterOf returns the entry with that name and, unless key is zero, with that key.
 func clusterOf(t *testing.T, s *attacktest.Env, name string) (c gossip.Cluster, ok bool) {
 	t.Helper()
 	for _, c := range clustersOf(t, s) {
@@ -115,16 +114,15 @@ func clusterOf(t *testing.T, s *attacktest.Env, name string) (c gossip.Cluster, 
 	return c, false
 }
 
-// aliveTo reports whether the server lists the cluster, met and well.
+// aliveTo reports whether the server lists the cluster as met and alive.
 func aliveTo(t *testing.T, s *attacktest.Env, name string) bool {
 	t.Helper()
 	c, ok := clusterOf(t, s, name)
 	return ok && c.Verified && !c.Conflict && c.State == gossip.Alive
 }
 
-// unmoved fails unless the cluster is listed as it was, and available. When it was
-// seen moves, and how it is: a machine with much to do lets neighbours wait for each
-// other, whatever is said of them.
+// unmoved fails unless the cluster is still listed unchanged and is available. Its last-seen time and its state may
+// change, because servers on a busy machine can be late without any attack.
 func unmoved(t *testing.T, s *attacktest.Env, what string, was gossip.Cluster) {
 	t.Helper()
 	facts := func(c gossip.Cluster) gossip.Cluster {
@@ -141,9 +139,8 @@ func unmoved(t *testing.T, s *attacktest.Env, what string, was gossip.Cluster) {
 	attacktest.Eventually(t, attacktest.Long, what+": "+was.Name+" is available", func() bool { return availableTo(t, s, was.Name) })
 }
 
-// inOneOf tries something up to three times. A server on a machine with much to do
-// may take its neighbour for dead once, as it must; what an attack brings about it
-// brings about each time.
+// inOneOf calls try up to three times. On a busy machine a server may once, correctly, mark its neighbour dead. The
+// effect of an attack appears in every attempt.
 func inOneOf(t *testing.T, what string, try func() error) {
 	t.Helper()
 	var err error
@@ -156,7 +153,7 @@ func inOneOf(t *testing.T, what string, try func() error) {
 	t.Errorf("%s, time and again: %v", what, err)
 }
 
-// publishedBy is what the members' ConfigMap holds.
+// publishedBy returns the clusters in the members' ConfigMap.
 func publishedBy(t *testing.T, s *attacktest.Env) []gossipkube.Cluster {
 	t.Helper()
 	var m gossipkube.Members
@@ -175,7 +172,7 @@ func configMapOf(t *testing.T, s *attacktest.Env, name string) map[string]string
 	return cm.Data
 }
 
-// pinned is whose word counts from now on: keys by cluster, clusters by node.
+// pinned holds the trusted identities: keys by cluster, and clusters by node.
 type pinned struct{ Clusters, Nodes map[string]string }
 
 func pinsOf(t *testing.T, s *attacktest.Env) (p pinned) {
@@ -184,13 +181,13 @@ func pinsOf(t *testing.T, s *attacktest.Env) (p pinned) {
 	return p
 }
 
-// rejectedBy is how much the server did not take for that reason.
+// rejectedBy returns how many records the server rejected for that reason.
 func rejectedBy(t *testing.T, s *attacktest.Env, why gossip.Reason) int {
 	t.Helper()
 	return int(s.Metrics(t, s.Access)[fmt.Sprintf("tailplane_gossip_rejected_total{reason=%q}", why)])
 }
 
-// toldSince is what the server recorded of gossip since, of a node if that is not "".
+// toldSince returns the gossip events in the server's audit log since the mark. A non-empty node selects its events.
 func toldSince(t *testing.T, m attacktest.Mark, kind gossip.EventKind, node string) (out []audit.Entry) {
 	t.Helper()
 	return slices.DeleteFunc(m.Recorded(t), func(e audit.Entry) bool {
@@ -198,8 +195,8 @@ func toldSince(t *testing.T, m attacktest.Mark, kind gossip.EventKind, node stri
 	})
 }
 
-// idleSince fails if the server wrote anything since but the two ConfigMaps of gossip:
-// nothing that a member says makes a cluster create, bind or trust anything.
+// idleSince fails if the server wrote any object since the mark except gossip's two ConfigMaps. A message of a member
+// must never make a cluster create, bind or trust anything.
 func idleSince(t *testing.T, m attacktest.Mark) {
 	t.Helper()
 	for _, account := range []string{attacktest.AccessAccount, attacktest.OperatorAccount} {
@@ -211,7 +208,7 @@ func idleSince(t *testing.T, m attacktest.Mark) {
 	}
 }
 
-// node is the one server of a cluster that somebody lists.
+// nodeOf returns the only server of a listed cluster.
 func nodeOf(t *testing.T, s *attacktest.Env, cluster string) (node string) {
 	t.Helper()
 	attacktest.Eventually(t, attacktest.Long, cluster+" has a server", func() bool {
@@ -236,8 +233,7 @@ func runTKA(t *testing.T, s *attacktest.Env, args ...string) testenv.Result {
 	return res
 }
 
-// shows waits until the client tells alice what it should: who was not heard for
-// a moment is left out.
+// shows waits until the client prints the text for alice. A cluster that was silent for a moment is not listed.
 func shows(t *testing.T, s *attacktest.Env, text string, args ...string) (res testenv.Result) {
 	t.Helper()
 	attacktest.Eventually(t, attacktest.Long, fmt.Sprintf("tka %v shows %s", args, text), func() bool {

@@ -17,14 +17,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// top are the greatest numbers that a record may have.
+// top is the largest order that a record may have.
 var top = gossip.Order{Generation: 1<<53 - 1, Version: 1<<31 - 1}
 
-// GO-01. Only a cluster speaks for itself, whoever carries the message: what
-// somebody else says of it is counted, and shown nowhere.
+// GO-01. Only a cluster itself can make statements about it, whichever server carries the message. Statements by
+// others are counted and shown nowhere.
 //
-// Guard: gossip.(*View).judge, which asks the pins; and gossip.Open, which asks
-// the signature.
+// Guard: gossip.(*View).judge, which checks the pins; and gossip.Open, which checks the signature.
 func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go01")
@@ -52,7 +51,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		spoilt.Payload = bytes.Replace(spoilt.Payload, []byte(`"env":"demo"`), []byte(`"env":"evil"`), 1)
 		ours := evil(genuine.Facts) // at the rogue's own address
 		ours.Host, ours.IPs, ours.URL = r.facts.Host, r.facts.IPs, r.facts.URL
-		moved := evil(r.facts) // of the rogue's own cluster, in the name of the victim's node
+		moved := evil(r.facts) // a record of the rogue's own cluster that names the victim's node
 		moved.Node = genuine.Node
 		handover := evil(genuine.Facts)
 		handover.PrevKey, handover.PrevSig = genuine.Key, ed25519.Sign(r.key, gossip.Rekeying(genuine.ClusterID, r.facts.Key))
@@ -71,7 +70,8 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 			{"a handover that the old key did not sign", gossip.Binding, message(r.claim(), must(r.sealed(handover, top, gossip.Up)))},
 			{"version MaxUint64", gossip.Malformed, message(r.claim(), r.signed(strings.Replace(string(genuine.Signed.Payload), `"version":`, `"version":18446744073709551615,"was":`, 1)))},
 			{"the greatest numbers in a digest", gossip.Heartbeat, message(fmt.Sprintf("[%q,%d,%d,%d]", node, genuine.Generation, uint64(1<<53-1), 1<<31-1))},
-			{"other bytes under its signature", gossip.Signature, message(r.claim(), spoilt)}, // last: it is backed off from
+			// Last, because the server then backs off from the sender.
+			{"other bytes under its signature", gossip.Signature, message(r.claim(), spoilt)},
 		} {
 			counted := rejectedBy(t, at.server, tt.why)
 			r.taken(t, at.server, tt.body)
@@ -81,7 +81,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 			unmoved(t, at.server, tt.name, before)
 		}
 		r.forgiven(t, at.server)
-		// The same as an answer, when the server asks.
+		// The same as an answer to a request of the server.
 		counted, asked := rejectedBy(t, at.server, gossip.Binding), r.count(&r.asked)
 		r.says(func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, message(r.claim(), must(r.sealed(evil(genuine.Facts), top, gossip.Up)), r.own()))
@@ -104,10 +104,9 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 	}
 }
 
-// GO-02. What a cluster said before does not come back, whoever says it again and
-// to whom.
+// GO-02. An old record of a cluster never replaces a newer one, whoever sends it and to whichever server.
 //
-// Guard: gossip.(*View).compare, by gossip.(Order).Compare.
+// Guard: gossip.(*View).compare, with gossip.(Order).Compare.
 func TestGO02_NothingOldComesBack(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go02")
@@ -120,7 +119,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 	second.there = false
 	left := func() bool { c, _ := clusterOf(t, east, "west"); return c.State == gossip.Gone }
 	attacktest.Eventually(t, attacktest.Long, "west has left", left)
-	old = append(old, r.learn(t, east)[node]) // its last word
+	old = append(old, r.learn(t, east)[node]) // its latest record
 	if old[1].Status != gossip.Left {
 		t.Fatalf("its last word is %+v", old[1])
 	}
@@ -146,7 +145,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 			}
 		}
 	}
-	r.says(func(w http.ResponseWriter, _ *http.Request) { // and whenever anybody asks
+	r.says(func(w http.ResponseWriter, _ *http.Request) { // and in answer to every request
 		io.WriteString(w, message(r.claim(), old[0].Signed, old[1].Signed, r.own()))
 	})
 	asked := r.count(&r.asked)
@@ -162,9 +161,8 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 	}
 }
 
-// GO-03. Whoever claims a cluster that is known by another key is shown as that,
-// beside the one that is vouched for; and what nothing ties to the node is marked.
-// Nobody is sent to either.
+// GO-03. A server that claims a cluster which is already known by another key is listed separately from the verified
+// one. A claim without proof for its node is marked. People are sent to neither of them.
 //
 // Guard: gossip.(*View).judge and (*View).Verified, directory.doubt.
 func TestGO03_TwoClaimOneCluster(t *testing.T) {
@@ -182,7 +180,8 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	refuses := func(r *rogue, cluster, why string) {
 		t.Helper()
 		for name, why := range map[string]string{cluster: why, r.facts.ClusterID + "x": "no cluster of that name"} {
-			attacktest.Eventually(t, attacktest.Long, "tka login --cluster "+name+" is refused: "+why, func() bool { // or that somebody is away
+			// Or that the other server is away.
+			attacktest.Eventually(t, attacktest.Long, "tka login --cluster "+name+" is refused: "+why, func() bool {
 				res := runTKA(t, east, "login", "--cluster", name)
 				if res.Exit == 0 {
 					t.Fatalf("tka login --cluster %s: %s %s", name, res.Stdout, res.Stderr)
@@ -222,7 +221,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		return res.Exit == 0 && strings.Count(res.Stdout, "conflict") == 2 && strings.Contains(res.Stderr, "tka does not sign in to rival-of-west")
 	})
 
-	// Hearsay: of a node that has said nothing itself.
+	// Hearsay: a record of a node that has sent none itself.
 	silent, liar := newRogue(t, east, "go03c", mute), newRogue(t, east, "go03d")
 	liar.introduce(t)
 	said := silent.facts
@@ -247,8 +246,8 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		t.Error("hearsay is still listed")
 	}
 
-	// Two that are both what they say, by one name.
-	control := west.Mark(t) // before the twin is there: the servers ask it by themselves
+	// Two valid clusters with the same name.
+	control := west.Mark(t) // before the twin exists, because the servers query it without a request
 	attacktest.Eventually(t, attacktest.Long, "tka login --cluster west, the control", func() bool {
 		return runTKA(t, east, "login", "--cluster", "west", "--dry-run").Exit == 0 && len(control.Entries(t)) > 0
 	})

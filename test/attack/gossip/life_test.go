@@ -14,26 +14,25 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// stateOf is how a server says that a cluster is.
+// stateOf returns the state that a server reports for a cluster.
 func stateOf(t *testing.T, s *attacktest.Env, cluster string) gossip.State {
 	t.Helper()
 	c, _ := clusterOf(t, s, cluster)
 	return c.State
 }
 
-// availableTo reports whether people are shown the cluster without asking for all.
+// availableTo reports whether the default list shows the cluster.
 func availableTo(t *testing.T, s *attacktest.Env, cluster string) bool {
 	t.Helper()
 	c, ok := clusterOf(t, s, cluster)
 	return ok && c.Available()
 }
 
-// GO-04. Nobody is dead on another's word, nobody needs to refute it, and a server
-// that was held up doubts itself before the others.
+// GO-04. A message of a third party never makes a server dead, and the affected server need not refute it. A server
+// that was suspended doubts itself before it doubts the others.
 //
-// Guard: gossip.(detector).claim, which moves a heartbeat and no state;
-// (*View).take, which asks who signed that a server has left; (*engine).review,
-// which gives everybody a fresh start after a late round.
+// Guard: gossip.(detector).claim, which updates a heartbeat and never a state; (*View).take, which checks the
+// signature of a leave message; (*engine).review, which resets the timers of all members after a late round.
 func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go04")
@@ -43,7 +42,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 
 	t.Run("one member says so", func(t *testing.T) {
 		genuine := r.learn(t, east)[node]
-		var others []gossip.Signed // in its name
+		var others []gossip.Signed // records in west's name, signed with the rogue's key
 		for _, status := range []gossip.Status{gossip.Left, "dead", "suspect"} {
 			record, err := r.sealed(genuine.Facts, gossip.Order{Generation: genuine.Generation, Version: genuine.Version + 1}, status)
 			if err != nil {
@@ -55,7 +54,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 		inOneOf(t, "west is dead on one member's word", func() error {
 			m := east.Mark(t)
 			before, began, n := sent(), time.Now(), 0
-			for time.Since(began) < 5*time.Second { // longer than it takes to be called dead
+			for time.Since(began) < 5*time.Second { // longer than the time after which a server is marked dead
 				for _, said := range []string{
 					message(r.claim() + fmt.Sprintf(",[%q,%d,0,%d],[%q,0,0,0]", node, genuine.Generation, genuine.Version, "nNobody")),
 					message(r.claim(), others...),
@@ -67,10 +66,10 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 				if state := stateOf(t, east, "west"); state == gossip.Dead || state == gossip.Gone {
 					return fmt.Errorf("west is %s", state)
 				}
-				time.Sleep(200 * time.Millisecond) // it may ask 20 times a second
+				time.Sleep(200 * time.Millisecond) // a peer may send 20 requests a second
 			}
-			// Of its own the server sends at most fanout and one more in each round, each
-			// with a third part, and answers each of west's.
+			// In each round the server itself sends at most fanout + 1 messages, each with a third part of the
+			// exchange, and answers each of west's.
 			perSecond := (sent() - before - float64(n)) / time.Since(began).Seconds()
 			t.Logf("%d lies; beside the answers to them the server sent %.1f messages a second", n, perSecond)
 			if perSecond > 50 {
@@ -88,7 +87,8 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 			if err := west.Access.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			took := attacktest.Eventually(t, attacktest.Long, "west is dead", func() bool { return stateOf(t, east, "west") == gossip.Dead }) // the control: it is silent for so long
+			// Control: the server is silent for that long.
+			took := attacktest.Eventually(t, attacktest.Long, "west is dead", func() bool { return stateOf(t, east, "west") == gossip.Dead })
 			if err := west.Access.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 	idleSince(t, m)
 }
 
-// sumOf adds the metrics of the access server whose name and labels begin so.
+// sumOf adds up the metrics of the access server whose name and labels start with prefix.
 func sumOf(t *testing.T, s *attacktest.Env, prefix string) (sum float64) {
 	t.Helper()
 	for name, v := range s.Metrics(t, s.Access) {
@@ -118,17 +118,16 @@ func sumOf(t *testing.T, s *attacktest.Env, prefix string) (sum float64) {
 	return sum
 }
 
-// GO-09. Who is cut off is dead to the others, and nobody need mend that when the
-// cut is; and nothing is decided by another machine's clock. Loss, jitter and
-// reordering, and partitions of minutes, are in the simulator's tests of the room.
+// GO-09. Others mark a disconnected server dead, and recover without an administrator when it is reconnected. No
+// decision depends on another machine's clock. The simulator tests of the package cover loss, jitter, reordering and
+// partitions of minutes.
 //
-// Guard: gossip.(*engine).pick, which asks the dead too; (*detector).heard;
-// gossip.Order, which is compared with those of the same node only; the age of
-// connections in (*discovery).stand, without which nothing is cut off.
+// Guard: gossip.(*engine).pick, which also contacts dead members; (*detector).heard; gossip.Order, which is compared
+// only within one node; the maximum age of connections in (*discovery).stand, which makes a cut effective.
 func TestGO09_PartitionAndHeal(t *testing.T) {
 	east, west := twoClusters(t)
 	m, w := east.Mark(t), west.Mark(t)
-	// Nothing from one server to another; everybody else goes where they went.
+	// No server can reach another; all other nodes keep their access.
 	const all, others = `{"src": ["*"], "dst": ["tag:tailplane", "tag:other"]`, `{"src": ["autogroup:member", "tag:other"], "dst": ["tag:tailplane", "tag:other"]`
 	before := east.Net.Policy()
 	if !strings.Contains(before, all) {
@@ -138,8 +137,8 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { east.Net.SetPolicy(before) })
-	// The filter of a tailnet stops no connection that is there: it ends when it is
-	// a minute old, and no new one is let in.
+	// A tailnet's filter does not close existing connections. They end at an age of one minute, and new ones are
+	// refused.
 	node := nodeOf(t, east, "west")
 	began := time.Now()
 	attacktest.Eventually(t, attacktest.Long, "each is dead to the other, or alone", func() bool {
@@ -151,7 +150,8 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 	}
 	tried := [2]float64{failed(east), failed(west)}
 	attacktest.Always(t, 3*time.Second, "neither comes back", func() bool { return !availableTo(t, east, "west") && !availableTo(t, west, "east") })
-	attacktest.Eventually(t, attacktest.Long, "both try all the while", func() bool { return failed(east) > tried[0] && failed(west) > tried[1] }) // the control
+	// Control.
+	attacktest.Eventually(t, attacktest.Long, "both try all the while", func() bool { return failed(east) > tried[0] && failed(west) > tried[1] })
 	if err := east.Net.SetPolicy(before); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 	}
 	t.Logf("alive on both sides %v after it was there again", time.Since(began).Round(time.Millisecond))
 
-	// Ten minutes slow and ten minutes fast: numbers of a node are its own.
+	// Clocks ten minutes slow and ten minutes fast: a node's numbers are compared only with its own.
 	for host, offset := range map[string]time.Duration{"go09-slow": -10 * time.Minute, "go09-fast": 10 * time.Minute} {
 		r := newRogue(t, east, host, func(r *rogue) { r.order.Generation = uint64(time.Now().Add(offset).Unix()) })
 		r.introduce(t)
@@ -203,9 +203,9 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 	}
 }
 
-// GO-10. Who crashes is gone within seconds and does not come back by what others
-// still say; who starts again with other labels is listed with these. Which of 20
-// and who wins ties is in the simulator's tests of the room.
+// GO-10. A crashed server is gone within seconds, and old messages of others do not bring it back. A server that
+// restarts with other labels is listed with the new labels. The simulator tests of the package cover 20 nodes and
+// ties.
 //
 // Guard: gossip.(detector).state and claim; gossip.generationAt.
 func TestGO10_CrashAndRestart(t *testing.T) {
@@ -223,7 +223,7 @@ func TestGO10_CrashAndRestart(t *testing.T) {
 	if c, _ := clusterOf(t, east, "west"); c.LastSeen.After(began.Add(took / 2)) {
 		t.Errorf("it was seen at %v, crashed at %v and was gone %v later", c.LastSeen, began, took)
 	}
-	// A zombie: the last that it said, said by somebody else.
+	// A zombie: another node repeats the last record of the crashed server.
 	claim := fmt.Sprintf("[%q,%d,1,%d]", node, last.Generation, last.Version)
 	r.says(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, message(r.claim()+","+claim, last.Signed, r.own()))

@@ -24,12 +24,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// GO-05. Bombs are dropped and counted, their sender is backed off from, and the
-// process lives, as large as before; fields of a newer version pass. The servers
-// are another build than this test, which reads and makes records too.
+// GO-05. Oversized and malformed messages are dropped and counted, and the server backs off from their sender. The
+// process keeps running without growing. Fields of a newer version are accepted. The servers are another build than
+// this test, which also reads and creates records.
 //
-// Guard: gossip.decode, gossip.Open, (*engine).garbage, Carrier.ask, and
-// door.Op.Serve, which reads no more than MaxBody.
+// Guard: gossip.decode, gossip.Open, (*engine).garbage, Carrier.ask, and door.Op.Serve, which reads at most MaxBody.
 func TestGO05_Bombs(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go05")
@@ -46,7 +45,8 @@ func TestGO05_Bombs(t *testing.T) {
 	z.Close()
 
 	t.Run("messages", func(t *testing.T) {
-		servers := []*attacktest.Env{east, west} // in turn, as each backs off, and from several, as it does so for longer each time
+		// In turn, because each backs off; several servers, because each backoff is longer than the last.
+		servers := []*attacktest.Env{east, west}
 		rogues := []*rogue{newRogue(t, east, "go05m"), newRogue(t, east, "go05n"), newRogue(t, east, "go05o")}
 		for i, tt := range []struct{ name, body string }{
 			{"no fields", `{}`},
@@ -61,7 +61,8 @@ func TestGO05_Bombs(t *testing.T) {
 			{"no text", "\xff\xfe\x00"},
 		} {
 			s, r := servers[i%2], rogues[i%3]
-			attacktest.Eventually(t, attacktest.Long, "after "+tt.name+" it is not listened to", func() bool { // for a second, then longer: it may be over when we ask
+			// For a second, then longer; it may be over when the test checks.
+			attacktest.Eventually(t, attacktest.Long, "after "+tt.name+" it is not listened to", func() bool {
 				r.forgiven(t, s)
 				counted := rejectedBy(t, s, gossip.Malformed)
 				if a := r.tell(t, s, tt.body); a.Code() != problem.BadRequest || rejectedBy(t, s, gossip.Malformed) != counted+1 {
@@ -96,7 +97,7 @@ func TestGO05_Bombs(t *testing.T) {
 	})
 	t.Run("longer each time", func(t *testing.T) {
 		r := newRogue(t, east, "go05p")
-		var waits []int // the longest that it was told to wait, in seconds
+		var waits []int // the longest required waits, in seconds
 		longest := 0
 		bomb := func() problem.Code {
 			time.Sleep(100 * time.Millisecond)
@@ -106,12 +107,13 @@ func TestGO05_Bombs(t *testing.T) {
 			return a.Code()
 		}
 		r.says(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{}`) })
-		for len(waits) < 2 || len(waits) < 5 && waits[len(waits)-1] <= waits[0] { // it is a beginner again when nothing came for some time
+		// After some time without a bad message the backoff starts from the beginning.
+		for len(waits) < 2 || len(waits) < 5 && waits[len(waits)-1] <= waits[0] {
 			longest = 0
 			bomb()
 			attacktest.Eventually(t, attacktest.Long, "a second bomb is looked at", func() bool { return bomb() == problem.BadRequest })
 			bomb()
-			r.forgiven(t, east) // a good one in between does not make it a beginner
+			r.forgiven(t, east) // one valid message in between does not reset the backoff
 			waits = append(waits, longest)
 		}
 		r.says(nil)
@@ -130,7 +132,7 @@ func TestGO05_Bombs(t *testing.T) {
 			"nothing":          `{}`,
 		} {
 			counted := rejectedBy(t, east, gossip.Malformed)
-			r.taken(t, east, message(r.claim(), r.signed(payload), r.own())) // the good one counts
+			r.taken(t, east, message(r.claim(), r.signed(payload), r.own())) // control: the valid record is accepted
 			if rejectedBy(t, east, gossip.Malformed) != counted+1 {
 				t.Errorf("%s: not counted", name)
 			}
@@ -171,15 +173,15 @@ func TestGO05_Bombs(t *testing.T) {
 		r.forgiven(t, east)
 		text := message(strings.TrimSuffix(r.claim(), "]")+`,"more"]`, record)
 		r.taken(t, east, strings.TrimSuffix(text, "}")+`,"future":{"a":[1,null,"x"]}}`)
-		probe := newRogue(t, east, "go05b") // whom others tell
+		probe := newRogue(t, east, "go05b") // a node that others report
 		attacktest.Eventually(t, attacktest.Long, "it is relayed as it is", func() bool {
-			<-time.After(200 * time.Millisecond) // it may ask 20 times a second
+			<-time.After(200 * time.Millisecond) // a peer may send 20 requests a second
 			got := probe.learn(t, west)[string(r.id)]
 			return got != nil && string(got.Signed.Payload) == payload
 		})
 		attacktest.Eventually(t, attacktest.Long, "a record with fields of a newer version counts", func() bool { return aliveTo(t, east, "go05") && aliveTo(t, west, "go05") })
 	})
-	// The others go on, nothing was written, and nothing has grown.
+	// The others keep working, no object was written, and no process has grown.
 	attacktest.Eventually(t, attacktest.Long, "the others see each other", func() bool { return aliveTo(t, east, "west") && aliveTo(t, west, "east") })
 	if told := toldSince(t, m, gossip.EventConflict, ""); len(told) > 0 {
 		t.Errorf("meanwhile: %+v", told)
@@ -200,7 +202,7 @@ func TestGO05_Bombs(t *testing.T) {
 	}
 }
 
-// labels is n labels.
+// labels returns n labels.
 func labels(n int) string {
 	var all []string
 	for i := range n {
@@ -209,11 +211,11 @@ func labels(n int) string {
 	return strings.Join(all, ",")
 }
 
-// GO-06. Strangers are refused before a byte of what they send is read; a server
-// that does not gossip has no port, and nothing in it runs for that.
+// GO-06. The server refuses strangers before it reads a byte of their message. A server without gossip opens no port
+// for it and runs no goroutine for it.
 //
-// Guard: access.Decide for GossipExchange, by the tags of gossip.tags; the order
-// of door.(*Door).ServeHTTP; runAccess, which asks gossip.enabled.
+// Guard: access.Decide for GossipExchange, by the tags of gossip.tags; the order of door.(*Door).ServeHTTP;
+// runAccess, which checks gossip.enabled.
 func TestGO06_Strangers(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go06")
@@ -227,7 +229,7 @@ func TestGO06_Strangers(t *testing.T) {
 		return east.Ask(t, guest, "GET", attacktest.API+"/login", "").Code() == problem.ForeignNode
 	})
 	late.taken(t, east, message(late.claim()))
-	read := func() int { return rejectedBy(t, east, gossip.Malformed) } // what strangers send here would be counted so
+	read := func() int { return rejectedBy(t, east, gossip.Malformed) } // messages of strangers would increase this counter
 	name := strings.TrimPrefix(east.Server(), "https://")
 	for _, tt := range []struct {
 		name    string
@@ -242,7 +244,7 @@ func TestGO06_Strangers(t *testing.T) {
 		{"Funnel", problem.FunnelRefused, r.node.Dial, "Tailscale-Funnel-Request: ?1\r\n"},
 		{"another site", problem.CrossOrigin, r.node.Dial, "Origin: https://evil.example\r\n"},
 	} {
-		for _, body := range []string{"{}", ""} { // it would be counted, if it were read; it is not even asked for
+		for _, body := range []string{"{}", ""} { // a body that was read would be counted; the server does not even request it
 			m, before, strangers := east.Mark(t), read(), rejectedBy(t, east, gossip.Tag)
 			a, err := offer(t, tt.dial, name, tt.headers, body)
 			if err != nil {
@@ -253,16 +255,17 @@ func TestGO06_Strangers(t *testing.T) {
 			if n := read(); n != before {
 				t.Errorf("%s: %d messages were read", tt.name, n-before)
 			}
-			if n := rejectedBy(t, east, gossip.Tag) - strangers; n != 1 && tt.code != problem.CrossOrigin { // a browser, on a member's machine
+			// A browser on a member's machine.
+			if n := rejectedBy(t, east, gossip.Tag) - strangers; n != 1 && tt.code != problem.CrossOrigin {
 				t.Errorf("%s: counted %d times as no member", tt.name, n)
 			}
 			idleSince(t, m)
 		}
 	}
-	// One whose key has expired has a connection yet, or is cut off altogether.
+	// A node with an expired key either keeps its connection for a while or is cut off.
 	before := read()
 	if a := r.tell(t, east, "{}"); a.Code() != problem.BadRequest || read() != before+1 {
-		t.Errorf("of a member it is not read, so this shows nothing: %v", a) // the control
+		t.Errorf("of a member it is not read, so this shows nothing: %v", a) // control
 	}
 	if !east.Net.Expire(late.id) {
 		t.Fatal("the node is not there")
@@ -276,13 +279,13 @@ func TestGO06_Strangers(t *testing.T) {
 			return true
 		}
 		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body) // it may be cut off in the middle of it
+		body, err := io.ReadAll(res.Body) // the connection may be cut in the middle of it
 		return err != nil || strings.Contains(string(body), string(problem.NodeExpired))
 	})
 	if a, err := offer(t, r.node.Dial, name, "", ""); err != nil || a.Status != http.StatusContinue {
-		t.Errorf("a member is not asked for its message, so this shows nothing: %v %v", a, err) // the control
+		t.Errorf("a member is not asked for its message, so this shows nothing: %v %v", a, err) // control
 	}
-	t.Run("from a pod", func(t *testing.T) { // which reaches what the process has on the machine's own network
+	t.Run("from a pod", func(t *testing.T) { // a pod reaches the ports that the process opens on the machine's own network
 		for _, port := range attacktest.ListeningPorts(t, east.Access.PID()) {
 			addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 			conn, err := net.DialTimeout("tcp", addr, 3*time.Second)
@@ -319,7 +322,7 @@ func TestGO06_Strangers(t *testing.T) {
 			t.Error("it has the port")
 		}
 		if err := dial(name, attacktest.Long); err != nil {
-			t.Errorf("the other one: %v", err) // the control
+			t.Errorf("the other one: %v", err) // control
 		}
 		for series := range east.Metrics(t, quiet.Process) {
 			if strings.HasPrefix(series, "tailplane_gossip_") {
@@ -330,7 +333,7 @@ func TestGO06_Strangers(t *testing.T) {
 		if a.Status != http.StatusOK || strings.Count(a.Body, `"self":`) != 1 || !strings.Contains(a.Body, `"self":true`) {
 			t.Errorf("it lists %v", a)
 		}
-		// What runs in a process it says itself when it is killed so.
+		// On SIGQUIT a process prints all its goroutines.
 		runs := func(p *testenv.Process) string {
 			if err := p.Signal(syscall.SIGQUIT); err != nil {
 				t.Fatal(err)
@@ -346,13 +349,13 @@ func TestGO06_Strangers(t *testing.T) {
 		}
 		second.there = false
 		if !strings.Contains(runs(west.Access), "tailplane/internal/gossip") {
-			t.Error("west has no goroutine of gossip, so this shows nothing") // the control
+			t.Error("west has no goroutine of gossip, so this shows nothing") // control
 		}
 	})
 }
 
-// offer sends a message, or without one the head of a long one, with the wish to
-// be asked for the rest: an answer other than that is given before a byte is read.
+// offer sends a message. Without a body it sends the header of a long message with "Expect: 100-continue". Any other
+// answer then shows that the server refused before it read a byte.
 func offer(t *testing.T, dial func(context.Context, string, string) (net.Conn, error), host, headers, body string) (attacktest.Answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -377,8 +380,8 @@ func offer(t *testing.T, dial func(context.Context, string, string) (net.Conn, e
 	return attacktest.ReadAnswer(t, res), nil
 }
 
-// GO-07. Nobody's own record leads people into somebody's own network, to another
-// node of the tailnet or past what it is: it is refused, counted and not listed.
+// GO-07. A server's own record cannot direct people to a private network, to another node of the tailnet, or beyond
+// the server itself. Such a record is refused, counted and not listed.
 //
 // Guard: endpoint.(Allowed).Check.
 func TestGO07_PointsInside(t *testing.T) {
@@ -432,7 +435,7 @@ func TestGO07_PointsInside(t *testing.T) {
 	f := r.facts
 	f.APIEndpoint, f.APIPort = "https://127.0.0.2:6443", 6443
 	refused("loopback", west, f)
-	// The control: what policy lists, and what is the node's own.
+	// Control: endpoints that the policy lists, and endpoints of the node itself.
 	own := r.facts
 	own.APIEndpoint = "https://" + r.facts.IPs[0].String() + ":6443"
 	for _, tt := range []struct {
@@ -449,10 +452,10 @@ func TestGO07_PointsInside(t *testing.T) {
 	idleSince(t, m)
 }
 
-// GO-08. What could hurt a terminal, a page or a shell is no name and no label; so
-// nobody is shown it, in any form.
+// GO-08. Text that could harm a terminal, a page or a shell is not a valid name or label. No person ever sees it, in
+// any form.
 //
-// Guard: gossip.(*Record).check and read; gossip.(Memberlist).page.
+// Guard: gossip.(*Record).check and read; the page of internal/gossip/memberlist.
 func TestGO08_HostileText(t *testing.T) {
 	east, _ := twoClusters(t)
 	r := newRogue(t, east, "go08")
@@ -476,7 +479,7 @@ func TestGO08_HostileText(t *testing.T) {
 			t.Errorf("%q: listed as %+v", text, c)
 		}
 	}
-	// What is allowed is shown as it is: the control, in every form.
+	// Control: allowed text is shown unchanged in every form.
 	r.facts.Labels = map[string]string{"team.example.com/owner": "A_b-c.d"}
 	r.renew(t)
 	r.taken(t, east, message(r.claim(), r.own()))

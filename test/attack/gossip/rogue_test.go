@@ -24,8 +24,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// A rogue is a node with a server's tag and a key of its own, whose messages are
-// made by hand. Asked, it answers as a member does, unless the test says how.
+// A rogue is a node with a server's tag and its own key. The test builds its messages by hand. It answers requests as
+// a member does, unless the test replaces its answers.
 type rogue struct {
 	s     *attacktest.Env
 	node  *tsnet.Server
@@ -33,18 +33,18 @@ type rogue struct {
 	key   ed25519.PrivateKey
 	facts gossip.Facts
 	http  *http.Client
-	cut   bool // off from the servers, by the test: it cannot take its leave
+	cut   bool // the test has cut its connection to the servers, so it cannot announce that it leaves
 
 	mu      sync.Mutex
 	beat    uint64
 	order   gossip.Order
 	record  gossip.Signed
-	answers http.HandlerFunc // instead of a member's answer
-	asked   int              // by servers
-	knocks  int              // at the ports of the sign-in API
+	answers http.HandlerFunc // replaces a member's answer
+	asked   int              // requests of servers
+	knocks  int              // connections to the ports of the sign-in API
 }
 
-// newRogue brings one into the tailnet. The test's end takes it out again.
+// newRogue adds a rogue to the tailnet until the test ends.
 func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogue)) *rogue {
 	t.Helper()
 	_, key, _ := ed25519.GenerateKey(nil) // never fails
@@ -81,7 +81,7 @@ func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogue)
 		}
 		attacktest.Eventually(t, attacktest.Long, to.Server()+" knows that there is such a node", func() bool {
 			time.Sleep(100 * time.Millisecond)
-			a := r.tell(t, to, message(fmt.Sprintf("[%q,1,1,1]", r.id))) // it asks for the record, or has a later one
+			a := r.tell(t, to, message(fmt.Sprintf("[%q,1,1,1]", r.id))) // the server asks for the record, or has a later one
 			return strings.Contains(a.Body, fmt.Sprintf("[%q,", r.id))
 		})
 	}
@@ -91,7 +91,7 @@ func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogue)
 			t.Error(err)
 		}
 		r.announces(last)
-		for _, to := range r.servers() { // so that nobody need find out that it is gone
+		for _, to := range r.servers() { // announces that it leaves, so that no server has to detect it
 			if r.cut {
 				break
 			}
@@ -107,12 +107,12 @@ func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogue)
 	return r
 }
 
-// mute makes a rogue that nobody gets an answer of.
+// mute makes a rogue that never answers.
 func mute(r *rogue) {
 	r.answers = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
 }
 
-// servers are the honest ones.
+// servers returns the genuine servers.
 func (r *rogue) servers() []*attacktest.Env {
 	if second.there {
 		return []*attacktest.Env{r.s, second.env}
@@ -120,15 +120,14 @@ func (r *rogue) servers() []*attacktest.Env {
 	return []*attacktest.Env{r.s}
 }
 
-// listen answers on the port of gossip, and counts who comes to those of the
-// sign-in API.
+// listen answers on the gossip port and counts connections to the ports of the sign-in API.
 func (r *rogue) listen(t *testing.T) {
 	t.Helper()
 	ln, err := r.node.Listen("tcp", ":7946")
 	if err != nil {
 		t.Fatal(err)
 	}
-	both := new(http.Protocols) // servers ask in HTTP/2
+	both := new(http.Protocols) // servers use HTTP/2
 	both.SetHTTP1(true)
 	both.SetUnencryptedHTTP2(true)
 	srv := &http.Server{Protocols: both, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -167,7 +166,7 @@ func (r *rogue) listen(t *testing.T) {
 	}
 }
 
-// says makes the rogue answer so from now on; nil: as a member does.
+// says replaces the rogue's answers from now on. nil restores the answers of a member.
 func (r *rogue) says(h http.HandlerFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,14 +179,14 @@ func (r *rogue) count(of *int) int {
 	return *of
 }
 
-// own is the record that it answers with.
+// own returns the record with which it answers.
 func (r *rogue) own() gossip.Signed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record
 }
 
-// claim is what it says of itself in numbers.
+// claim returns the digest of the rogue's own record.
 func (r *rogue) claim() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,7 +197,7 @@ func (r *rogue) numbers() string {
 	return fmt.Sprintf("[%q,%d,%d,%d]", r.id, r.order.Generation, r.beat, r.order.Version)
 }
 
-// next is an order that nobody has seen yet.
+// next returns an order that no server has seen yet.
 func (r *rogue) next() gossip.Order {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,14 +205,14 @@ func (r *rogue) next() gossip.Order {
 	return r.order
 }
 
-// announces makes a record that which it answers with.
+// announces sets the record with which it answers.
 func (r *rogue) announces(s gossip.Signed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record = s
 }
 
-// renew signs the facts as they are now.
+// renew signs the current facts.
 func (r *rogue) renew(t *testing.T) {
 	t.Helper()
 	record, err := r.sealed(r.facts, r.next(), gossip.Up)
@@ -223,7 +222,7 @@ func (r *rogue) renew(t *testing.T) {
 	r.announces(record)
 }
 
-// sealed signs any facts by the rogue's key.
+// sealed signs the given facts with the rogue's key.
 func (r *rogue) sealed(f gossip.Facts, o gossip.Order, s gossip.Status) (gossip.Signed, error) {
 	f.Key = door.PublicKey(r.key.Public().(ed25519.PublicKey))
 	record, err := gossip.Seal(f, o, s, func(b []byte) []byte { return ed25519.Sign(r.key, b) })
@@ -233,13 +232,12 @@ func (r *rogue) sealed(f gossip.Facts, o gossip.Order, s gossip.Status) (gossip.
 	return record.Signed, nil
 }
 
-// signed signs any bytes as those of a record.
+// signed signs any bytes as the payload of a record.
 func (r *rogue) signed(payload string) gossip.Signed {
 	return gossip.Signed{Payload: []byte(payload), Signature: ed25519.Sign(r.key, []byte("tailplane-record-v1\x00"+payload))}
 }
 
-// payload is the rogue's own record with other text in the place of some, and of
-// an order that nobody has seen yet.
+// payload returns the rogue's own record with old replaced by new, and with an order that no server has seen yet.
 func (r *rogue) payload(t *testing.T, old, new string) string {
 	t.Helper()
 	record, err := r.sealed(r.facts, r.next(), gossip.Up)
@@ -253,7 +251,7 @@ func (r *rogue) payload(t *testing.T, old, new string) string {
 	return text
 }
 
-// message is a message, by hand.
+// message builds a message from a digest and records.
 func message(digest string, records ...gossip.Signed) string {
 	var all []string
 	for _, r := range records {
@@ -275,8 +273,8 @@ func (r *rogue) send(ctx context.Context, to *attacktest.Env, body string, heade
 	return r.http.Do(req)
 }
 
-// tell sends a message to a server and returns its answer. Where the tailnet had no
-// time to say who it is from, nothing of it was read, and it is sent again.
+// tell sends a message to a server and returns its answer. If the tailnet could not identify the sender in time, the
+// server has read nothing, and tell sends the message again.
 func (r *rogue) tell(t *testing.T, to *attacktest.Env, body string, headers ...string) attacktest.Answer {
 	t.Helper()
 	for began := time.Now(); ; {
@@ -290,8 +288,8 @@ func (r *rogue) tell(t *testing.T, to *attacktest.Env, body string, headers ...s
 	}
 }
 
-// taken tells what must be answered like anything else: whether it counts is seen
-// elsewhere. Nobody may ask more than 20 times a second: then it asks again.
+// taken sends a message and requires a normal answer. The caller checks elsewhere whether the content is accepted. A
+// peer may send 20 requests a second; above that limit taken tries again.
 func (r *rogue) taken(t *testing.T, to *attacktest.Env, body string) attacktest.Answer {
 	t.Helper()
 	a := r.tell(t, to, body)
@@ -304,22 +302,21 @@ func (r *rogue) taken(t *testing.T, to *attacktest.Env, body string) attacktest.
 	return a
 }
 
-// forgiven waits until a server listens again to a rogue that it backed off from.
+// forgiven waits until a server's backoff from a rogue ends.
 func (r *rogue) forgiven(t *testing.T, by *attacktest.Env) time.Duration {
 	t.Helper()
 	began := time.Now()
 	attacktest.Eventually(t, attacktest.Long, "it is listened to again", func() bool {
 		a := r.tell(t, by, message(r.claim()))
 		if a.Code() == problem.RateLimited {
-			time.Sleep(50 * time.Millisecond) // it may ask 20 times a second
+			time.Sleep(50 * time.Millisecond) // a peer may send 20 requests a second
 		}
 		return a.Status == http.StatusOK
 	})
 	return time.Since(began)
 }
 
-// introduce makes the rogue a member like any other, everywhere: that is the
-// control, as the tailnet's tag is all it takes.
+// introduce makes the rogue a normal member everywhere. This is the control: the tailnet's tag is sufficient.
 func (r *rogue) introduce(t *testing.T) {
 	t.Helper()
 	for _, s := range r.servers() {
@@ -332,11 +329,11 @@ func (r *rogue) introduce(t *testing.T) {
 	}
 }
 
-// learn asks a server for every record that it has, as it has them.
+// learn fetches every record of a server, unchanged.
 func (r *rogue) learn(t *testing.T, from *attacktest.Env) map[string]*gossip.Record {
 	t.Helper()
 	all := map[string]*gossip.Record{}
-	for digest := r.claim(); ; { // one answer has no room for all
+	for digest := r.claim(); ; { // the records do not fit in one answer
 		var said struct {
 			R []struct{ P, S []byte }
 		}

@@ -22,10 +22,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// ID-04. No grant of exactly our capability for exactly this server is no grant.
+// ID-04. Only a grant of exactly this capability for exactly this server gives access.
 //
-// Guard: access.(Policy).entitle, and tailnet.callerOf, which takes the values of
-// one capability by its exact name.
+// Guard: access.(Policy).entitle, and tailnet.callerOf, which reads the values of one capability by its exact name.
 func TestID04_NoCapability(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "judy-laptop", "judy@example.com")
@@ -46,7 +45,7 @@ func TestID04_NoCapability(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s.SetPolicy(t, good)
-			s.WaitGranted(t, p) // the control: and so that the change can be seen to arrive
+			s.WaitGranted(t, p) // control, and proof that the policy change has arrived
 			s.SetPolicy(t, near)
 			attacktest.Eventually(t, attacktest.Soon, what, func() bool { return s.Ask(t, p, "GET", attacktest.API+"/login", "").Code() == problem.NoCapability })
 			for _, rt := range guarded() {
@@ -59,11 +58,10 @@ func TestID04_NoCapability(t *testing.T) {
 	}
 }
 
-// ID-05. A rule that is not exactly a rule refuses the request with its number and
-// field, at bounded cost. It never widens, hides or stands for a good one.
+// ID-05. The server refuses a request when a rule is malformed, and reports the rule's number and field. The cost of
+// this check is bounded. A malformed rule never widens, hides or replaces a valid one.
 //
-// Guard: access.ParseGrant and access.(Policy).parse; access.ParseDuty and
-// access.(PlanePolicy).duties in the plane.
+// Guard: access.ParseGrant and access.(Policy).parse; access.ParseDuty and access.(PlanePolicy).duties in the plane.
 func TestID05_MalformedRules(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "mallory-laptop", "mallory@example.com")
@@ -112,7 +110,7 @@ func TestID05_MalformedRules(t *testing.T) {
 				took = time.Since(began)
 				return a.Code() != problem.NotSignedIn
 			})
-			// So many rules that WhoIs itself gives up say nothing of who is calling.
+			// With so many rules WhoIs itself fails, so the server cannot identify the caller.
 			huge := strings.HasPrefix(what, "10,000") && a.Code() == problem.IdentityUnavailable
 			if a.Code() != problem.BadCapability && !huge || took > attacktest.Soon {
 				t.Errorf("%s: %.300v after %v", what, a, took)
@@ -133,8 +131,8 @@ func TestID05_MalformedRules(t *testing.T) {
 		t.Logf("the server had %d MB and has %d", before>>20, after>>20)
 	}
 
-	// What the tailnet's own policy file cannot hold, at the door with a caller whom
-	// the tailnet vouches for.
+	// The tailnet's own policy file cannot hold these rules. The test passes them to the HTTP server directly, with a
+	// caller that the tailnet authenticates.
 	t.Run("at the door", func(t *testing.T) {
 		var rules []json.RawMessage
 		at := attacktest.NewIdentityServer([]string{"127.0.0.1"}, func(*http.Request) (access.Caller, error) {
@@ -174,7 +172,7 @@ func TestID05_MalformedRules(t *testing.T) {
 			t.Errorf("a good rule: %+v %v", got, err)
 		}
 	})
-	// There what rules allow adds up, so that a bad one gives nothing, takes nothing, and is told.
+	// In the plane, rules add up. A malformed rule grants nothing, removes nothing, and is reported.
 	t.Run("in the plane", func(t *testing.T) {
 		var rules []json.RawMessage
 		way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
@@ -225,8 +223,8 @@ func TestID05_MalformedRules(t *testing.T) {
 	})
 }
 
-// ID-06. Of several rules one is used, and only if it is clear which; what was not
-// granted is not given. Never a union, never "the first".
+// ID-06. When several rules apply, the server uses one of them, and only if the choice is clear. It never grants more
+// than that rule: no union, and no "first match".
 //
 // Guard: access.Permit.Choose.
 func TestID06_OneRuleIsUsed(t *testing.T) {
@@ -236,7 +234,7 @@ func TestID06_OneRuleIsUsed(t *testing.T) {
 	const shop, other = `{"role": "edit", "period": "1h", "namespaces": ["shop"]}`, `{"role": "edit", "period": "1h", "namespaces": ["default"]}`
 	for _, tt := range []struct {
 		name, rules, body string
-		code              problem.Code // "": permitted
+		code              problem.Code // "" means permitted
 		role              string
 		namespaces        []string
 	}{
@@ -302,8 +300,8 @@ func TestID06_OneRuleIsUsed(t *testing.T) {
 	}
 }
 
-// ID-13. Different people, and different devices, are different names, and nobody
-// reaches another's sign-in. A login is never cut, mended or folded.
+// ID-13. Different people and different devices get different names, and no person reaches the sign-in of another. A
+// login is never truncated, corrected or case-folded.
 //
 // Guard: signin.Owner.Name, signin.OwnerOf, access.ParseLogin, access.(Policy).entitle.
 func TestID13_NamesThatCollide(t *testing.T) {
@@ -329,7 +327,7 @@ func TestID13_NamesThatCollide(t *testing.T) {
 		}
 		names[st.Name] = login
 	}
-	// Nobody sees, extends or ends another's.
+	// No person can read, extend or end the sign-in of another.
 	first := s.SignIns(t, "alice@a.com")[0]
 	for _, login := range logins[1:] {
 		p := people[login]
@@ -346,7 +344,7 @@ func TestID13_NamesThatCollide(t *testing.T) {
 			t.Fatalf("%s touched alice@a.com's sign-in: %+v", login, now)
 		}
 	}
-	// Another device of the same person has a sign-in of its own.
+	// Another device of the same person has a separate sign-in.
 	phone := s.Person(t, "twin-phone", "alice@a.com")
 	if a := s.Ask(t, phone, "GET", attacktest.API+"/login", ""); a.Code() != problem.NotSignedIn {
 		t.Errorf("the phone sees the laptop's sign-in: %v", a)
@@ -383,7 +381,7 @@ func TestID13_NamesThatCollide(t *testing.T) {
 			refusedWith(t, s, p, "POST", attacktest.API+"/login", problem.NoIdentity)
 		}
 	})
-	// Every pair that could be taken for one another, without the tailnet.
+	// The test compares every pair of names that could collide, without a tailnet.
 	t.Run("by the thousand", func(t *testing.T) {
 		seen := map[string]signin.Owner{}
 		try := func(o signin.Owner) {

@@ -22,18 +22,17 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// routes are the operations that the access server registers.
+// routes returns the operations that the access server registers.
 func routes() []door.Route {
 	return append(new(signin.Desk).Routes(), memberlist.Serve(nil, nil, nil))
 }
 
-// memberRoutes are those of the port that is for servers only.
+// memberRoutes returns the operations on the port that is only for servers.
 func memberRoutes() []door.Route {
 	return []door.Route{gossiphttp.ServeExchange(nil, nil), gossiphttp.ServeAuthority(nil, nil)}
 }
 
-// guarded are those of routes that need a grant: all but the one that tells
-// callers what the server sees of them.
+// guarded returns the routes that need a grant: all except the one that shows callers their own identity.
 func guarded() []door.Route {
 	return slices.DeleteFunc(routes(), func(rt door.Route) bool { return rt.Verb == access.Whoami })
 }
@@ -44,14 +43,14 @@ func split(rt door.Route) (method, path string) {
 	return method, path
 }
 
-// serverNames are those by which the access server goes.
+// serverNames returns the host names of the access server.
 func serverNames(t *testing.T, s *attacktest.Env) []string {
 	return attacktest.ServingNames(t, s.Access)
 }
 
-// ID-09. A page that a browser took for same-site, because its name was rebound to
-// our address, is told apart by the name it still asks for: on every method,
-// before anybody is asked who is calling.
+// ID-09. DNS rebinding can make a browser treat an attacker's page as same-site, by pointing its name to our address.
+// The Host header still carries the attacker's name, so the server refuses the request. This applies to every method,
+// and happens before the server identifies the caller.
 //
 // Guard: door.(*visit).checkHost; for probes health.ownHost.
 func TestID09_HostIsOneOfOurNames(t *testing.T) {
@@ -85,7 +84,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 		method, path := split(rt)
 		for _, host := range foreign {
 			if strings.ContainsAny(host, " @") {
-				continue // net/http's client would mend it; below it goes on the wire
+				continue // net/http's client would correct this value; the raw request below sends it
 			}
 			e := refusedWith(t, s, alice, method, path, problem.WrongHost, "Host", host)
 			if e.Actor.Login != "" || e.Actor.NodeID != "" {
@@ -100,7 +99,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 			t.Errorf("%s: %v, recorded %+v", method, a, e)
 		}
 	}
-	// On the wire: no Host, an empty one, and a target that says another name.
+	// Raw requests: no Host, an empty Host, and a request target with another name.
 	for _, raw := range []string{
 		"GET /api/v1alpha1/login HTTP/1.0\r\n\r\n",
 		"GET /api/v1alpha1/login HTTP/1.1\r\nHost: \r\n\r\n",
@@ -124,7 +123,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 			}
 		}
 	}
-	// The control: all of its own names, in whatever letters, with the port or without.
+	// Control: all names of the server, in any letter case, with and without the port.
 	for _, name := range names {
 		if strings.Contains(name, ":") {
 			name = "[" + name + "]"
@@ -140,7 +139,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 	}
 }
 
-// refusedWith is refused for one request of p.
+// refusedWith requires that the server refuses one request of p with the given code.
 func refusedWith(t *testing.T, s *attacktest.Env, p *testenv.Person, method, path string, code problem.Code, headers ...string) audit.Entry {
 	t.Helper()
 	_, e := s.Refused(t, fmt.Sprintf("%s %s with %q", method, path, headers), code, func() attacktest.Answer {
@@ -149,7 +148,7 @@ func refusedWith(t *testing.T, s *attacktest.Env, p *testenv.Person, method, pat
 	return e
 }
 
-// identityHeaders are what proxies, and attackers, put a name or an address into.
+// identityHeaders returns the headers in which proxies, and attackers, put a name or an address.
 func identityHeaders(login, addr string) (pairs []string) {
 	for _, name := range []string{
 		"X-Remote-User", "X-Remote-Group", "X-Remote-Uid", "X-Remote-Extra-Scopes", "X-Remote-Name",
@@ -176,10 +175,10 @@ func spelt(pairs []string, as func(string) string) (out []string) {
 	return out
 }
 
-// ID-07. No header names anybody: not to us, and not to the API server behind us.
+// ID-07. No header sets the identity of a caller, neither for our server nor for the API server behind it.
 //
-// Guard: tailnet.(*Node).Identify, which reads no header but Funnel's; and
-// signinkube.Store, whose requests are its own and carry nothing of the caller's.
+// Guard: tailnet.(*Node).Identify, which reads only Funnel's header; and signinkube.Store, whose requests contain no
+// header of the caller.
 func TestID07_HeadersNameNobody(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -225,11 +224,11 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 			t.Errorf("stored: %+v", stored)
 		}
 		asked, carried := m.Bodies(t, attacktest.AccessAccount), 0
-		if len(asked) < 3 { // read, create, token
+		if len(asked) < 3 { // read, create and token requests
 			t.Fatalf("the API server was asked %v", asked)
 		}
 		for _, k := range asked {
-			// An API server lists what X-Forwarded-For says among the addresses.
+			// The API server's audit log would list the addresses of X-Forwarded-For.
 			if k.ImpersonatedUser != nil || !slices.Equal(k.SourceIPs, []string{"127.0.0.1"}) || strings.Contains(k.UserAgent, "root") || strings.Contains(string(k.RequestObject), "root@") {
 				t.Errorf("the API server was told %+v", k)
 			}
@@ -247,7 +246,7 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 		}
 	})
 	t.Run("over HTTP 2", func(t *testing.T) {
-		// The listener does not speak it, so there is no second way to write a header.
+		// The listener does not speak HTTP/2, so there is no second way to encode a header.
 		w := s.Dial(t, bob, "h2", "http/1.1")
 		if p := w.NetConn.(*tls.Conn).ConnectionState().NegotiatedProtocol; p == "h2" {
 			t.Fatal("HTTP/2 is offered: send the headers over it too")
@@ -264,18 +263,17 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 			t.Errorf("the API server was asked %v", asked)
 		}
 	})
-	// The control: alice, who may, without any header.
+	// Control: alice has a grant and sends no such header.
 	if a := s.Ask(t, alice, "GET", attacktest.API+"/cluster-info", ""); a.Status != http.StatusOK {
 		t.Errorf("alice: %v", a)
 	}
 }
 
-// ID-08. There is no mode in which a header names anybody, no development mode,
-// and no listener but the tailnet's: so a header from the machine itself or from
-// another node does nothing. Rows of named modes join when there are such modes.
+// ID-08. There is no mode in which a header sets an identity, no development mode, and no listener outside the
+// tailnet. A header from the same machine or from another node therefore has no effect. A future mode of this kind
+// must add its rows here.
 //
-// Guard: settings.Parse, which refuses what is not a setting, and main, which
-// listens nowhere but on the node.
+// Guard: settings.Parse, which refuses unknown settings, and main, which listens only on the node.
 func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -289,7 +287,7 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Truncate(p.Log, 0); err != nil { // one log for all that are tried
+		if err := os.Truncate(p.Log, 0); err != nil { // all variants write to the same log file
 			t.Fatal(err)
 		}
 		return p.ExitCode(), p.Output()
@@ -316,8 +314,8 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 		}
 	}
 
-	// Another process of the machine. What listens there is Tailscale's own peer API,
-	// which answers to nobody that is no peer, and probes, which know nobody.
+	// Another process on the same machine. The only listeners there are Tailscale's peer API, which answers only
+	// peers, and the probes, which identify no caller.
 	aliceIP, _ := alice.Node.TailscaleIPs()
 	forged := identityHeaders("alice@example.com", aliceIP.String())
 	m := s.Mark(t)
@@ -332,7 +330,7 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 			for _, scheme := range []string{"http", "https"} {
 				for i, rt := range routes() {
 					if scheme == "https" && i > 0 {
-						break // what does not speak it may take its time to say so
+						break // a listener of another protocol may take some time to refuse
 					}
 					method, path := split(rt)
 					req := s.NewRequest(t, method, path, "", forged...)
@@ -355,7 +353,7 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 	if e, asked := m.Entries(t), m.Requests(t, attacktest.AccessAccount); len(e)+len(asked) > 0 {
 		t.Errorf("a visit came by another way than the tailnet: %+v, %v", e, asked)
 	}
-	// Another node of the tailnet is itself, whatever it says.
+	// Another node of the tailnet keeps its own identity, whatever headers it sends.
 	for _, rt := range guarded() {
 		method, path := split(rt)
 		if e := refusedWith(t, s, bob, method, path, problem.NoCapability, forged...); e.Actor.Login != "bob@example.com" {
@@ -367,9 +365,8 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 	}
 }
 
-// ID-10. What a browser sends on behalf of another site's page is refused on every
-// route, reading too, since a GET makes a token; and no answer ever lets another
-// site read it.
+// ID-10. The server refuses requests that a browser sends for another site's page. This applies to every route and
+// also to reads, because a GET can issue a token. No answer ever allows another site to read it.
 //
 // Guard: door.checkSite; for probes health.(*Listener).Handler.
 func TestID10_CrossSite(t *testing.T) {
@@ -413,7 +410,7 @@ func TestID10_CrossSite(t *testing.T) {
 			noCORS(what, s.Ask(t, alice, "OPTIONS", path, "", append([]string{"Access-Control-Request-Method", method, "Access-Control-Request-Headers", "content-type"}, headers...)...))
 		}
 	}
-	// A form of the oldest browsers, which say nothing of where they are.
+	// A form post from a very old browser, which sends no Origin or Sec-Fetch header.
 	for _, path := range []string{attacktest.API + "/login", attacktest.API + "/logout"} {
 		for _, form := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"} {
 			m := s.Mark(t)
@@ -436,7 +433,7 @@ func TestID10_CrossSite(t *testing.T) {
 			}
 		}
 	}
-	// Reading and asking change nothing, whoever does it.
+	// Reads and OPTIONS requests change nothing, even from a caller with a grant.
 	m := s.Mark(t)
 	for _, rt := range routes() {
 		_, path := split(rt)
@@ -452,7 +449,7 @@ func TestID10_CrossSite(t *testing.T) {
 	if now := s.SignIns(t, before.Username); len(now) != 1 || now[0].ResourceVersion != version {
 		t.Errorf("the sign-in was touched: %+v", now)
 	}
-	// The control: the same from a command line, from the server's own page, and from the address bar.
+	// Control: the same requests from a command line, from the server's own page, and from the address bar.
 	for _, headers := range [][]string{{}, {"Origin", s.Server(), "Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"}} {
 		if a := s.Ask(t, alice, "GET", attacktest.API+"/kubeconfig", "", headers...); a.Status != http.StatusOK {
 			t.Errorf("the owner with %q: %v", headers, a)
@@ -460,10 +457,10 @@ func TestID10_CrossSite(t *testing.T) {
 	}
 }
 
-// ID-11. A path is its route or nothing: no spelling of it reaches an operation by
-// another verb, or without the decision. Nothing is public.
+// ID-11. A path matches its route exactly or not at all. No spelling of a path reaches an operation with another
+// verb, or without the access decision. No route is public.
 //
-// Guard: door.(*visit).find, which takes no path that would have to be cleaned.
+// Guard: door.(*visit).find, which accepts no path that needs cleaning.
 func TestID11_PathsAreExact(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -476,7 +473,7 @@ func TestID11_PathsAreExact(t *testing.T) {
 			first + "/.." + path, "/healthz/.." + path, "/." + path, "/x/../" + path, "/%2e" + path, first + "/%2e%2e" + path, "/%252e%252e" + path,
 			strings.Replace(path, "/api/", "/api//", 1) + "/", "/" + strings.Replace(path[1:], "/", "%2f", 1) + "%2f", strings.Replace(path, "/", "\\", 1), "/\\" + path[1:],
 			strings.ToUpper(path), "/" + strings.ToUpper(path[1:2]) + path[2:], path + "%E2%80%8B", "/ａ" + path[2:],
-			strings.Replace(path, last, "%"+fmt.Sprintf("%02x", last[0])+last[1:], 1), // the same letter, encoded: the same path
+			strings.Replace(path, last, "%"+fmt.Sprintf("%02x", last[0])+last[1:], 1), // the same letter, percent-encoded: the same path
 			attacktest.API + "/../healthz", "/healthz/.." + path, "/..;" + path, "/public/%2e%2e" + path, "", "*", "/", "/api", attacktest.API, attacktest.API + "/", "/healthz", "/livez", "/readyz", "/metrics", "/swagger", "/debug/pprof/",
 		}
 	}
@@ -515,7 +512,7 @@ func TestID11_PathsAreExact(t *testing.T) {
 			}
 		}
 		s.Logout(t, alice)
-		// The control.
+		// Control.
 		if a := s.Ask(t, bob, method, path, ""); a.Code() != problem.NoCapability && rt.Verb != access.Whoami {
 			t.Errorf("%s by bob: %v", rt.Pattern, a)
 		}
@@ -540,12 +537,10 @@ func TestID11_PathsAreExact(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// ID-12. Every route of the listener has a verb and a row in the golden matrix of
-// who gets which answer; a path or a method that is not there is told only to who
-// is somebody.
+// ID-12. Every route of the listener has a verb and a row in the golden matrix, which lists the answer for each kind
+// of caller. Only authenticated callers learn that a path or a method does not exist.
 //
-// Guard: door.(*visit).pass, which decides before it runs a route, and
-// access.Decide, whose default is to refuse.
+// Guard: door.(*visit).pass, which decides before it runs a route, and access.Decide, which refuses by default.
 func TestID12_EveryRouteIsDecided(t *testing.T) {
 	s := attacktest.Start(t)
 	onlyTheseListeners(t, s)
@@ -611,8 +606,7 @@ func TestID12_EveryRouteIsDecided(t *testing.T) {
 		}
 		s.Logout(t, persona.p)
 	}
-	// The servers' own port: what a person is granted opens nothing there, and a
-	// server's tag opens nothing else.
+	// The port for servers: grants of people open nothing there, and a server's tag opens nothing elsewhere.
 	patterns = []string{"GET /", "GET " + attacktest.API + "/memberlist", "GET " + attacktest.API + "/whoami", "POST " + attacktest.API + "/login", "GET /livez"}
 	for _, rt := range memberRoutes() {
 		patterns = append(patterns, rt.Pattern)

@@ -11,8 +11,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// onlyTheseListeners fails when the program's settings, as it prints them itself,
-// have grown a listener that these tests do not drive yet.
+// onlyTheseListeners fails when the settings that the program prints contain a listener that these tests do not
+// cover.
 func onlyTheseListeners(t *testing.T, s *attacktest.Env) {
 	t.Helper()
 	res, err := s.Alice(t).Run(t.Context(), "tailplaned", "config", "--config", filepath.Join(s.Dir, "access", "config.yaml"))

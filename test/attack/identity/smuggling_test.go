@@ -14,11 +14,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A smuggle is bytes in which a careless reader sees one request more than another.
+// A smuggle is a byte sequence in which a careless parser finds one more request than a strict one.
 type smuggle struct{ name, raw string }
 
-// smuggled returns such bytes: start is a request line, host what it may be asked
-// by, hidden the request that is to be overlooked.
+// smuggled returns such byte sequences. start is a request line, host a valid Host value, and hidden the request to
+// smuggle.
 func smuggled(start, host, hidden string) []smuggle {
 	head := start + "Host: " + host + "\r\nContent-Type: application/json\r\n"
 	chunk := func(ext string) string { return "2" + ext + "\r\n{}\r\n0\r\n\r\n" }
@@ -59,17 +59,17 @@ func smuggled(start, host, hidden string) []smuggle {
 	}
 }
 
-// ID-15. A request whose end two readers could see in two places is no request:
-// it is refused, the connection ends, and what stood behind it is never heard.
+// ID-15. When two parsers could disagree about the end of a request, the server refuses it and closes the connection.
+// It never processes the bytes that follow.
 //
-// Guard: door.framed, before net/http's own reading of requests.
+// Guard: internal/door/framing, which checks a request before net/http parses it.
 func TestID15_Smuggling(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
 	host := "tka." + s.Net.Suffix()
 	st := s.Login(t, alice, signin.LoginRequest{})
 	uid := s.SignIns(t, st.Username)[0].UID
-	// What an attacker hides: it would end alice's sign-in.
+	// The hidden request would end alice's sign-in.
 	hidden := "POST /api/v1alpha1/logout HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 0\r\n\r\n"
 	const login = "POST /api/v1alpha1/login HTTP/1.1\r\n"
 	for _, tt := range smuggled(login, host, hidden) {
@@ -94,7 +94,7 @@ func TestID15_Smuggling(t *testing.T) {
 	if now := s.SignIns(t, st.Username); len(now) != 1 || now[0].UID != uid {
 		t.Fatalf("the hidden request was heard: %+v", now)
 	}
-	// Probes take no body, and so what is hidden in one is all the easier to hear.
+	// Probes accept no body, so a request hidden in a body is more likely to be processed there.
 	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		at := s.ProbeAddress(t, p)
 		for _, tt := range smuggled("GET /livez HTTP/1.1\r\n", "localhost", "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n") {
@@ -124,8 +124,7 @@ func TestID15_Smuggling(t *testing.T) {
 			}
 		}
 	}
-	// The control: two honest requests on one connection are two requests, and the
-	// hidden one is what it should be.
+	// Control: two valid requests on one connection count as two requests, and the second one has its normal effect.
 	m := s.Mark(t)
 	w := s.Dial(t, alice)
 	w.Send(login + "Host: " + host + "\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}" + hidden)

@@ -27,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// joined is a node of the product in this process, for its Identify.
+// joined starts a node of the product in this process, so that the test can call its Identify.
 func joined(t *testing.T, n *tailnettest.Net, hostname string) *tailnet.Node {
 	t.Helper()
 	node, err := tailnet.New(tailnet.Config{
@@ -51,8 +51,8 @@ func joined(t *testing.T, n *tailnettest.Net, hostname string) *tailnet.Node {
 	return node
 }
 
-// ID-01. A request from the public internet is refused before anybody is asked who
-// is calling: WhoIs would name the ingress node, and that may hold a grant.
+// ID-01. The server refuses a request from the public internet before it identifies the caller. WhoIs would return
+// the ingress node, and that node may have a grant.
 //
 // Guard: tailnet.(*Node).Identify and isFunnel, access.Admit.
 func TestID01_FunnelIsRefused(t *testing.T) {
@@ -78,10 +78,10 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 		}
 	})
 
-	// The ingress node of a Funnel, which holds a grant.
+	// The ingress node of a Funnel, which has a grant.
 	edge := s.Person(t, "edge", "", "tag:ingress")
 	attacktest.Eventually(t, attacktest.Soon, "the ingress node is granted", func() bool { return s.Ask(t, edge, "GET", attacktest.API+"/login", "").Code() == problem.NotSignedIn })
-	// A server on the tailnet that has Funnel on: the product's own never has.
+	// A server on the tailnet with Funnel enabled; the product itself never enables it.
 	public := s.Net.Node("public", "", "tag:other")
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
 	defer cancel()
@@ -128,7 +128,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 		if problem.CodeOf(err) != problem.FunnelRefused || len(through) > 0 || len(entries) != 1 || entries[0].Code != problem.FunnelRefused || entries[0].Actor.NodeID != "" {
 			t.Errorf("from the internet: %v, recorded %+v, through %+v", err, entries, through)
 		}
-		// The control: the same listener from the tailnet, and what WhoIs would have said.
+		// Control: the same listener from the tailnet, and the answer that WhoIs would have given.
 		hc := &http.Client{Transport: &http.Transport{DialContext: alice.Node.Dial, TLSClientConfig: &tls.Config{RootCAs: s.Roots}}}
 		var got attacktest.Whoami
 		attacktest.Eventually(t, attacktest.Long, "alice is let in from the tailnet", func() bool {
@@ -155,7 +155,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 			}
 			c.Close()
 		}
-		// The ingress node itself is an unsigned peer: it may speak to nobody.
+		// The ingress node itself is an unsigned peer and cannot reach any node.
 		if c, err := edge.Node.Dial(short, "tcp", "tka."+s.Net.Suffix()+":443"); err == nil {
 			conn := tls.Client(c, &tls.Config{RootCAs: s.Roots, ServerName: "tka." + s.Net.Suffix()})
 			if err := conn.HandshakeContext(short); err == nil {
@@ -169,13 +169,13 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 	})
 }
 
-// unique makes host names for nodes that a test uses up.
+// unique makes host names for nodes that only one test uses.
 var unique struct {
 	sync.Mutex
 	n int
 }
 
-// spareDevice is somebody on a device of this test only.
+// spareDevice returns a person on a device that only this test uses.
 func spareDevice(t *testing.T, s *attacktest.Env, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	unique.Lock()
@@ -185,10 +185,10 @@ func spareDevice(t *testing.T, s *attacktest.Env, login string, tags ...string) 
 	return s.Person(t, host, login, tags...)
 }
 
-// A warm client keeps one connection to the access server.
+// A warm client keeps one connection to the access server open.
 type warm struct {
 	*http.Client
-	reused bool // by the last request
+	reused bool // set by the last request
 }
 
 func keepAlive(p *testenv.Person) *warm {
@@ -197,7 +197,7 @@ func keepAlive(p *testenv.Person) *warm {
 	return &warm{Client: hc}
 }
 
-// try sends a request on the connection; an error is that nothing came back.
+// try sends a request on the connection. It returns an error when no answer arrives.
 func (w *warm) try(t *testing.T, req *http.Request, limit time.Duration) (attacktest.Answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(req.Context(), limit)
@@ -211,17 +211,17 @@ func (w *warm) try(t *testing.T, req *http.Request, limit time.Duration) (attack
 	return attacktest.ReadAnswer(t, res), nil
 }
 
-// ID-02. Whoever the tailnet does not vouch for, or no longer, is nobody: also on
-// a connection that is open already, and also when the answer is there but hollow.
+// ID-02. The server refuses a caller that the tailnet does not authenticate, or no longer authenticates. This also
+// applies on a connection that is already open, and to a WhoIs answer with missing or empty fields.
 //
-// Guard: access.Admit (expired, empty names), access.ParseLogin and
-// tailnet.callerOf (hollow answers), tailnet.(*Node).whoIs (asked anew for every
-// request, 2 s: its own test in internal/tailnet has a WhoIs that hangs).
+// Guard: access.Admit (expired, empty names), access.ParseLogin and tailnet.callerOf (answers with empty fields),
+// tailnet.(*Node).whoIs (queries again for every request, with a limit of 2 s: a test in internal/tailnet has a WhoIs
+// that hangs).
 func TestID02_NobodyIsLetIn(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
 	const granted = `{"role": "view", "period": "8h"}`
-	s.SetPolicy(t, attacktest.Grant("*", granted)) // everybody, so that only identity stands between
+	s.SetPolicy(t, attacktest.Grant("*", granted)) // grants every caller, so that only authentication can refuse one
 
 	gone := func(t *testing.T, end func(p *testenv.Person), code problem.Code) {
 		p := spareDevice(t, s, "carol@example.com")
@@ -240,8 +240,8 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			m := s.Mark(t)
 			a, err := w.try(t, read(), 10*time.Second)
 			if took := time.Since(began); err != nil {
-				// Nothing comes back: the node is out of the tailnet, and what was
-				// on its way is neither answered nor carried out.
+				// No answer arrives: the node has left the tailnet. The server neither answers nor executes a request
+				// that was in transit.
 				silent = true
 			} else if a.Code() == code {
 				e := m.Refusal(t, "after the end", code, a)
@@ -290,8 +290,8 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			}
 		}, problem.NoIdentity)
 	})
-	// Real nodes whose profile names nobody, as an identity provider or a control
-	// server gone wrong would give them.
+	// Real nodes whose profile has no usable login name, as a faulty identity provider or control server could
+	// deliver.
 	for what, login := range map[string]string{
 		"the profile of tagged nodes, without a tag": "tagged-devices",
 		"two @":               "x@a.com@b.com",
@@ -312,7 +312,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			}
 		})
 	}
-	// What no control server can be brought to: at the product's own door.
+	// These cases cannot be produced with a control server, so the test calls the product's HTTP server directly.
 	t.Run("at the door", func(t *testing.T) {
 		down, err := tailnet.New(tailnet.Config{Hostname: "down", StateDir: t.TempDir(), Port: 443, Capability: "tailplane.dev/cap/access", Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -338,7 +338,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			if problem.CodeOf(err) != code || len(through) > 0 || len(entries) != 1 || entries[0].Code != code {
 				t.Errorf("%s: %v, recorded %+v, through %+v; want %s", what, err, entries, through, code)
 			}
-			// Nothing of it is remembered: the next request is the next question.
+			// The server caches no result: the next request queries again.
 			caller, fails = good, nil
 			before := asked
 			if err := call(); err != nil || asked != before+1 {
@@ -377,8 +377,8 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 	}
 }
 
-// ID-03. A tagged node is nobody's: without an opt-in grant it is refused, with one
-// it is itself, by its own name and id, never the profile that all of them share.
+// ID-03. A tagged node belongs to no person. Without a grant that opts in to tagged nodes it is refused. With one,
+// its identity is its own node name and id, never the profile that all tagged nodes share.
 //
 // Guard: access.(Policy).entitle, access.(Caller).Identity, tailnet.callerOf.
 func TestID03_TaggedNodes(t *testing.T) {
@@ -406,7 +406,7 @@ func TestID03_TaggedNodes(t *testing.T) {
 		}
 		name := got.p.Node.Hostname + "." + s.Net.Suffix()
 		stored := s.SignIns(t, "node:"+name)
-		// The rule that does not admit tagged nodes is none for them, whatever its priority.
+		// A rule that does not admit tagged nodes does not apply to them, whatever its priority.
 		if len(stored) != 1 || stored[0].Spec.Device.ID != string(id) || stored[0].Spec.Role != "view" || got.st.Username != "node:"+name {
 			t.Errorf("%s: %+v, stored %+v", name, got.st, stored)
 		}
@@ -419,17 +419,17 @@ func TestID03_TaggedNodes(t *testing.T) {
 			t.Errorf("recorded as %+v", e.Actor)
 		}
 	}
-	// What was opted in to is no more than that.
+	// The opt-in gives exactly the granted role and nothing else.
 	if _, e := s.Refused(t, "another role", problem.RoleNotGranted, func() attacktest.Answer { return s.Ask(t, robot, "POST", attacktest.API+"/login", `{"role":"edit"}`) }); e.Actor.Login != "" {
 		t.Errorf("recorded as %+v", e.Actor)
 	}
 	t.Run("verbs for people only", func(t *testing.T) { attacktest.Missing(t, "verbs for people only") })
 }
 
-// ID-14. Every request is decided on what the tailnet says at that moment: also on
-// a connection that is open, for somebody who was let in a moment ago.
+// ID-14. Every request is decided on the current state of the tailnet. This also applies on an open connection, for a
+// caller that was admitted a moment ago.
 //
-// Guard: tailnet.(*Node).Identify and door.(*visit).decide, which remember nothing.
+// Guard: tailnet.(*Node).Identify and door.(*visit).decide, which cache nothing.
 func TestID14_NothingIsRemembered(t *testing.T) {
 	s := attacktest.Start(t)
 	const role = `{"role": "edit", "period": "1h"}`
@@ -450,7 +450,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 		t.Helper()
 		attacktest.Eventually(t, attacktest.Long, "frank is signed in", func() bool {
 			if a := s.Ask(t, p, "POST", attacktest.API+"/login", "{}"); a.Status != http.StatusAccepted {
-				return false // the grant, or the end of the sign-in before, is still on its way
+				return false // the grant, or the end of the previous sign-in, has not arrived yet
 			}
 			s.Kubeconfig(t, p)
 			return true
@@ -461,7 +461,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 		t.Helper()
 		s.SetPolicy(t, frank)
 		signIn()
-		for range 20 { // whatever could be remembered, is
+		for range 20 { // fills every possible cache
 			if a := read("/login"); a.Status != http.StatusOK || !w.reused {
 				t.Fatalf("%s: before: %v, reused %v", what, a, w.reused)
 			}
@@ -480,7 +480,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 		}
 		marks := 0
 		for _, k := range m.Writes(t, attacktest.AccessAccount) {
-			// What the sign-in rests on is gone, so it may end: it is marked, once, and deleted.
+			// The grant behind the sign-in is gone, so the operator may end it: it marks it once and deletes it.
 			if k.Verb == "patch" {
 				marks++
 			}
@@ -516,7 +516,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 		}
 		for _, e := range m.Entries(t) {
 			if e.Result == audit.Done {
-				tokens-- // handed out before the server had heard of it
+				tokens-- // issued before the server received the change
 			}
 		}
 		if tokens != 0 {
@@ -524,8 +524,8 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 		}
 	})
 	t.Run("the connection is another's", func(t *testing.T) {
-		// Addresses are never given again on this tailnet, so at the door: the same
-		// connection, from the same port, is somebody else's by the next request.
+		// This tailnet never reuses an address, so the test calls the HTTP server directly: the next request on the
+		// same connection, from the same port, belongs to another caller.
 		alice := access.Caller{Login: "alice@example.com", Device: access.Device{ID: "n1", Name: "desk"}, Via: access.ViaTailnet, Rules: []json.RawMessage{json.RawMessage(role)}}
 		bob := alice
 		bob.Login, bob.Rules = "bob@example.com", nil

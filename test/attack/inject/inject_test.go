@@ -31,18 +31,18 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// An env is a cluster whose pods are injected by the real program.
+// An env is a cluster whose pods the real webhook program injects.
 type env struct {
 	*kubetest.Cluster
 	kube  *kubernetes.Clientset
-	front net.Listener // where the API server asks
+	front net.Listener // the address to which the API server sends webhook requests
 
 	mu   sync.Mutex
-	list []string // where it is led to, as by a Service: the replicas
+	list []string // the replicas, which it forwards to as a Service does
 	turn int
 }
 
-// newEnv starts a cluster that has the webhook's manifests, and no replica behind them yet.
+// newEnv starts a cluster with the webhook's manifests and no replica yet.
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	c := kubetest.New(t, kubetest.Options{Name: "inject"})
@@ -71,7 +71,7 @@ func envOf(ctx context.Context, c *kubetest.Cluster) (*env, error) {
 	return p, nil
 }
 
-// lead connects who asks to one of the replicas on the list.
+// lead forwards connections to one of the replicas on the list.
 func (p *env) lead() {
 	for {
 		c, err := p.front.Accept()
@@ -131,8 +131,7 @@ func waitReady(t *testing.T, w *testenv.Webhook) {
 	})
 }
 
-// shared is a cluster with one replica, for the tests that leave both as they found
-// them. Each test has namespaces that no other test uses.
+// shared is a cluster with one replica, for tests that leave both unchanged. Each test uses its own namespaces.
 var shared struct {
 	once    sync.Once
 	env     *env
@@ -201,7 +200,7 @@ func (p *env) pod(ns, text string) (*corev1.Pod, error) {
 	return p.kube.CoreV1().Pods(ns).Create(ctx, &pod, metav1.CreateOptions{})
 }
 
-// stored is how many pods a namespace has.
+// stored returns the number of pods in a namespace.
 func (p *env) stored(t *testing.T, ns string) int {
 	t.Helper()
 	l, err := p.kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
@@ -211,13 +210,14 @@ func (p *env) stored(t *testing.T, ns string) int {
 	return len(l.Items)
 }
 
-// adapted reports whether the adapter comes first of all containers.
+// adapted reports whether the adapter is the first container.
 func adapted(pod *corev1.Pod) bool {
 	i := pod.Spec.InitContainers
 	return len(i) > 0 && i[0].Name == "mca" && i[0].Image == testenv.SidecarImage && i[0].RestartPolicy != nil && *i[0].RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// withoutRealToken says which container but the adapter sees the pod's own credential.
+// withoutRealToken returns an error that names a container, if a container other than the adapter mounts the pod's
+// real credential or the adapter does not.
 func withoutRealToken(pod *corev1.Pod) error {
 	real := map[string]bool{"mca-state": true}
 	for _, v := range pod.Spec.Volumes {
@@ -239,12 +239,13 @@ func withoutRealToken(pod *corev1.Pod) error {
 	return nil
 }
 
-// IN-01. The webhook is down, slow, or somebody else with another certificate.
-// Guard: the selectors of the MutatingWebhookConfiguration (who did not ask is not asked about), failurePolicy Fail.
+// IN-01. The webhook is down, slow, or replaced by a server with another certificate.
+// Guard: the selectors of the MutatingWebhookConfiguration (pods that did not opt in are not sent), failurePolicy
+// Fail.
 func TestIN01_WebhookAway(t *testing.T) {
 	p := newEnv(t)
 	ns := p.Namespace(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +265,7 @@ func TestIN01_WebhookAway(t *testing.T) {
 				text = strings.Replace(asks, `mca.tailplane.dev/inject: "true"`, "", 1)
 			}
 			text = strings.Replace(text, "spec: {", "spec: {automountServiceAccountToken: false, ", 1)
-			if at == "kube-system" { // it has no account of that name without more controllers
+			if at == "kube-system" { // the account does not exist there without more controllers
 				attacktest.Eventually(t, attacktest.Long, "an account in kube-system", func() bool {
 					_, err := p.kube.CoreV1().ServiceAccounts(at).Get(t.Context(), "default", metav1.GetOptions{})
 					return err == nil
@@ -283,7 +284,7 @@ func TestIN01_WebhookAway(t *testing.T) {
 }
 
 // IN-02. A pod is injected again: by the API server, by file and then by the webhook, over an older adapter.
-// Guard: inject.Pod changes nothing in what it made, and replaces what an older one made.
+// Guard: inject.Pod does not change its own result, and replaces the result of an older version.
 func TestIN02_InjectedTwice(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -313,7 +314,7 @@ func TestIN02_InjectedTwice(t *testing.T) {
 		t.Errorf("an older adapter became\n%+v", older.Spec)
 	}
 
-	// By file, and then by the webhook too.
+	// By file, and then also by the webhook.
 	o := inject.Options{Sidecar: inject.DefaultSidecar(), Version: "v1", Kubernetes: inject.KubeVersion{Major: 1, Minor: 37}}
 	o.Sidecar.Image = testenv.SidecarImage
 	source := inject.Source{Name: "pod.yaml", Text: []byte("apiVersion: v1\nkind: Pod\n" + "metadata: {labels: {mca.tailplane.dev/inject: \"true\"}}\nspec:\n  containers:\n  - name: application\n    image: app\n")}
@@ -327,8 +328,8 @@ func TestIN02_InjectedTwice(t *testing.T) {
 	}
 }
 
-// IN-03. A pod has what injection needs: names, ports, variables, the credentials' path.
-// Guard: inject.Pod refuses with the reason, and nothing is stored.
+// IN-03. A pod already uses names that injection needs: names, ports, variables, the credentials' path.
+// Guard: inject.Pod refuses with the reason, and the API server stores nothing.
 func TestIN03_NamesTaken(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -343,7 +344,7 @@ func TestIN03_NamesTaken(t *testing.T) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	// A volume of our name that is not ours.
+	// A volume with the product's name that the product did not create.
 	if _, err := p.pod(ns, strings.Replace(asks, "spec: {", "spec: {volumes: [{name: mca-state, hostPath: {path: /}}], ", 1)); !apierrors.IsForbidden(err) {
 		t.Errorf("a volume: %v", err)
 	}
@@ -352,8 +353,8 @@ func TestIN03_NamesTaken(t *testing.T) {
 	}
 }
 
-// IN-04. Ways by which a container but the adapter comes to the real credential.
-// Guard: wayToTheRealToken, and the explicit volume that is first of all.
+// IN-04. Ways in which a container other than the adapter could read the real credential.
+// Guard: wayToTheRealToken, and the explicit volume, which is the first one.
 func TestIN04_RealToken(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -390,8 +391,8 @@ func TestIN04_RealToken(t *testing.T) {
 	}
 }
 
-// IN-05. What others put into a pod, and manifests of every kind.
-// Guard: a JSON patch of our parts alone; Files rewrites the lines that change.
+// IN-05. Changes by other webhooks and tools to a pod, and manifests of every kind.
+// Guard: a JSON patch of the adapter's parts only; Files rewrites only the lines that change.
 func TestIN05_NothingElseChanges(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
@@ -406,7 +407,7 @@ func TestIN05_NothingElseChanges(t *testing.T) {
 	if err != nil || !adapted(pod) {
 		t.Fatal(err)
 	}
-	// Take ours out: what is left is what it was without.
+	// Without the product's parts, the rest equals the original pod.
 	c := &pod.Spec.Containers[0]
 	pod.Spec.InitContainers, c.Env = nil, c.Env[8:]
 	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name != "data" })
@@ -432,7 +433,7 @@ func TestIN05_NothingElseChanges(t *testing.T) {
 	}
 }
 
-// IN-06. Pods that cannot have the adapter ask for it; strict namespaces.
+// IN-06. Pods that cannot have the adapter request it; strict namespaces.
 // Guard: refusal is the default; the sidecar satisfies the restricted standard and keeps the QoS class.
 func TestIN06_Impossible(t *testing.T) {
 	p, _ := start(t)
@@ -462,8 +463,8 @@ func TestIN06_Impossible(t *testing.T) {
 	}
 }
 
-// IN-07. Anybody in the cluster sends the webhook anything.
-// Guard: Webhook.review and Review: type, size, depth, version, duplicate keys; the endpoint knows no secret.
+// IN-07. Any client in the cluster sends arbitrary requests to the webhook.
+// Guard: Webhook.review and Review: type, size, depth, version, duplicate keys; the endpoint has access to no secret.
 func TestIN07_AnythingSent(t *testing.T) {
 	p, w := start(t)
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}, Timeout: attacktest.Long}
@@ -505,7 +506,8 @@ func TestIN07_AnythingSent(t *testing.T) {
 			t.Errorf("%s: %d %.200s", tt.why, status, body)
 		}
 	}
-	// What looks like a path, a template or an address is refused as what it is not, and is asked for nowhere.
+	// A value that looks like a path, a template or an address is refused as invalid. The webhook never reads or
+	// fetches it.
 	for _, value := range []string{"../../etc/passwd", "{{ .Env }}", "http://169.254.169.254/", "$(cat /etc/shadow)"} {
 		body := strings.Replace(good, `"metadata":{`, fmt.Sprintf(`"metadata":{"annotations":{"mca.tailplane.dev/config":%q},`, value), 1)
 		if status, said := send("POST", "/mutate", "application/json", body); status != 200 || !strings.Contains(said, `"allowed":false`) || strings.Contains(said, "patch") {
@@ -520,11 +522,11 @@ func TestIN07_AnythingSent(t *testing.T) {
 	}
 }
 
-// IN-08. The authority rotates and both replicas are replaced while pods come.
-// Guard: the stages of injectkube.stage.step, --drain, the certificate that is read again without a restart.
+// IN-08. The certificate authority rotates and both replicas are replaced while pods are created.
+// Guard: the stages of injectkube.stage.step, --drain, and the certificate, which is reloaded without a restart.
 func TestIN08_RotationUnderLoad(t *testing.T) {
 	p := newEnv(t)
-	// Certificates begin 5 min early, so this one is due for renewal about 10 s after it was made.
+	// Certificates begin 5 min early, so this one is due for renewal about 10 s after its creation.
 	args := []string{"--certificate-life=165s", "--publish-wait=5s", "--keep-wait=5s"}
 	one, two := p.webhook(t, args...), p.webhook(t, args...)
 	p.set(one.Address, two.Address)
@@ -540,7 +542,7 @@ func TestIN08_RotationUnderLoad(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			tick := time.NewTicker(20 * time.Millisecond) // 200/s together, where the machine can
+			tick := time.NewTicker(20 * time.Millisecond) // 200 a second together, if the machine can
 			defer tick.Stop()
 			for {
 				select {

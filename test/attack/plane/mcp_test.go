@@ -21,11 +21,11 @@ import (
 
 const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"attack","version":"1"}}}`
 
-// An rpc is an answer by JSON-RPC.
+// An rpc is a JSON-RPC answer.
 type rpc struct {
-	Status int    // of HTTP
-	Conv   string // the conversation's id
-	Text   string // as it came
+	Status int    // HTTP status
+	Conv   string // the session id
+	Text   string // the raw text
 
 	ID    json.RawMessage
 	Error *struct {
@@ -46,16 +46,16 @@ func (m rpc) said() string {
 	return m.Result.Content[0].Text
 }
 
-// post sends one message to the plane's address for tools.
+// post sends one message to the plane's MCP endpoint.
 func post(t *testing.T, o *attacktest.PlaneEnv, p *testenv.Person, body string, headers ...string) rpc {
 	t.Helper()
 	a := o.Request(t, p, "POST", "/mcp", body, append([]string{"Accept", "application/json, text/event-stream"}, headers...)...)
 	m := rpc{Status: a.Status, Conv: a.Header.Get("Mcp-Session-Id"), Text: a.Body}
-	_ = json.Unmarshal([]byte(a.Body), &m) // a refusal before the protocol is none
+	_ = json.Unmarshal([]byte(a.Body), &m) // a refusal before the protocol starts has no JSON-RPC body
 	return m
 }
 
-// converse opens a conversation and returns how to call tools in it.
+// converse opens a session and returns a function that calls tools in it.
 func converse(t *testing.T, o *attacktest.PlaneEnv, p *testenv.Person) (id string, call func(tool, arguments string) rpc) {
 	t.Helper()
 	id = post(t, o, p, hello).Conv
@@ -68,7 +68,7 @@ func converse(t *testing.T, o *attacktest.PlaneEnv, p *testenv.Person) (id strin
 	}
 }
 
-// told asks once in a conversation who one is, which must be login.
+// told calls the identity tool once in a session and requires that it returns login.
 func told(ctx context.Context, hc *http.Client, dashboard, id, login string) error {
 	req, err := http.NewRequestWithContext(ctx, "POST", dashboard+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"whoami","arguments":{}}}`))
 	if err != nil {
@@ -87,8 +87,7 @@ func told(ctx context.Context, hc *http.Client, dashboard, id, login string) err
 	return err
 }
 
-// written makes alice say a text where others read it: in the reason of a dry run, which
-// is in the record.
+// written makes p write a text that others read: the reason of a dry run, which the audit log contains.
 func written(t *testing.T, o *attacktest.PlaneEnv, p *testenv.Person, text string) {
 	t.Helper()
 	reason, err := json.Marshal(map[string]string{"reason": text})
@@ -101,10 +100,10 @@ func written(t *testing.T, o *attacktest.PlaneEnv, p *testenv.Person, text strin
 	}
 }
 
-// MC-01. No tool returns a credential, and a secret that somebody wrote where tools read
-// is masked in every answer.
+// MC-01. No tool returns a credential. A secret that a person wrote into a text which tools read is masked in every
+// answer.
 //
-// Guard: planemcp.tools, which has none that does; planemcp's masking of all output.
+// Guard: planemcp.tools, none of which returns a credential; planemcp's masking of all output.
 func TestMC01_NoCredentials(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -145,8 +144,8 @@ func TestMC01_NoCredentials(t *testing.T) {
 	}
 }
 
-// MC-02. Text that instructs stays data: in a fence that it cannot end, after a label
-// that says what it is, without what hides or moves.
+// MC-02. Text that contains instructions stays data: inside a fence that it cannot close, after a label that
+// describes it, and without characters that hide or move text.
 //
 // Guard: planemcp's rendering of tables (fence and label) and its cleaning of text.
 func TestMC02_TextStaysData(t *testing.T) {
@@ -173,8 +172,8 @@ func TestMC02_TextStaysData(t *testing.T) {
 	}
 }
 
-// MC-03. Without identity, under another name, from another site's page or with an id
-// that one has not opened, nobody speaks the protocol.
+// MC-03. A caller without an identity, with another host name, from another site's page, or with a session id of
+// another caller cannot use the protocol.
 //
 // Guard: door.(*visit).pass before planemcp sees a byte; planemcp.(*hall).opened.
 func TestMC03_WhoMaySpeak(t *testing.T) {
@@ -217,9 +216,9 @@ func TestMC03_WhoMaySpeak(t *testing.T) {
 	}
 }
 
-// MC-04. A message that two readers could read in two ways is none, and nothing is done.
+// MC-04. A message that two parsers could read differently is rejected and has no effect.
 //
-// Guard: planemcp's strict decoder, before anything is looked up.
+// Guard: planemcp's strict decoder, which runs before any lookup.
 func TestMC04_OneMeaning(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -243,7 +242,7 @@ func TestMC04_OneMeaning(t *testing.T) {
 			t.Errorf("%s: %d %s", why, a.Status, a.Text)
 		}
 	}
-	all := o.RecordedBy(t, "alice@example.com") // the newest first
+	all := o.RecordedBy(t, "alice@example.com") // the newest entry first
 	for _, e := range all[:len(all)-before] {
 		if e.Tool != "" {
 			t.Errorf("something was done: %+v", e)
@@ -254,11 +253,10 @@ func TestMC04_OneMeaning(t *testing.T) {
 	}
 }
 
-// MC-05. Callers who take turns see each their own; a role that is taken away is gone at
-// the next call, within a conversation that it opened; what is hidden is refused.
+// MC-05. Alternating callers each see only their own data. A role that is removed has no effect from the next call
+// on, also in an open session. Hidden objects are refused.
 //
-// Guard: planemcp.(*hall).client, whose caller is the message's and nobody else's, and
-// door.(*Door).Decide for each call.
+// Guard: planemcp.(*hall).client, which uses the caller of the message, and door.(*Door).Decide for each call.
 func TestMC05_NothingIsShared(t *testing.T) {
 	o := start(t)
 	grants := []string{attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("eve@example.com", attacktest.ViewerRule)}
@@ -292,7 +290,7 @@ func TestMC05_NothingIsShared(t *testing.T) {
 	if a := turns["amy@corp.example"]("list_signins", `{"limit":100}`); strings.Contains(a.Text, "alice@example.com") {
 		t.Errorf("amy sees alice's sign-in: %s", a.Text)
 	}
-	for _, tool := range []string{"list_clusters", "list_adapters"} { // of the whole installation
+	for _, tool := range []string{"list_clusters", "list_adapters"} { // tools that cover the whole installation
 		if a := turns["amy@corp.example"](tool, `{}`); !a.Result.IsError && a.Error == nil {
 			t.Errorf("%s is hidden from amy, and served: %s", tool, a.Text)
 		}
@@ -310,11 +308,10 @@ func TestMC05_NothingIsShared(t *testing.T) {
 	}
 }
 
-// MC-06. What tka mcp writes to its standard output is messages and nothing else,
-// whatever it is sent; a token goes to no address in the clear.
+// MC-06. The standard output of tka mcp contains only protocol messages, whatever input it gets. A token is never
+// sent over an unencrypted connection.
 //
-// Guard: planemcp.Serve, which alone has the output; cli's check of the URL and
-// cli/bearer's Way.
+// Guard: planemcp.Serve, the only writer of the output; cli's check of the URL and cli/bearer's Way.
 func TestMC06_LinesAndTokens(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -331,7 +328,7 @@ func TestMC06_LinesAndTokens(t *testing.T) {
 		cmd.Env, cmd.Dir, cmd.WaitDelay = append(alice.Env(), env...), alice.Home, 10*time.Second
 		var stdout, stderr bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &stdout, &stderr
-		_ = cmd.Run() // its exit code says more
+		_ = cmd.Run() // its exit code is checked below
 		return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 	}
 	lines := []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "not json", "\x00\x1b[2J", `[1,2]`, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"no_such_tool"}}`,

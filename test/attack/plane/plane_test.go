@@ -34,7 +34,7 @@ var shared struct {
 	err  error
 }
 
-// organisations are two, of which one has a whole domain for members.
+// organisations configures two organisations, one of which has a whole domain as members.
 const organisations = `
 apiVersion: tailplane.dev/v1alpha1
 kind: RunnerEnrollment
@@ -98,11 +98,11 @@ func startPlane(ctx context.Context, s *attacktest.Env) (*attacktest.PlaneEnv, e
 	return o, s.StartPlane(ctx)
 }
 
-// PL-01. Who is not on a list, is spelt like one who is, or comes from another
-// tailnet, has no role: no page, asset, list, stream or tool tells him anything.
+// PL-01. A caller that is not on a list, that has a similar spelling to a listed login, or that comes from another
+// tailnet has no role. No page, asset, list, stream or tool gives this caller any data.
 //
-// Guard: access.(PlanePolicy).duties (whole logins, plainMail), access.ParseLogin, and
-// door.(*visit).pass, which decides before any handler runs.
+// Guard: access.(PlanePolicy).duties (complete logins, plainMail), access.ParseLogin, and door.(*visit).pass, which
+// decides before any handler runs.
 func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -128,7 +128,7 @@ func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 		"a domain that ends alike":   o.Visitor(t, "nel-laptop", "nel@notcorp.example"),
 		"a domain below":             o.Visitor(t, "sub-laptop", "amy@corp.example.evil.example"),
 		"two @":                      o.Visitor(t, "two-laptop", "amy@corp.example@evil.example"),
-		"letters that look alike":    o.Visitor(t, "cyr-laptop", "аmy@corp.example"), // the first is Cyrillic
+		"letters that look alike":    o.Visitor(t, "cyr-laptop", "аmy@corp.example"), // the first letter is Cyrillic
 		"no domain":                  o.Visitor(t, "git-laptop", "amy@github"),
 		"the owner's login, a guest": guest,
 		"a tagged node":              o.Visitor(t, "ci-node", "", "tag:ci"),
@@ -159,11 +159,10 @@ func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 	}
 }
 
-// PL-02. A token beside the connection that is not good, not ours, or not the caller's
-// ends the visit; a good one gives nothing.
+// PL-02. A token next to the tailnet identity that is invalid, from another issuer, or not the caller's makes the
+// server refuse the request. A valid token gives no additional rights.
 //
-// Guard: identity.Whois (the same login), identity.(*verifier).judge, and jose with
-// RS256 alone in claims.
+// Guard: identity.Whois (the same login), identity.(*verifier).judge, and jose, which accepts only RS256 in claims.
 func TestPL02_TokensGiveNothing(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -219,11 +218,11 @@ func TestPL02_TokensGiveNothing(t *testing.T) {
 	}
 }
 
-// PL-03. Another site's page opens no stream; one that stands open ends when the role
-// is taken away; and a thousand that are opened and left leave nothing behind.
+// PL-03. Another site's page cannot open a stream. An open stream ends when the caller's role is removed. A thousand
+// streams that are opened and abandoned leave nothing behind.
 //
-// Guard: door.(*visit).checkSite, door.(*Stream).Renew and streamLife, and
-// plane.(*Desk).events, which ends with its client.
+// Guard: door.checkSite, door.(*Stream).Renew and streamLife, and plane.(*Desk).events, which stops when its client
+// disconnects.
 func TestPL03_Streams(t *testing.T) {
 	o := start(t)
 	logins := []string{"eve@example.com", "ann@example.com", "ben@example.com", "cat@example.com"}
@@ -295,7 +294,7 @@ func TestPL03_Streams(t *testing.T) {
 	t.Logf("it ended %v after the role was taken away", time.Since(taken).Round(time.Millisecond))
 }
 
-// stream opens the plane's events.
+// stream opens the plane's event stream.
 func stream(ctx context.Context, hc *http.Client, dashboard string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, "GET", dashboard+"/api/v1/events?topics=sources", nil)
 	if err != nil {
@@ -305,8 +304,7 @@ func stream(ctx context.Context, hc *http.Client, dashboard string) (*http.Respo
 	return hc.Do(req)
 }
 
-// openAndLeave opens a stream, reads its beginning and goes. Who is over a limit
-// comes back.
+// openAndLeave opens a stream, reads its beginning and disconnects. It tries again when a limit refuses it.
 func openAndLeave(ctx context.Context, hc *http.Client, dashboard string) error {
 	ctx, cancel := context.WithTimeout(ctx, attacktest.Long)
 	defer cancel()
@@ -334,14 +332,14 @@ func openAndLeave(ctx context.Context, hc *http.Client, dashboard string) error 
 	}
 }
 
-// evil is text that would be script, or would move a cursor, or would turn the reading around.
+// evil is text that contains a script, moves a cursor, or reverses the reading direction.
 const evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b]0;owned\x07\u202e javascript:alert(3)"
 
-// PL-04. What others wrote is text: in JSON that no browser takes for a page, in lines
-// of a terminal that nothing moves, in a refusal's page that runs nothing.
+// PL-04. Text of other users stays text: in JSON that no browser treats as a page, in terminal output without control
+// characters, and in a refusal page that runs no script.
 //
-// Guard: web.line and html.EscapeString in web.(Site).refusal, nosniff of
-// door.(*visit).reply, and the policies of web (default-src 'none').
+// Guard: web.line and html.EscapeString in web.(Site).refusal, nosniff of door.(*visit).reply, and the policies of
+// web (default-src 'none').
 func TestPL04_StoredScript(t *testing.T) {
 	o := start(t)
 	hostile := `"><img/src=x/onerror=alert(1)>@evil.example`
@@ -391,11 +389,11 @@ func TestPL04_StoredScript(t *testing.T) {
 	}
 }
 
-// PL-05. What belongs to another organisation or another person is not there: not in a
-// list, a total, the record, an event or an answer to its name; nothing may be kept.
+// PL-05. Objects of another organisation or another person do not exist for a caller: not in a list, a total, the
+// audit log or an event, and not when requested by name. No response may be cached.
 //
-// Guard: plane.Viewer, which every list, total and event passes, and
-// plane.(*Desk).revoke, for which another's sign-in is one that is not there.
+// Guard: plane.Viewer, which filters every list, total and event, and plane.(*Desk).revoke, which treats another
+// person's sign-in as missing.
 func TestPL05_OthersThings(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.Grant("bob@example.com", `{"role": "view", "period": "1h"}`))
@@ -454,9 +452,9 @@ func TestPL05_OthersThings(t *testing.T) {
 	}
 }
 
-// PL-08. Had a handler forgotten to ask who may, the API server would still refuse: the
-// plane's account reads what it shows, ends sign-ins, and nothing else. What the
-// program itself has asked while these tests drove it needed no more.
+// PL-08. If a handler forgot its access check, the API server would still refuse. The plane's account can read the
+// data that it shows and end sign-ins, and nothing else. The program's own requests during these tests needed no
+// more.
 //
 // Guard: charts/tailplane/templates/rbac-plane.yaml.
 func TestPL08_TheAccountCannotMore(t *testing.T) {
@@ -489,7 +487,7 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 	for _, r := range (attacktest.Mark{Env: o.Env}).Requests(t, attacktest.PlaneAccount) {
 		secret := r.ObjectRef.Resource == "secrets" && (r.ObjectRef.Namespace != testenv.SystemNamespace || !strings.HasPrefix(r.ObjectRef.Name, "tailplane-plane"))
 		if agent := r.UserAgent; strings.Contains(agent, "plane.test") {
-			continue // what this test has asked above
+			continue // requests of this test itself
 		}
 		if secret || r.ImpersonatedUser != nil || r.ObjectRef.Subresource == "exec" || r.ObjectRef.Subresource == "token" || r.Writes() && !slices.Contains([]string{"tkasignins", "runnerholds", "secrets", "events"}, r.ObjectRef.Resource) {
 			t.Errorf("the program asked to %v", r)
@@ -497,12 +495,12 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 	}
 }
 
-// PL-10. The exposed service hears the login that the tailnet vouches for, whatever the
-// client says of itself; administration is refused before anything is dialed; a
-// redirect is handed back; and what must never be exposed is not.
+// PL-10. The exposed service receives the login that the tailnet authenticates, whatever identity headers the client
+// sends. Administration requests are refused before the proxy dials. A redirect is passed on to the client. Services
+// that must never be exposed are not exposed.
 //
-// Guard: expose.(*proxy).rewrite and administers, expose.(Upstream).Decide, and
-// secluded, by way of checkPlane at the start.
+// Guard: expose.(*proxy).rewrite and administers, expose.(Upstream).Decide, and secluded, by way of checkPlane at the
+// start.
 func TestPL10_ExposedServices(t *testing.T) {
 	o := start(t)
 	if o.Unnamed != nil {

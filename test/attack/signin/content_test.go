@@ -22,11 +22,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// SI-11. Whatever stands in a sign-in, the operator and the access server live, say
-// one thing about it, and serve everybody else.
+// SI-11. Whatever content a sign-in object has, the operator and the access server keep running, report one problem
+// about it, and keep serving other people.
 //
-// Guard: the CRD's schema, above all that a time is in the one form that every
-// reader takes; signin.Facts.refusal; signinkube.signinOf.
+// Guard: the CRD's schema, which above all requires one time format that every client can decode;
+// signin.Facts.refusal; signinkube.signinOf.
 func TestSI11_HostileContent(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "niaj-laptop", "niaj@example.com")
@@ -38,7 +38,7 @@ func TestSI11_HostileContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Requests as they are: what is stored may be nothing that a client can read.
+	// The test sends raw requests, because a typed client may fail to decode the stored object.
 	request := func(r *rest.Request, name ...string) *rest.Request {
 		return r.AbsPath(append([]string{"/apis/tailplane.dev/v1alpha1/namespaces", testenv.SigninNamespace, "tkasignins"}, name...)...)
 	}
@@ -127,8 +127,8 @@ func TestSI11_HostileContent(t *testing.T) {
 			continue
 		}
 		stored++
-		// It is there: the operator says one thing about it, or has ended it.
-		state := "" // as the API server has it, whatever a client could make of it
+		// The API server stores the object. The operator must either report one problem about it or end it.
+		state := "" // as the API server stores it, whether a client can decode it or not
 		attacktest.Within(attacktest.Long, func() bool {
 			raw, err := request(k.CoreV1().RESTClient().Get(), name).Do(t.Context()).Raw()
 			if apierrors.IsNotFound(err) {
@@ -168,7 +168,7 @@ func TestSI11_HostileContent(t *testing.T) {
 			t.Errorf("%s: stored, and the operator says nothing about it", what)
 		}
 		t.Logf("%s: %s", what, state)
-		// Others are served while it is there.
+		// Other people are served while the object exists.
 		phone := s.Person(t, "niaj-phone", "niaj@example.com")
 		ok := attacktest.Within(attacktest.Long, func() bool {
 			a := s.Ask(t, phone, "POST", attacktest.API+"/login", "{}")
@@ -212,14 +212,13 @@ func TestSI11_HostileContent(t *testing.T) {
 	}
 }
 
-// freeHand removes a sign-in that the operator does not let go, so that the tests
-// after it have a system.
+// freeHand removes a sign-in that the operator does not release, so that the following tests have a working system.
 func freeHand(t *testing.T, s *attacktest.Env, name string) {
 	t.Helper()
 	c := s.ClientFor(t, s.AccountConfig(t, "tailplane-operator"))
 	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	_ = c.Patch(t.Context(), o, patch) // its answer may not be readable
+	_ = c.Patch(t.Context(), o, patch) // a client may fail to decode the answer
 	if err := s.KubeClient.Delete(t.Context(), o); client.IgnoreNotFound(err) != nil {
 		t.Error(err)
 	}

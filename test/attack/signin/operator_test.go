@@ -26,8 +26,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// newTenant is somebody who may do everything with sign-ins in their namespace, and
-// with what else lies there.
+// newTenant returns a client of a tenant with every right on sign-ins, service accounts, secrets and pods in the
+// namespace of the sign-ins.
 func newTenant(t *testing.T, s *attacktest.Env, name string) client.Client {
 	t.Helper()
 	ctx := t.Context()
@@ -53,7 +53,7 @@ func newTenant(t *testing.T, s *attacktest.Env, name string) client.Client {
 	return s.ClientFor(t, config)
 }
 
-// reasonsOf are those of the events about a sign-in.
+// reasonsOf returns the reasons of the events about a sign-in.
 func reasonsOf(t *testing.T, s *attacktest.Env, name string) (out []string) {
 	t.Helper()
 	var list eventsv1.EventList
@@ -68,7 +68,7 @@ func reasonsOf(t *testing.T, s *attacktest.Env, name string) (out []string) {
 	return out
 }
 
-// ready is the stored sign-in's Ready condition.
+// ready returns the Ready condition of a stored sign-in.
 func ready(o *v1alpha1.TkaSignin) metav1.Condition {
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 		return *c
@@ -76,8 +76,8 @@ func ready(o *v1alpha1.TkaSignin) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// withoutPolicy takes the admission policy of sign-ins out of force until the
-// test's end, as if somebody had forgotten to install it.
+// withoutPolicy disables the admission policy for sign-ins until the test ends, as if the administrator had not
+// installed it.
 func withoutPolicy(t *testing.T, s *attacktest.Env, probe client.Client) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -107,8 +107,8 @@ func withoutPolicy(t *testing.T, s *attacktest.Env, probe client.Client) {
 	attacktest.Eventually(t, attacktest.Long, "the admission policy is out of force", func() bool { return !inForce() })
 }
 
-// SI-01. Who may create a sign-in in a namespace must not choose its user or role:
-// the API server refuses it, and without that policy the operator does.
+// SI-01. A tenant who can create a sign-in in a namespace must not be able to choose its user or role. The API
+// server's admission policy refuses such an object. Without that policy the operator refuses it.
 //
 // Guard: deploy/base/policy-signins.yaml; signin.Facts.refusal (name, role, policy).
 func TestSI01_ForgedSignIn(t *testing.T) {
@@ -127,13 +127,13 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 			t.Errorf("%s is stored: %v", o.Name, err)
 		}
 	}
-	// Not even the cluster's administrator, nor the operator, writes one.
+	// Neither the cluster administrator nor the operator can create a sign-in.
 	for who, c := range map[string]client.Client{"the administrator": s.KubeClient, "the operator": s.ClientFor(t, s.AccountConfig(t, "tailplane-operator"))} {
 		if err := c.Create(ctx, attacktest.ForgedSignIn("ceo@example.com", "n1", "view")); !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", who, err)
 		}
 	}
-	// The control: the access server's account, the same object.
+	// Control: the access server's account can create the same object.
 	access := s.ClientFor(t, s.AccountConfig(t, "tailplane-access"))
 	good := attacktest.ForgedSignIn("ceo@example.com", "n1", "view")
 	if err := access.Create(ctx, good); err != nil {
@@ -180,15 +180,15 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 		year := attacktest.ForgedSignIn("ceo@example.com", "n1", "view")
 		year.Spec.Period = metav1.Duration{Duration: 8000 * time.Hour}
 		refused("a year", year, signin.ReasonBadPeriod)
-		// With the right name and a listed role: an operator that has looked refuses
-		// everything while strangers may write. What it knew before lasts 30 s.
+		// The sign-in has the right name and a listed role. An operator that reads the policy state now refuses every
+		// sign-in, because others can write them. The previous result is cached for 30 s.
 		if err := s.Operator.Stop(attacktest.Long); err != nil {
 			t.Fatal(err)
 		}
 		s.RestartOperator(t)
 		refused("everything as the access server would write it", attacktest.ForgedSignIn("ceo@example.com", "n1", "edit"), signin.ReasonAdmissionPolicyMissing)
 	})
-	// What the operator knew of the policy is as old as its last look.
+	// The operator caches the state of the policy, so the test restarts it.
 	if err := s.Operator.Stop(attacktest.Long); err != nil {
 		t.Fatal(err)
 	}
@@ -196,11 +196,11 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 	s.Settles(t, "afterwards")
 }
 
-// SI-02. What was made for a sign-in is ours: whoever changes it finds it corrected
-// or the sign-in ended, with an event, and access never outlives the sign-in.
+// SI-02. Objects that the operator creates for a sign-in are under its control. When another client changes one, the
+// operator restores it or ends the sign-in, with an event. Access never outlives the sign-in.
 //
-// Guard: the immutable spec of the CRD, deploy/base/policy-signins.yaml and
-// policy-tokens.yaml, signin.Next (rows 1, 5, 5b and 6), signinkube's sweep.
+// Guard: the immutable spec of the CRD, deploy/base/policy-signins.yaml and policy-tokens.yaml, signin.Next (rows 1,
+// 5, 5b and 6), signinkube's sweep.
 func TestSI02_Tampering(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "ivan-laptop", "ivan@example.com")
@@ -262,7 +262,7 @@ func TestSI02_Tampering(t *testing.T) {
 				t.Errorf("%s changes the status: %v", who, err)
 			}
 		}
-		// The control: what is anybody's own business.
+		// Control: the operator ignores fields that it does not manage.
 		o = before.DeepCopy()
 		o.Annotations["example.com/note"] = "hello"
 		if err := mallory.Update(ctx, o); err != nil {
@@ -279,8 +279,8 @@ func TestSI02_Tampering(t *testing.T) {
 		if exit == 0 || !strings.Contains(stderr, "only the access server makes tokens") {
 			t.Errorf("a tenant makes a token: exit %d, %s", exit, stderr)
 		}
-		// The testbed has no controller that brings a quota into force, which it does
-		// by copying it into its status; the API server then enforces it by itself.
+		// The testbed has no quota controller. A quota takes effect when its limits are copied into its status; the
+		// test does that here, and the API server then enforces the quota.
 		var quota corev1.ResourceQuota
 		if err := s.KubeClient.Get(ctx, client.ObjectKey{Namespace: testenv.SigninNamespace, Name: "tailplane-signins"}, &quota); err != nil {
 			t.Fatal(err)
@@ -340,7 +340,7 @@ func TestSI02_Tampering(t *testing.T) {
 			if err := s.KubeClient.Delete(ctx, b); err != nil {
 				t.Fatal(err)
 			}
-			for { // the operator may have made its own again meanwhile
+			for { // the operator may have restored the object in the meantime
 				err := s.KubeClient.Create(ctx, other.DeepCopy())
 				if err == nil {
 					return
@@ -448,7 +448,7 @@ func TestSI02_Tampering(t *testing.T) {
 	t.Run("the finalizer is gone", func(t *testing.T) {
 		st := s.Login(t, p, signin.LoginRequest{})
 		withoutPolicy(t, s, mallory)
-		if err := s.Operator.Stop(attacktest.Long); err != nil { // or it would be quicker
+		if err := s.Operator.Stop(attacktest.Long); err != nil { // a running operator would repair the object first
 			t.Fatal(err)
 		}
 		o := object(st)
@@ -465,7 +465,7 @@ func TestSI02_Tampering(t *testing.T) {
 		s.RestartOperator(t)
 		attacktest.Eventually(t, attacktest.Long, "nothing is left", func() bool { return len(s.AccessOf(t, st.Name)) == 0 })
 	})
-	// What the operator knew of the policy is as old as its last look.
+	// The operator caches the state of the policy, so the test restarts it.
 	if err := s.Operator.Stop(attacktest.Long); err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// startBehind starts a role of the server that reaches the API server through g only.
-// It plays the part of the environment's own, which must not run.
+// startBehind starts a role of the server that reaches the API server only through g. It replaces the environment's
+// own process for that role, which must be stopped.
 func startBehind(t *testing.T, s *attacktest.Env, g *attacktest.Gate, role string) *testenv.Process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), attacktest.Long)
@@ -42,11 +42,11 @@ func startBehind(t *testing.T, s *attacktest.Env, g *attacktest.Gate, role strin
 	return p
 }
 
-// SI-06. A program may be killed after any of its writes: when it is back, what is
-// there is what there should be. And it knows by what is stored when to wake.
+// SI-06. A program may be killed after any of its writes. After a restart it completes the work and reaches the
+// correct state. It derives the time of its next step from stored objects.
 //
-// Guard: signin.Next, which derives each step from what is stored; the finalizer
-// that a sign-in is created with; signinkube's sweep.
+// Guard: signin.Next, which derives each step from stored objects; the finalizer, which a sign-in has from its
+// creation on; signinkube's sweep.
 func TestSI06_KilledAfterEachWrite(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "kim-laptop", "kim@example.com")
@@ -59,7 +59,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := signin.Owner{Login: "kim@example.com", DeviceID: string(id), Tailnet: "example.com"}.Name()
-	post := func(ctx context.Context, path, body string) { // the answer may never come
+	post := func(ctx context.Context, path, body string) { // the answer may never arrive
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		res, err := s.HTTPClient(p).Do(s.NewRequest(t, "POST", attacktest.API+path, body).WithContext(ctx))
@@ -67,7 +67,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 			res.Body.Close()
 		}
 	}
-	end := func(ctx context.Context) { // as endIn does, but that nothing here may end the test
+	end := func(ctx context.Context) { // like endIn, except that a failure does not end the test
 		patch := fmt.Appendf(nil, `{"spec":{"period":"10m","askedAt":%q}}`, time.Now().Add(-10*time.Minute).UTC().Format(time.RFC3339))
 		o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name}}
 		if err := access.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
@@ -77,9 +77,9 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 	signedIn := func() { post(t.Context(), "/login", view); s.Kubeconfig(t, p) }
 	stories := []struct {
 		name   string
-		before func() // with nobody killed
+		before func() // without a kill
 		act    func(context.Context)
-		// then says what the end must be like, beside the laws.
+		// then checks the final state, in addition to the general invariants.
 		then func(t *testing.T)
 	}{
 		{"login", func() { s.Logout(t, p) }, func(ctx context.Context) { post(ctx, "/login", view) }, nil},
@@ -117,7 +117,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 				return p
 			}
 			process := back()
-			defer func() { // the environment's own again
+			defer func() { // restarts the environment's own process
 				if err := process.Stop(attacktest.Long); err != nil {
 					t.Error(err)
 				}
@@ -135,7 +135,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 			}()
 			for _, story := range stories {
 				if role == "access" && story.name == "expiry" {
-					continue // it writes nothing then
+					continue // this program writes nothing in this case
 				}
 				t.Run(story.name, func(t *testing.T) {
 					story.before()
@@ -163,7 +163,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 							asked = make(chan struct{})
 							go func() { defer close(asked); story.act(ctx) }()
 							struck = g.Strikes(asked)
-							if !struck { // what was to be written was written in the same second before
+							if !struck { // the write already happened earlier in the same second
 								writes := g.Disarm()
 								cancel()
 								<-asked
@@ -172,7 +172,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 								}
 							}
 						}
-						cancel() // nobody waits for an answer of the dead
+						cancel() // the process is dead, so no answer arrives
 						<-asked
 						<-process.Done()
 						killed := g.Disarm()
@@ -181,9 +181,9 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 						took := s.Settles(t, what)
 						t.Logf("%s: whole %v after it was back", what, took.Round(time.Millisecond))
 						if story.then != nil && role == "operator" {
-							story.then(t) // what the access server did not do, it was not asked again
+							story.then(t) // the request is not repeated for work that the access server did not finish
 						}
-						// And it goes on from there.
+						// The system keeps working afterwards.
 						s.Logout(t, p)
 						signedIn()
 						s.Logout(t, p)
@@ -212,8 +212,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 	}
 }
 
-// reconnect waits until everybody reaches the access server that has been started
-// again.
+// reconnect waits until every person's node reaches the restarted access server.
 func reconnect(t *testing.T, s *attacktest.Env) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), attacktest.Long)

@@ -30,18 +30,18 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// relayed says whether a Role is the gateway's, in a namespace that is not the
-// sign-ins' or anybody's: there it makes relays, with all that they need.
+// relayed reports whether a Role belongs to the gateway and is in a namespace for relays. The gateway creates relays
+// there and needs the rights for that.
 func relayed(kind, name, namespace string) bool {
 	return kind == "Role" && strings.HasPrefix(name, "tailplane-gateway") && !slices.Contains([]string{"", testenv.SystemNamespace, testenv.SigninNamespace, "kube-system", "default"}, namespace)
 }
 
-// ofRunners are ClusterRoles that hold in namespaces of runners only: the chart binds
-// them nowhere, and admission policies keep the fleet to binding them there (FLEET-14).
+// ofRunners lists the ClusterRoles that apply only in namespaces of runners. The chart binds them nowhere. Admission
+// policies allow the fleet to bind them only in those namespaces (FLEET-14).
 var ofRunners = []string{"tailplane-fleet-namespace", "tailplane-arc-manager", "tailplane-gitlab-manager", "tailplane-runner-kubernetes"}
 
-// fleeting says whether a role is the fleet's: one of those, its own in its namespace and
-// in ARC's, or the one by which it binds them.
+// fleeting reports whether a role belongs to the fleet. It may be one of ofRunners, the fleet's role in its own or
+// ARC's namespace, or the role that allows it to bind ofRunners.
 func fleeting(kind, name, namespace string) bool {
 	if kind == "ClusterRole" {
 		return name == "tailplane-fleet" || slices.Contains(ofRunners, name)
@@ -49,14 +49,13 @@ func fleeting(kind, name, namespace string) bool {
 	return strings.HasPrefix(name, "tailplane-fleet") && !slices.Contains([]string{"", testenv.SystemNamespace, testenv.SigninNamespace, "kube-system"}, namespace)
 }
 
-// unlawful says what is wrong with rules that hold in a namespace or, without one,
-// everywhere.
+// unlawful returns the violations in rules that apply in a namespace. An empty namespace means the whole cluster.
 func unlawful(rules []rbacv1.PolicyRule, namespace string) []string {
 	return unlawfulBut(rules, namespace, false, false, false)
 }
 
-// unlawfulBut is unlawful, but for what relays and runners need where they are made, and
-// for what the plane's watcher may look at.
+// unlawfulBut is unlawful with exceptions: the rights that relays and runners need where they are created, and the
+// read rights of the plane's watcher.
 func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, runners, watcher bool) (wrong []string) {
 	for _, r := range rules {
 		bad := func(format string, args ...any) {
@@ -91,7 +90,7 @@ func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, runners, w
 				continue
 			}
 			if resource == "pods" && slices.Equal(r.Verbs, []string{"get", "list", "watch"}) && slices.Equal(r.Resources, []string{"pods"}) && watcher {
-				continue // the plane shows which have an adapter
+				continue // the plane shows which clusters have an adapter
 			}
 			if slices.Contains([]string{"pods/exec", "pods/attach", "pods/portforward", "nodes/proxy", "pods", "deployments", "daemonsets", "certificatesigningrequests"}, resource) {
 				bad("%s, which nobody here needs", resource)
@@ -111,7 +110,7 @@ func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, runners, w
 	return wrong
 }
 
-// checkManifests checks every role that stands in documents, and returns their number.
+// checkManifests checks every role in a set of YAML documents and returns the number of roles.
 func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 	t.Helper()
 	for d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
@@ -126,7 +125,7 @@ func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 			return roles
 		} else if err != nil {
 			if strings.Contains(err.Error(), "cannot unmarshal") {
-				continue // it has rules of another kind, such as a policy's
+				continue // its rules are of another type, such as those of an admission policy
 			}
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -153,7 +152,8 @@ func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 				t.Errorf("%s: %s %s gives what only namespaces of runners have", what, o.Kind, o.Metadata.Name)
 			}
 			for _, x := range o.Subjects {
-				// Envoy Gateway may look at our kinds and say what became of policies; the roles are looked at above.
+				// Envoy Gateway may read our kinds and write the status of policies. The roles themselves are checked
+				// above.
 				if x.Name == "envoy-gateway" && o.Kind == "ClusterRoleBinding" && slices.Contains([]string{"envoy-gateway-tailscale-extension", "tailplane-extension-reader"}, o.RoleRef.Name) {
 					continue
 				}
@@ -165,11 +165,10 @@ func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 	}
 }
 
-// SI-12. Each role's account may do what it needs and nothing that leads further:
-// as the manifests and the chart have it, and as the API server answers.
+// SI-12. Each role's service account has the rights that it needs and none that lead to more. The test checks the
+// manifests, the chart and the answers of the API server.
 //
-// Guard: deploy/base/rbac-*.yaml and charts/tailplane, the admission policies of
-// deploy/base.
+// Guard: deploy/base/rbac-*.yaml and charts/tailplane, the admission policies of deploy/base.
 func TestSI12_Rights(t *testing.T) {
 	s := attacktest.Start(t)
 	ctx := t.Context()
@@ -243,7 +242,7 @@ func TestSI12_Rights(t *testing.T) {
 			}
 		}
 	})
-	// What a thief of the account would try, asked of the API server for real.
+	// The test sends requests to the API server that an attacker with the stolen account would try.
 	access := s.AccountConfig(t, "tailplane-access")
 	as := map[string]*kubernetes.Clientset{}
 	for name, config := range map[string]*rest.Config{"access": access, "operator": s.AccountConfig(t, "tailplane-operator")} {
@@ -291,7 +290,7 @@ func TestSI12_Rights(t *testing.T) {
 			t.Errorf("%s: %v, want Forbidden", what, err)
 		}
 	}
-	// The control: what each is there for.
+	// Control: each account can do its own work.
 	o := attacktest.ForgedSignIn("control@example.com", "n9", "view")
 	c := s.ClientFor(t, access)
 	if err := c.Create(ctx, o); err != nil {

@@ -29,9 +29,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// SI-03. A role that may not be given out is refused at login, with the reason, and
-// nothing is written. One that is on the list and not in the cluster can be known
-// to the operator only: what is written then gives nothing, and the person is told.
+// SI-03. Login refuses a role that must not be granted, gives the reason, and writes nothing. Only the operator can
+// detect a role that is allowed but does not exist in the cluster. Such a sign-in gives no rights, and the person
+// gets the reason.
 //
 // Guard: access.ParseRole, access.Permit.Choose (allow-list), signin.Facts.refusal.
 func TestSI03_RolesThatAreNotGiven(t *testing.T) {
@@ -76,7 +76,7 @@ func TestSI03_RolesThatAreNotGiven(t *testing.T) {
 		for _, role := range append(odd, "system:masters", "edit", "ghost", "View") {
 			s.Refused(t, fmt.Sprintf("asked for %q", role), problem.RoleNotGranted, func() attacktest.Answer { return login(role) })
 		}
-		// The control: the role that is granted.
+		// Control: the granted role.
 		if a := login("view"); a.Status != http.StatusAccepted {
 			t.Errorf("view: %v", a)
 		}
@@ -110,8 +110,8 @@ func TestSI03_RolesThatAreNotGiven(t *testing.T) {
 	}
 }
 
-// SI-04. A period that is none, or too short, is refused with the rule to mend; one
-// that is too long is cut, and the answer says so.
+// SI-04. A period of zero, or one that is too short, is refused with the rule to correct. A period that is too long
+// is shortened, and the answer reports that.
 //
 // Guard: access.ParseGrant, access.(Policy).period, door.Duration.
 func TestSI04_Periods(t *testing.T) {
@@ -161,7 +161,7 @@ func TestSI04_Periods(t *testing.T) {
 	s.SetPolicy(t, attacktest.Grant("peggy@example.com", `{"role": "view", "period": "1h"}`))
 	s.WaitGranted(t, p)
 	for _, body := range []struct {
-		period string // as JSON
+		period string // the value in JSON
 		code   problem.Code
 	}{
 		{`"0s"`, problem.PeriodOutOfBounds}, {`"0"`, problem.PeriodOutOfBounds}, {`"9m59s"`, problem.PeriodOutOfBounds}, {`"1ns"`, problem.PeriodOutOfBounds}, {`"1h1s"`, problem.PeriodOutOfBounds}, {`"10000h"`, problem.PeriodOutOfBounds},
@@ -176,19 +176,19 @@ func TestSI04_Periods(t *testing.T) {
 			s.Logout(t, p)
 		}
 	}
-	// The control.
+	// Control.
 	if a := s.Ask(t, p, "POST", attacktest.API+"/login", `{"period":"10m"}`); a.Status != http.StatusAccepted {
 		t.Errorf("asked for 10m: %v", a)
 	}
 	s.Logout(t, p)
 }
 
-// A ledger follows what is bound to one sign-in's account, as the API server tells it.
+// A ledger records the role bindings of one sign-in's service account, as the API server reports them.
 type ledger struct {
 	mu   sync.Mutex
 	now  map[string]string // role by UID of the binding
-	most int               // bindings at one time
-	seen []string          // roles, in the order in which they were bound
+	most int               // highest number of bindings at the same time
+	seen []string          // roles, in the order of their bindings
 }
 
 func followRoles(t *testing.T, s *attacktest.Env, name string) *ledger {
@@ -225,12 +225,11 @@ func (l *ledger) roles() (seen []string, most int) {
 	return slices.Clone(l.seen), l.most
 }
 
-// SI-05. Another role replaces: the old one is unbound before the new one is shown
-// or a token of it made, and tokens of the old one are dead for good. An extension
-// ends when it says.
+// SI-05. A login with another role replaces the old role. The old role is unbound before the server shows the new one
+// or issues a token for it. Tokens of the old role never work again. An extended sign-in ends at the reported time.
 //
-// Guard: signin.(*Desk).write (delete, wait, create), signin.Next (roleRef is
-// replaced, never updated), signinkube.(*Store).Token (the account's UID).
+// Guard: signin.(*Desk).write (delete, wait, create), signin.Next (roleRef is replaced, never updated),
+// signinkube.(*Store).Token (the account's UID).
 func TestSI05_ReLogin(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "trent-laptop", "trent@example.com")
@@ -240,7 +239,7 @@ func TestSI05_ReLogin(t *testing.T) {
 	bindings := followRoles(t, s, first.Name)
 	attacktest.Eventually(t, attacktest.Long, "the watch has begun", func() bool { seen, _ := bindings.roles(); return len(seen) == 1 })
 	stop, watched := make(chan struct{}), make(chan string, 1)
-	go func() { // what is shown is what is bound, at every instant
+	go func() { // the shown role is the bound role at every moment
 		lie, looks := "", 0
 		for {
 			select {
@@ -265,7 +264,7 @@ func TestSI05_ReLogin(t *testing.T) {
 	uids := []types.UID{s.SignIns(t, "trent@example.com")[0].Status.ServiceAccount.UID}
 	want := []string{"edit"}
 	for _, role := range []string{"view", "edit", "view"} {
-		for _, token := range tokens { // in use, so that the API server remembers them
+		for _, token := range tokens { // the tokens are used, so that the API server caches them
 			if err := attacktest.ListPods(t, s.TokenClient(t, token.Reveal()), "shop"); err != nil && len(tokens) == 1 {
 				t.Fatal(err)
 			}
@@ -292,12 +291,12 @@ func TestSI05_ReLogin(t *testing.T) {
 	if seen, most := bindings.roles(); most != 1 || !slices.Equal(seen, want) {
 		t.Errorf("bound were %v, %d at a time; want %v, one at a time", seen, most, want)
 	}
-	// Tokens of what was replaced stay dead, though an account of that name lives.
+	// Tokens of a replaced account stay invalid, although an account of the same name exists.
 	live := s.Kubeconfig(t, p).Token
 	began := time.Now()
 	for name, token := range tokens {
 		if name == "view4" {
-			continue // the sign-in of now
+			continue // the current sign-in
 		}
 		attacktest.Eventually(t, attacktest.TokenCache, "the token of "+name+" is refused", func() bool {
 			return apierrors.IsUnauthorized(attacktest.ListPods(t, s.TokenClient(t, token.Reveal()), "shop"))
@@ -322,7 +321,7 @@ func TestSI05_ReLogin(t *testing.T) {
 		if end := now.Spec.AskedAt.Add(30 * time.Minute); !now.Status.ValidUntil.Time.Equal(end) || now.Status.ServiceAccount.UID != before.Status.ServiceAccount.UID {
 			t.Errorf("until %v of %v, account %s, was %s", now.Status.ValidUntil, end, now.Status.ServiceAccount.UID, before.Status.ServiceAccount.UID)
 		}
-		// Extended again by the hand of the access server, it ends when it then says.
+		// The access server's account extends the sign-in again. It then ends at the newly reported time.
 		end := s.EndSignInIn(t, now.Name, 6*time.Second)
 		attacktest.Eventually(t, attacktest.Long, "it has ended", func() bool { return len(s.AccessOf(t, now.Name)) == 0 })
 		if late := time.Since(end); late < 0 || late > attacktest.Soon {
@@ -331,8 +330,8 @@ func TestSI05_ReLogin(t *testing.T) {
 	})
 }
 
-// boundRoleOf is the role of the one ClusterRoleBinding of a sign-in, "" for none and
-// "?" when it cannot be told.
+// boundRoleOf returns the role of the only ClusterRoleBinding of a sign-in. It returns "" without a binding and "?"
+// when the binding cannot be determined.
 func boundRoleOf(s *attacktest.Env, name string) string {
 	var b rbacv1.ClusterRoleBinding
 	switch err := s.KubeClient.Get(context.Background(), client.ObjectKey{Name: signin.BindingName(name)}, &b); {
@@ -344,8 +343,8 @@ func boundRoleOf(s *attacktest.Env, name string) string {
 	return b.RoleRef.Name
 }
 
-// SI-07. The end is the sign-in's own: no token is made after it, whoever is or is
-// not there to take the account away, and what is stated is when access truly ends.
+// SI-07. A sign-in ends at its own expiry. The server issues no token after that, even when no operator is running to
+// remove the account. The reported end is the time at which access really ends.
 //
 // Guard: signin.Signin.State, signin.(*Desk).kubeconfig, signinkube.(*Store).Token.
 func TestSI07_TheEndIsTheEnd(t *testing.T) {
@@ -355,7 +354,7 @@ func TestSI07_TheEndIsTheEnd(t *testing.T) {
 	s.WaitGranted(t, p)
 
 	t.Run("a shorter token than asked for", func(t *testing.T) {
-		// The API server gives an hour at most, and only a warning with it.
+		// The API server issues tokens for at most one hour, and only adds a warning.
 		st := s.Login(t, p, signin.LoginRequest{})
 		m := s.Mark(t)
 		a := s.Ask(t, p, "GET", attacktest.API+"/kubeconfig", "")
@@ -383,7 +382,7 @@ func TestSI07_TheEndIsTheEnd(t *testing.T) {
 		s.Logout(t, p)
 	})
 	t.Run("a longer token than asked for", func(t *testing.T) {
-		// Ten minutes are the least that an API server gives.
+		// Ten minutes is the shortest lifetime that the API server gives a token.
 		st := s.Login(t, p, signin.LoginRequest{})
 		end := s.EndSignInIn(t, st.Name, 10*time.Second)
 		a := s.Ask(t, p, "GET", attacktest.API+"/kubeconfig", "")
@@ -450,7 +449,7 @@ func kubeconfigOf(t *testing.T, a attacktest.Answer) (k signin.Kubeconfig) {
 	return k
 }
 
-// expiry is when a token says that it ends.
+// expiry returns the expiry time in a token.
 func expiry(t *testing.T, k signin.Kubeconfig) time.Time {
 	t.Helper()
 	parts := strings.Split(k.Token.Reveal(), ".")
@@ -466,8 +465,8 @@ func expiry(t *testing.T, k signin.Kubeconfig) time.Time {
 	return time.Unix(claims.Exp, 0)
 }
 
-// tokenStored fails when a token, or its signature, lies in any object of the cluster,
-// or in any file that the programs wrote.
+// tokenStored fails the test when an object of the cluster, or a file that the programs wrote, contains a token or
+// its signature.
 func tokenStored(t *testing.T, s *attacktest.Env, k signin.Kubeconfig) {
 	t.Helper()
 	token := k.Token.Reveal()
@@ -501,11 +500,11 @@ func tokenStored(t *testing.T, s *attacktest.Env, k signin.Kubeconfig) {
 	}
 }
 
-// SI-08. Revoked is revoked: no right from the next request on, the token refused
-// within the API server's own cache, nobody else touched, and nothing left to do.
+// SI-08. A revoked sign-in has no rights from the next request on. The API server refuses its token as soon as its
+// own token cache expires. Other people are not affected, and no work remains.
 //
-// Guard: signin.Facts.takeDown (bindings first), signin.Owner.Name (a device is an
-// owner), signin.Next (gone is done).
+// Guard: signin.Facts.takeDown (bindings first), signin.Owner.Name (a name for each device), signin.Next (a deleted
+// sign-in needs no step).
 func TestSI08_Revoke(t *testing.T) {
 	s := attacktest.Start(t)
 	laptop, phone := s.Person(t, "walter-laptop", "walter@example.com"), s.Person(t, "walter-phone", "walter@example.com")
@@ -533,7 +532,7 @@ func TestSI08_Revoke(t *testing.T) {
 		t.Run(how.name, func(t *testing.T) {
 			st := s.Login(t, laptop, signin.LoginRequest{})
 			held := s.TokenClient(t, s.Kubeconfig(t, laptop).Token.Reveal())
-			// In use: the token is in the API server's cache, and a watch is open.
+			// The token is in use: the API server caches it, and a watch is open.
 			if err := attacktest.ListPods(t, held, "shop"); err != nil {
 				t.Fatalf("before: %v", err)
 			}
@@ -563,7 +562,7 @@ func TestSI08_Revoke(t *testing.T) {
 			if a := s.Ask(t, laptop, "GET", attacktest.API+"/kubeconfig", ""); a.Code() != problem.NotSignedIn {
 				t.Errorf("kubeconfig after it: %v", a)
 			}
-			// The work queue is idle: nobody asks for what is gone.
+			// The work queue is idle: the operator sends no request for a deleted sign-in.
 			m := s.Mark(t)
 			attacktest.Always(t, 3*time.Second, "the operator has nothing to do", func() bool { return len(m.Requests(t, attacktest.OperatorAccount)) == 0 })
 		})
@@ -571,11 +570,10 @@ func TestSI08_Revoke(t *testing.T) {
 	t.Run("streams", func(t *testing.T) { attacktest.Missing(t, "streams through our own proxy") })
 }
 
-// SI-09. A hundred logins and logouts of one person at once, through two servers,
-// end in one state, which the answers tell; a write conflict is nobody's failure.
+// SI-09. One person sends a hundred logins and logouts at the same time, through two servers. They lead to one state,
+// which the answers report. A write conflict makes no request fail.
 //
-// Guard: signin.(*Desk).login (tries again), signinkube.(*Store).Extend and Delete
-// (preconditions).
+// Guard: signin.(*Desk).login (retries), signinkube.(*Store).Extend and Delete (preconditions).
 func TestSI09_AtOnce(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "yves-laptop", "yves@example.com")
@@ -646,7 +644,7 @@ func TestSI09_AtOnce(t *testing.T) {
 		if !ok {
 			t.Errorf("nobody was told of the %s that is stored", o.Spec.Role)
 		}
-		for i, c := range servers { // both tell the same
+		for i, c := range servers { // both servers report the same state
 			if st, err := signin.Read.Call(t.Context(), c, signin.ReadRequest{}); err != nil || st.Role != o.Spec.Role || st.State != signin.Ready {
 				t.Errorf("server %d tells %+v, %v", i, st, err)
 			}
@@ -657,8 +655,8 @@ func TestSI09_AtOnce(t *testing.T) {
 	}
 }
 
-// SI-10. A grant that is gone, or less than it was, gives nothing more: no
-// kubeconfig from that moment on, and no sign-in after the re-check.
+// SI-10. A removed or reduced grant gives no further access. The server issues no kubeconfig from that moment on, and
+// the sign-in ends at the next re-check.
 //
 // Guard: access.Permit.Covers in signin.(*Desk).kubeconfig; signin.Recheck.
 func TestSI10_GrantWithdrawn(t *testing.T) {
@@ -667,7 +665,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 	const edit, view = `{"role": "edit", "period": "1h"}`, `{"role": "view", "period": "1h"}`
 	for _, tt := range []struct {
 		name          string
-		before, after string // rules
+		before, after string // policy rules
 		login         signin.LoginRequest
 	}{
 		{"withdrawn", edit, "", signin.LoginRequest{}},
@@ -681,7 +679,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 				s.SetPolicy(t, attacktest.Grant("sybil@example.com", tt.before))
 				s.WaitGranted(t, p)
 				var st signin.Status
-				attacktest.Eventually(t, attacktest.Long, "signed in", func() bool { // the end of the one before may be under way
+				attacktest.Eventually(t, attacktest.Long, "signed in", func() bool { // the previous sign-in may still be ending
 					a := s.Ask(t, p, "POST", attacktest.API+"/login", mustJSON(t, tt.login))
 					return a.Status == http.StatusAccepted
 				})
@@ -707,7 +705,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 						return a.Status != http.StatusOK
 					})
 					t.Logf("%s after %v", a.Code(), time.Since(began).Round(time.Millisecond))
-					// The re-check may have been there first.
+					// The re-check may have ended the sign-in first.
 					if a.Code() != problem.GrantRemoved && a.Code() != problem.NotSignedIn && a.Code() != problem.NoCapability {
 						t.Errorf("%v", a)
 					}
@@ -721,7 +719,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 						}
 					}
 				}
-				// A change of the tailnet is felt at once; a re-check comes every 30 s.
+				// A change of the tailnet takes effect at once; a re-check runs every 30 s.
 				attacktest.Eventually(t, attacktest.Soon, "the sign-in is gone", func() bool { return len(s.AccessOf(t, st.Name)) == 0 })
 				if err := attacktest.ListPods(t, held, "shop"); err == nil {
 					t.Error("the token still gives something")
@@ -733,7 +731,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 	t.Run("while a request waits", func(t *testing.T) {
 		s.SetPolicy(t, attacktest.Grant("sybil@example.com", edit))
 		s.WaitGranted(t, p)
-		if err := s.Operator.Stop(attacktest.Long); err != nil { // so that there is something to wait for
+		if err := s.Operator.Stop(attacktest.Long); err != nil { // so that the sign-in is not ended before the test waits for it
 			t.Fatal(err)
 		}
 		defer s.Logout(t, p)
@@ -778,7 +776,7 @@ func mustJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-// SI-13. Elevation and break-glass of a sign-in.
+// SI-13. Elevation and break-glass access of a sign-in.
 //
-// Guard: none yet: there is nothing to elevate.
+// Guard: none yet: elevation does not exist.
 func TestSI13_Elevation(t *testing.T) { attacktest.Missing(t, "elevation and break-glass") }

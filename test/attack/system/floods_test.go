@@ -22,13 +22,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A stranger is how goroutines of a test ask: they return what goes wrong.
+// A stranger sends requests from goroutines of a test. Its methods return errors instead of failing the test.
 type stranger struct {
 	http *http.Client
 	base string
 }
 
-// ask sends a request, and says how long the answer took.
+// ask sends a request and also returns how long the answer took.
 func (x stranger) ask(ctx context.Context, method, path string) (attacktest.Answer, time.Duration, error) {
 	req, err := http.NewRequestWithContext(ctx, method, x.base+path, nil)
 	if err != nil {
@@ -48,7 +48,7 @@ func (x stranger) ask(ctx context.Context, method, path string) (attacktest.Answ
 	return a, time.Since(began), err
 }
 
-// recordOf is what a record file holds of visits.
+// recordOf returns the requests in an audit log file.
 func recordOf(t *testing.T, path string) (out []audit.Entry) {
 	t.Helper()
 	attacktest.ReadSince(t, path, 0, func(text []byte) {
@@ -68,19 +68,17 @@ func recordOf(t *testing.T, path string) (out []audit.Entry) {
 	return out
 }
 
-// p99 is the time that one of a hundred takes longer than.
+// p99 returns the 99th percentile of durations.
 func p99(took []time.Duration) time.Duration {
 	slices.Sort(took)
 	return took[len(took)*99/100]
 }
 
-// DS-01. Who may nothing floods and costs the API server nothing; who may
-// something gets no more of it than the limits of a device, of a login and of the
-// cluster allow; and nobody else feels it.
+// DS-01. A flood of a caller without rights causes no request to the API server. A caller with rights stays within
+// the limits of a device, of a login and of the cluster. Other callers are not affected.
 //
-// Guard: door.(*limiter).admit, which takes nothing of everybody's tokens from who
-// has none of his own left, and door.(*limiter).hold; signin.(*Desk).login, which
-// counts what a login has.
+// Guard: door.(*limiter).admit, which spends no shared token on a caller whose own tokens are used up, and
+// door.(*limiter).hold; signin.(*Desk).login, which limits the sign-ins of one login.
 func TestDS01_Floods(t *testing.T) {
 	s := attacktest.Start(t)
 	s.SetPolicy(t, attacktest.Grant("quinn@example.com", `{"role": "view", "period": "1h"}`), attacktest.Grant("rose@example.com", `{"role": "view", "period": "1h"}`))
@@ -109,7 +107,7 @@ func TestDS01_Floods(t *testing.T) {
 
 	t.Run("by who may nothing", func(t *testing.T) {
 		alice, bob := as(s.Alice(t)), as(s.Bob(t))
-		// calm is what alice gets meanwhile: 100 answers, each of them served.
+		// calm measures alice's requests during the flood: 100 answers, all of them successful.
 		calm := func() (took []time.Duration) {
 			t.Helper()
 			for tick := time.NewTicker(30 * time.Millisecond); len(took) < 100; <-tick.C {
@@ -128,7 +126,7 @@ func TestDS01_Floods(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		wrong := make(chan error, 3)
 		for range cap(wrong) {
-			go func() { // 300 in a second, if the machine can: many times what all may ask together
+			go func() { // 300 a second if the machine can: many times the shared limit
 				tick := time.NewTicker(10 * time.Millisecond)
 				defer tick.Stop()
 				for ctx.Err() == nil {
@@ -165,7 +163,7 @@ func TestDS01_Floods(t *testing.T) {
 		if most := 5 + int64(took.Minutes()*10) + 1; refused.Load() > most || refused.Load() == 0 || limited.Load() == 0 {
 			t.Errorf("%d of bob's requests came past his limit, at most %d may", refused.Load(), most)
 		}
-		// The machine has its own noise, and the flood's other end runs on it too.
+		// The machine has background load, and the flood's clients run on it too.
 		if during > 2*before && during > attacktest.Soon {
 			t.Errorf("alice's p99 was %v and is %v", before, during)
 		}
@@ -181,7 +179,7 @@ func TestDS01_Floods(t *testing.T) {
 				}
 			}
 		}
-		if told := refused.Load() + limited.Load(); bobs < told || bobs > told+3 { // the last ones may have been cut off
+		if told := refused.Load() + limited.Load(); bobs < told || bobs > told+3 { // the last requests may have been cut off
 			t.Errorf("%d entries in the record of %d requests", bobs, told)
 		}
 	})
@@ -206,13 +204,12 @@ func TestDS01_Floods(t *testing.T) {
 				}
 			}
 		}
-		if made == 0 || made > 7 { // a burst of 5 and 10 a minute
+		if made == 0 || made > 7 { // a burst of 5, and 10 a minute
 			t.Errorf("%d of 20 logins were carried out", made)
 		}
-		// The login has one bucket, whichever device it comes from; the kubeconfig
-		// has another, and is given.
+		// A login has one bucket for all its devices. The kubeconfig has a separate bucket and is served.
 		phone, onPhone, limited := as(s.Person(t, "quinn-phone", "quinn@example.com")), 0, false
-		for range 10 { // a slow machine may have earned quinn another one meanwhile
+		for range 10 { // a slow machine may have refilled quinn's bucket meanwhile
 			a := ask(phone, "POST", attacktest.API+"/login")
 			if limited = a.Code() == problem.RateLimited; limited {
 				break
@@ -266,7 +263,7 @@ func TestDS01_Floods(t *testing.T) {
 		if e.Actor.Login != "alice@example.com" || e.Verb != access.SigninKubeconfig {
 			t.Errorf("recorded %+v", e)
 		}
-		// The control: what does not wait is served, and so is who waits after others left.
+		// Control: a request that does not wait is served, and so is a waiting request after other waiters have left.
 		if a := ask(x, "GET", attacktest.API+"/login"); a.Code() != problem.NotReady && a.Status != http.StatusAccepted {
 			t.Errorf("without waiting: %v", a)
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// loose names what a pod is allowed that ours are not to be.
+// loose returns the permissions of a pod that the product's pods must not have.
 func loose(pod corev1.PodSpec) (wrong []string) {
 	bad := func(ok bool, what string) {
 		if !ok {
@@ -52,8 +52,8 @@ func loose(pod corev1.PodSpec) (wrong []string) {
 	return wrong
 }
 
-// alone is a pod without the containers of others, beside which one of ours is put
-// and says itself what else a pod says of all its containers.
+// alone returns a pod without the container of Envoy Gateway. Security options that a pod normally sets for all its
+// containers move from the product's container to the pod.
 func alone(pod corev1.PodSpec) corev1.PodSpec {
 	ours := slices.DeleteFunc(slices.Clone(pod.Containers), func(c corev1.Container) bool { return c.Name == "envoy-gateway" })
 	if len(ours) == len(pod.Containers) || len(ours) != 1 || ours[0].SecurityContext == nil {
@@ -66,8 +66,8 @@ func alone(pod corev1.PodSpec) corev1.PodSpec {
 	return pod
 }
 
-// installed are the pods of every way to install: each profile of the chart, by
-// the real helm, and the manifests.
+// installed returns the pods of every installation method: each profile of the chart, rendered with the real helm,
+// and the manifests.
 func installed(t *testing.T) map[string]corev1.PodSpec {
 	t.Helper()
 	pods := map[string]corev1.PodSpec{}
@@ -101,7 +101,7 @@ func installed(t *testing.T) map[string]corev1.PodSpec {
 				t.Fatalf("%s: %v", from, err)
 			}
 			pod := alone(o.Spec.Template.Spec)
-			for _, claim := range o.Spec.VolumeClaimTemplates { // as its controller gives each pod its own
+			for _, claim := range o.Spec.VolumeClaimTemplates { // its controller creates one for each pod
 				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
 					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name + "-" + o.Metadata.Name + "-0"}}})
 			}
@@ -148,7 +148,7 @@ func installed(t *testing.T) map[string]corev1.PodSpec {
 	return pods
 }
 
-// vulnerable runs the vulnerability scanner on a program of ours, by a database.
+// vulnerable runs the vulnerability scanner on one of the product's programs, with the given database.
 func vulnerable(t *testing.T, db, program string) (found bool, out string, err error) {
 	t.Helper()
 	args := []string{"tool", "-modfile=../../../tools.mod", "govulncheck", "-mode", "binary", program}
@@ -162,13 +162,12 @@ func vulnerable(t *testing.T, db, program string) (found bool, out string, err e
 	return false, string(b), err
 }
 
-// DS-05. What is installed is as little as can be: the image is one program and no
-// shell, its pods have no root, nothing of the host and nothing to write; the
-// program on people's machines carries no client of a cluster or a tailnet;
-// generated files are those of today; and no program has a known vulnerability.
+// DS-05. An installation contains as little as possible. The image holds one program and no shell. Its pods run
+// without root, without host access and without a writable file system. The program on people's machines contains no
+// client of a cluster or a tailnet. Generated files are current. No program has a known vulnerability.
 //
-// Guard: build/Dockerfile, charts/tailplane/templates/_pod.tpl, imports_test.go,
-// and `go generate`.
+// Guard: build/Dockerfile, charts/tailplane/templates/_pod.tpl, TestSmallPrograms in layers_test.go, and `go
+// generate`.
 func TestDS05_WhatIsInstalled(t *testing.T) {
 	t.Run("image", func(t *testing.T) {
 		b, err := os.ReadFile("../../../build/Dockerfile")
@@ -201,7 +200,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 		if wrong := runs(string(b)); len(wrong) > 0 {
 			t.Errorf("the image: %v", wrong)
 		}
-		for what, worse := range map[string]string{ // the control
+		for what, worse := range map[string]string{ // control
 			"a base with a shell": strings.Replace(string(b), "FROM scratch", "FROM alpine", 1),
 			"a shell":             strings.Replace(string(b), "USER ", "COPY --from=build /bin/sh /bin/sh\nUSER ", 1),
 			"root":                strings.Replace(string(b), "USER 65532:65532", "USER 0", 1),
@@ -265,7 +264,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 				if len(loose(worse)) == 0 {
 					t.Errorf("%s with %s is taken for ours", name, what)
 				}
-				// The standard does not ask for the last two.
+				// The Pod Security Standard does not require the last two.
 				if err := taken(worse); err == nil && what != "a writable root" && what != "a shell" {
 					t.Errorf("%s with %s: the API server takes it", name, what)
 				}
@@ -337,7 +336,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 			}
 			programs[name] = path
 		}
-		// The control: one that we make up is found in both.
+		// Control: the scanner finds an invented vulnerability in both programs.
 		db := t.TempDir()
 		for name, text := range map[string]string{
 			"index/db.json":        `{"modified": "2026-01-01T00:00:00Z"}`,

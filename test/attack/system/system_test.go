@@ -24,13 +24,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// waitPending signs p in while nobody carries it out: the operator is away until the
-// test's end.
+// waitPending signs p in while the operator is stopped, so the sign-in stays pending. The operator restarts when the
+// test ends.
 func waitPending(t *testing.T, s *attacktest.Env, p *testenv.Person) {
 	t.Helper()
-	t.Cleanup(func() { s.Logout(t, p) }) // when the operator is back
+	t.Cleanup(func() { s.Logout(t, p) }) // after the operator has restarted
 	const served = `"health is served"`
-	before := strings.Count(s.Operator.Output(), served) // one log for all its runs
+	before := strings.Count(s.Operator.Output(), served) // one log contains all its runs
 	if err := s.Operator.Stop(attacktest.Long); err != nil {
 		t.Fatal(err)
 	}
@@ -47,17 +47,17 @@ func waitPending(t *testing.T, s *attacktest.Env, p *testenv.Person) {
 	}
 }
 
-// A strained listener is one of the product's, and how to reach it.
+// A strained listener is one of the product's listeners, with the way to connect to it.
 type strained struct {
 	name string
 	p    *testenv.Process
 	dial func() (net.Conn, error)
-	head string // of a request that is served: its line and its Host
+	head string // request line and Host of a request that is served
 	want int
 }
 
-// strainedListeners are all that the product has: the tailnet's, as alice reaches it, and
-// the probes of each process.
+// strainedListeners returns all listeners of the product: the tailnet listener, as alice reaches it, and the probe
+// listener of each process.
 func strainedListeners(t *testing.T, s *attacktest.Env) []strained {
 	t.Helper()
 	alice, host := s.Alice(t), "tka."+s.Net.Suffix()
@@ -83,8 +83,8 @@ func strainedListeners(t *testing.T, s *attacktest.Env) []strained {
 	return all
 }
 
-// say opens a connection, says raw and returns the status of the answer: 0 when
-// the other side hung up without one.
+// say opens a connection, sends raw, and returns the status of the answer. The status is 0 when the server closes the
+// connection without an answer.
 func (l strained) say(raw string) (int, error) {
 	c, err := l.dial()
 	if err != nil {
@@ -94,11 +94,11 @@ func (l strained) say(raw string) (int, error) {
 	if err := c.SetDeadline(time.Now().Add(attacktest.Long)); err != nil {
 		return 0, err
 	}
-	go io.WriteString(c, raw) // the other side may answer before it has read all
+	go io.WriteString(c, raw) // the server may answer before it has read everything
 	return statusOf(bufio.NewReader(c))
 }
 
-// statusOf reads an answer; 0 when the other side hung up instead.
+// statusOf reads an answer. It returns 0 when the server closes the connection instead.
 func statusOf(r *bufio.Reader) (int, error) {
 	res, err := http.ReadResponse(r, nil)
 	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
@@ -111,7 +111,7 @@ func statusOf(r *bufio.Reader) (int, error) {
 	return res.StatusCode, res.Body.Close()
 }
 
-// drip says raw a byte at a time, and returns how it ended and after how long.
+// drip sends raw one byte at a time, and returns the result and the elapsed time.
 func (l strained) drip(raw string) (status int, took time.Duration, err error) {
 	c, err := l.dial()
 	if err != nil {
@@ -142,11 +142,11 @@ func (l strained) drip(raw string) (status int, took time.Duration, err error) {
 	return status, time.Since(began), err
 }
 
-// DS-02. Whoever is slow, says too much or holds on is cut off by limits, on every
-// listener, at bounded memory; who only waits lives on.
+// DS-02. Limits on every listener cut off slow clients, oversized requests and idle connections, with bounded memory.
+// A client that only waits for an answer stays connected.
 //
-// Guard: the bounds of door.(*Door).Run and of health.(*Listener).Run, door.decode's
-// bound of a body, and door.(*bounded).take.
+// Guard: the limits of door.(*Door).Run and of health.(*Listener).Run, door.decode's maximum size of a body, and
+// door.(*bounded).take.
 func TestDS02_SlowAndHuge(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -205,10 +205,10 @@ func TestDS02_SlowAndHuge(t *testing.T) {
 	}
 	control("after the huge ones")
 
-	// Who is slow is cut off, who waits is not. All at once, as it takes its time;
-	// sign-ins stay pending meanwhile.
+	// Slow clients are cut off, waiting clients are not. The cases run in parallel because they take long. Sign-ins
+	// stay pending meanwhile.
 	waitPending(t, s, alice)
-	slow := listeners[:2] // the operator's are away
+	slow := listeners[:2] // the operator is stopped, so its listener is left out
 	type outcome struct {
 		what, want string
 		status     int
@@ -262,14 +262,14 @@ func TestDS02_SlowAndHuge(t *testing.T) {
 	})
 	carol := stranger{s.HTTPClient(alice), s.Server()}
 	run("tailnet: one that only waits", "202", func() (int, time.Duration, error) {
-		// Longer than a body may take: 20 seconds.
+		// Longer than the limit for a body, which is 20 seconds.
 		a, took, err := carol.ask(t.Context(), "GET", attacktest.API+"/kubeconfig?wait=24s")
 		if took < 23*time.Second && err == nil {
 			err = fmt.Errorf("answered after %v already", took)
 		}
 		return a.Status, took, err
 	})
-	// Meanwhile idle connections without number, from another device and to probes.
+	// At the same time, very many idle connections, from another device and to the probes.
 	idle := func(dial func() (net.Conn, error), n int) (held, closed int) {
 		var conns []net.Conn
 		for range n {
@@ -326,11 +326,11 @@ func TestDS02_SlowAndHuge(t *testing.T) {
 	attacktest.Eventually(t, attacktest.Long, "the idle connections are closed", func() bool { return s.Ask(t, bob, "GET", attacktest.API+"/whoami", "").Status == http.StatusOK })
 }
 
-// DS-03. Probes and metrics are on their own listener and nowhere else: not on the
-// tailnet, on no other address of the machine; and there is no profiler anywhere.
+// DS-03. Probes and metrics are served only on their own listener: not on the tailnet, and not on any other address
+// of the machine. No profiler is served anywhere.
 //
-// Guard: main, which gives health.(*Listener).Handler to no listener of the
-// tailnet; and that handler, which has three paths.
+// Guard: main, which serves health.(*Listener).Handler on no tailnet listener; and that handler, which has three
+// paths.
 func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 	s := attacktest.Start(t)
 	hidden := []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/cmdline", "/debug/vars", "/debug/", "/debug/requests",
@@ -338,7 +338,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 	tells := func(body string) bool {
 		return strings.Contains(body, "tailplane_build_info") || strings.Contains(body, "goroutine") || strings.Contains(body, "[+]") || body == "ok\n"
 	}
-	// On the tailnet: by path, whoever asks.
+	// On the tailnet, by path, for every caller.
 	for _, p := range []*testenv.Person{s.Alice(t), s.Bob(t)} {
 		for _, path := range slices.Concat(attacktest.ProbePaths, hidden) {
 			for _, method := range []string{"GET", "POST"} {
@@ -350,7 +350,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 			}
 		}
 	}
-	// On the tailnet: by port. The policy lets everybody try each.
+	// On the tailnet, by port. The policy allows every caller to try each port.
 	own := map[int]bool{}
 	ports := []int{80, 5005, 6060, 7946, 8080, 8443, 9001, 9002, 9090, 10250, 41641}
 	for _, p := range []*testenv.Process{s.Access, s.Operator} {
@@ -377,7 +377,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			// It may be taken, to be told that there is nothing. What is said counts.
+			// The connection may be accepted and then closed. Only received data matters.
 			c.SetDeadline(time.Now().Add(3 * time.Second))
 			io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 			b, _ := io.ReadAll(io.LimitReader(c, 1<<16))
@@ -389,7 +389,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// On this machine: each port of each process, on each of its addresses.
+	// On this machine: each port of each process, on each address of the machine.
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		t.Fatal(err)
@@ -406,9 +406,9 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 				for _, path := range slices.Concat(attacktest.ProbePaths, hidden) {
 					conn, err := net.DialTimeout("tcp", addr, 3*time.Second)
 					if err != nil {
-						break // not there, on this address
+						break // not open on this address
 					}
-					patience := 3 * time.Second // some take what they never answer
+					patience := 3 * time.Second // some accept a connection that they never answer
 					if addr == at {
 						patience = attacktest.Long
 					}
@@ -419,7 +419,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 					_, body, _ := strings.Cut(string(b), "\r\n\r\n")
 					if addr == at && slices.Contains(attacktest.ProbePaths, path) {
 						if !strings.HasPrefix(string(b), "HTTP/1.1 200") || !tells(body) {
-							t.Errorf("%s of %s: %.200q", path, p.Args[1], b) // the control
+							t.Errorf("%s of %s: %.200q", path, p.Args[1], b) // control
 						}
 						continue
 					}
@@ -432,7 +432,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 	}
 }
 
-// A load is what a process has in its hands.
+// A load is the resource usage of a process.
 type load struct{ goroutines, files, memory int }
 
 func loadOf(t *testing.T, s *attacktest.Env, p *testenv.Process) load {
@@ -448,12 +448,12 @@ func (l load) String() string {
 	return fmt.Sprintf("%d goroutines, %d descriptors, %d MB", l.goroutines, l.files, l.memory>>20)
 }
 
-// DS-04. A thousand visitors who leave at the wrong moment, of each kind, leave
-// nothing behind: goroutines, descriptors and memory of the processes are what they
-// were, and so are the places among those who may wait.
+// DS-04. A thousand clients of each kind disconnect at the worst moment and leave nothing behind. Goroutines, file
+// descriptors and memory of the processes return to their earlier values. The slots for waiting requests are free
+// again.
 //
-// Guard: door.(*visit).await, which ends with its client and gives the place back;
-// door.(*bounded).give; and net/http's reading in the background.
+// Guard: door.(*visit).await, which ends when its client disconnects and frees the slot; door.(*bounded).give; and
+// net/http's background read.
 func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, host := s.Alice(t), "tka."+s.Net.Suffix()
@@ -476,7 +476,7 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 	}
 	inFlight := func() float64 { return s.Metrics(t, s.Access)[`tailplane_requests_in_flight{listener="tailnet"}`] }
 	wait := "GET " + attacktest.API + "/kubeconfig?wait=30s HTTP/1.1\r\nHost: " + host + "\r\n\r\n"
-	// waiters has four of alice's wait, and go.
+	// waiters starts four waiting requests of alice and disconnects them.
 	waiters := func(sure bool) {
 		t.Helper()
 		if sure {
@@ -522,9 +522,9 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 			raw(l, l.dial, l.head[:9])
 		case 4:
 			raw(l, l.dial, l.head+"X-A: b")
-		case 5: // answered, and not read
+		case 5: // answered, but never read
 			raw(l, l.dial, strings.Repeat(l.head+"\r\n", 10))
-		case 6: // a body that does not come
+		case 6: // a body that never arrives
 			raw(l, l.dial, "POST "+attacktest.API+"/login HTTP/1.1\r\nHost: "+host+"\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{")
 		default:
 			if got, err := l.say(l.head + upgrades[i/8%3] + "\r\n"); err != nil || got == http.StatusSwitchingProtocols || got == 0 {
@@ -544,7 +544,7 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 		t.Logf("%s: had %v, and has %v", l.name, before, after)
 	}
 	for _, l := range listeners {
-		for i := range 64 { // so that what is made once is there
+		for i := range 64 { // so that one-time allocations already exist
 			abort(l, i)
 		}
 		before := loadOf(t, s, l.p)
@@ -562,7 +562,7 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 		waiters(i%5 == 0)
 	}
 	check(listeners[0], before)
-	waiters(true) // there is room for as many as before
+	waiters(true) // there are as many free slots as before
 	if got, err := listeners[0].say(listeners[0].head + "Connection: close\r\n\r\n"); err != nil || got != http.StatusOK {
 		t.Errorf("alice: %d %v", got, err)
 	}
