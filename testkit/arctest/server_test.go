@@ -515,7 +515,7 @@ func TestFLEET10_Outdated(t *testing.T) {
 	}
 }
 
-// Runners with failing pods: 0.13 gives up after five failures. 0.14 creates new runners without end, which is
+// Runners with failing pods: 0.13 gives up after five failures. 0.14 creates new runners forever, which is
 // visible only in repeated observations.
 func TestCrash(t *testing.T) {
 	for _, version := range []string{"0.13.1", "0.14.2"} {
