@@ -101,8 +101,7 @@ func run(args []string) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
-		// The kernel sends SIGHUP to a stopped process whose owner has died. It has the same meaning as the closed
-		// input.
+		// The kernel sends SIGHUP to a stopped process whose owner has died. It means the same as the closed input.
 		if s := <-signals; s == syscall.SIGHUP {
 			stop(errGone)
 		} else {
