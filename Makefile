@@ -1,4 +1,4 @@
-# Each target is one line of what it does; the work is in the programs it calls.
+# Each target is one line that names its purpose. The programs that it calls do the work.
 export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 export GOTOOLCHAIN = auto

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every measurement of the budgets and prints one row each. It never fails on a figure. `make budgets` calls it;
-# an argument limits it to the parts whose name it is in.
+# Runs every measurement of the budgets and prints one row each. It does not fail if a bound is exceeded. `make budgets`
+# calls it. An argument selects the parts by name.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)

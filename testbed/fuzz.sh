@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Fuzzes each parser of what a stranger sends for FUZZTIME (a minute each), and sums up in one line. A target that fails, and
-# what it failed on, is named; the input is then a file under testdata/fuzz, and a test from there on. `make fuzz` calls it.
+# Fuzzes each parser of untrusted input for FUZZTIME (default: one minute each), and prints a summary in one line. It names
+# each failed target with its input. The input is then a file in testdata/fuzz, and a test from then on. `make fuzz` calls it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(mktemp -d "${TMPDIR:-/tmp}/tailplane-fuzz-XXXXXX")
 trap 'rm -rf "$out"' EXIT
-export CGO_ENABLED=0 # the race detector would make each try slower, and looks for something else
+export CGO_ENABLED=0 # the race detector would slow down each try and is not needed here
 began=$SECONDS targets=0 execs=0 failed=""
 
-# try DIR NAME: one target. The end of the time may meet a worker in the middle of a try, which Go then calls a failure of
-# the target, without an input; it is none.
+# try DIR NAME: fuzzes one target. If the time ends in the middle of a try, Go reports a failure of the target without an
+# input; this is not a failure.
 try() {
   (cd "$1" && timeout --kill-after=10 10m "$out/fuzz.test" -test.run "^$2\$" -test.fuzz "^$2\$" \
     -test.fuzztime "${FUZZTIME:-1m}" -test.fuzzcachedir "$out/cache/$1") >"$out/log" 2>&1 && return
@@ -17,8 +17,8 @@ try() {
 }
 
 for dir in $(grep -rl --include='*_test.go' '^func Fuzz' api internal test testkit testbed 2>/dev/null | xargs -n1 dirname | sort -u); do
-  # Once for all targets of a package: with instrumentation it is compiled anew.
-  # The testbed is a module of its own.
+  # Compile once for all targets of a package, because instrumentation needs a new build. The testbed is a separate
+  # module.
   module=.
   case $dir in testbed/*) module=testbed ;; esac
   if ! (cd "$module" && go test -c -fuzz=. -o "$out/fuzz.test" "./${dir#testbed/}") >"$out/log" 2>&1; then

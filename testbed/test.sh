@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Runs every test of every module once, then the demo, and sums up: what passed, what failed, and each test that was skipped, with its
-# reason. Nothing is tried twice. `make test` calls it.
+# Runs every test of every module once, then the demo, and prints a summary: passed tests, failed tests, and each skipped test with its
+# reason. It does not retry tests. `make test` calls it.
 #
-# The product's packages run under the race detector. The tests of whole systems (test/...) run without it: their programs are the
-# released ones, and the detector would only slow the tailnet and the clients around them. Both suites run at the same time, because the
-# first one needs the processors and the second one mostly waits; the first one has the lower priority. The linters run before it.
+# The product's packages run under the race detector. The system tests (test/...) run without it: they use the released programs, and
+# the detector would only slow down the tailnet and the clients around them. Both suites run at the same time, because the first one
+# uses the processors and the second one mostly waits. The first one has the lower priority. The linters run before it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 began=$SECONDS
 out=$(mktemp -d "${TMPDIR:-/tmp}/tailplane-test-XXXXXX")
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$out"' EXIT
 failed=0
-export GOMEMLIMIT=5GiB # for each process: tests of huge policies leave much to collect
+export GOMEMLIMIT=5GiB # for each process: tests of very large policies create much garbage
 
-# suite NAME FOLDER ARGUMENTS...: one run of go test, kept as JSON for the summary.
+# suite NAME FOLDER ARGUMENTS...: one run of go test, stored as JSON for the summary.
 suite() {
   local name=$1 folder=$2
   shift 2
   echo "== $name"
   (cd "$folder" && "$out/gotestsum" --format pkgname --hide-summary=skipped,output --jsonfile "$out/$name.json" -- "$@") ||
-    grep -q '"Action":"fail"' "$out/$name.json" || failed=1 # the summary judges tests
+    grep -q '"Action":"fail"' "$out/$name.json" || failed=1 # the summary reports failed tests
   echo "== $name ended after $((SECONDS - began)) s"
   return $failed
 }

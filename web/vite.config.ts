@@ -1,9 +1,8 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { defineConfig } from 'vite'
 
-// The bundle is committed and compared byte by byte in CI, so nothing in it may
-// depend on the machine or on the time: names come from content, and what is
-// served compressed is compressed by the server.
+// CI compares the committed bundle byte by byte. So nothing in it may depend on the machine or
+// the time: names come from content, and the server compresses the files.
 export default defineConfig({
   plugins: [svelte()],
   build: {

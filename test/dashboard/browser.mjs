@@ -1,6 +1,6 @@
-// Looks at the dashboard in a real Chromium. Each check is one line of JSON on the
-// standard output, which the Go test makes a test of. Waits are for conditions; no
-// check measures time, but two report it.
+// Tests the dashboard in a real Chromium. Each check prints one line of JSON on the standard
+// output, from which the Go test makes a subtest. Waits are for conditions. No check depends
+// on the time, but two report it.
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 
@@ -22,10 +22,10 @@ async function check(name, f) {
     say(name, true, `${said ? said + '; ' : ''}took ${Math.round(performance.now() - began)} ms`)
   } catch (e) {
     say(name, false, `${e.stack ?? e}\nThe page shows ${await shown()}`)
-    await act('alice') // who the checks after it are of
+    await act('alice') // the person of the following checks
   }
 }
-// shown is what stands on the page that was opened last.
+// shown returns the URL and the text of the page that was opened last.
 let last
 async function shown() {
   try {
@@ -34,7 +34,7 @@ async function shown() {
     return `nothing: ${e}`
   }
 }
-// soon waits for what a page shows a moment after a key.
+// soon waits for a change that a page shows a moment after a key.
 async function soon(ok, what) {
   for (const end = Date.now() + 60_000; !(await ok()); await new Promise((r) => setTimeout(r, 50))) {
     if (Date.now() > end) throw new Error(await what())
@@ -44,12 +44,12 @@ function must(ok, what) {
   if (!ok) throw new Error(what)
 }
 
-// One part by itself: CHECKS='keys|axe'.
+// Selects checks: CHECKS='keys|axe'.
 const only = new RegExp(process.env.CHECKS ?? '')
-// Root has no sandbox; the pages are our own.
+// Chromium has no sandbox as root, and the pages are the product's own.
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox', '--disable-dev-shm-usage'] })
 
-/** A page on which everything that must not happen is noted. */
+/** Opens a page and records all forbidden events in page.wrong. */
 async function open(path, { theme = 'light', width = 1280, height = 860, bypass = false } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, bypassCSP: bypass, reducedMotion: 'reduce', acceptDownloads: true })
   context.setDefaultTimeout(60_000)
@@ -70,21 +70,21 @@ const go = async (page, path) => {
   await page.goto(base + path)
   await settled(page)
 }
-/** When what a page reads has been read. */
+/** Waits until the page has finished its requests. */
 async function settled(page) {
   await page.locator('h1').waitFor()
   await page.locator('.link.live').waitFor()
   await page.locator('main div.wait, main .blank, main :text("Reading")').first().waitFor({ state: 'detached' })
 }
 
-/** The changes that whoever is here may see. */
+/** Returns the changes that the current person may see. */
 async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs': some by themselves
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs' selects views
 
-// SHOTS=folder: pictures of every view, for people to look at.
+// SHOTS=folder: screenshots of every view for people.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
   for (const width of [1280, 360]) {
     const page = await open('/', { theme, width, height: width > 400 ? 860 : 740 })
@@ -182,7 +182,7 @@ await check('PLANE-15_first_paint', async () => {
 })
 
 await check('PLANE-14_axe', async () => {
-  const page = await open('/', { bypass: true }) // axe writes into the page, which the policy would forbid
+  const page = await open('/', { bypass: true }) // axe injects scripts, which the content security policy would block
   await page.addInitScript(axe)
   const found = []
   const look = async (path, theme, runOnly) => {
@@ -196,14 +196,14 @@ await check('PLANE-14_axe', async () => {
     await go(page, path)
     await look(path, 'light', { type: 'tag', values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })
     await page.emulateMedia({ colorScheme: 'dark' })
-    await look(path, 'dark', { type: 'rule', values: ['color-contrast', 'link-in-text-block'] }) // all that colours can change
+    await look(path, 'dark', { type: 'rule', values: ['color-contrast', 'link-in-text-block'] }) // only rules that depend on colours
   }
   await page.context().close()
   must(found.length === 0, found.join('\n'))
   return `${pages.length} views in two themes`
 })
 
-// 360 px is a small telephone; 320 px is 1,280 at 400 %.
+// 360 px is a small phone; 320 px is 1,280 px at 400 % zoom.
 await check('PLANE-14_small', async () => {
   const page = await open('/', { width: 360, height: 740 })
   const wide = []
@@ -255,7 +255,7 @@ await check('live_and_under_the_pointer', async () => {
   const row = page.locator('tr.row', { hasText: 'prod-us' })
   await row.getByText('Alive').waitFor()
   await act('dead')
-  await row.getByText('Dead').waitFor() // told, not asked for
+  await row.getByText('Dead').waitFor() // by an event, without a request
   await page.locator('tbody tr.row').first().hover()
   const before = await page.locator('tbody tr.row th').allInnerTexts()
   await act('new')
@@ -278,7 +278,7 @@ await check('PLANE-12_away_and_back', async () => {
   await act('leave')
   await page.locator('.link.reconnecting, .link.stale').waitFor()
   must((await page.locator('tr.row').count()) === 6, 'what was known is gone')
-  await act('dead') // while nobody listens
+  await act('dead') // while no stream is open
   await act('serve')
   await page.locator('tr.row', { hasText: 'prod-us' }).getByText('Dead').waitFor()
   await page.locator('.link.live').waitFor()
@@ -371,7 +371,7 @@ await check('PLANE-10_pause_by_keyboard', async () => {
   await page.locator('h1:focus', { hasText: 'Fleet' }).waitFor()
   const holds = async () => (await (await fetch(process.env.ACTS + '/holds')).json()).sort().join('; ')
   const focused = async (name) => await soon(async () => (await page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent ?? '')).includes(name), async () => `the focus is not on ${name}`)
-  // One pool: a reason, and no phrase.
+  // One pool needs a reason, and no phrase.
   const dialog = page.getByRole('dialog')
   await page.getByRole('button', { name: 'Pause gh-nix of acme' }).focus()
   await page.keyboard.press('Enter')
@@ -388,7 +388,7 @@ await check('PLANE-10_pause_by_keyboard', async () => {
   must((await holds()) === 'pool gh-nix of acme by alice@acme.dev: a flaky image; pool gh-nix of globex by gus@globex.dev: release week', await holds())
   await page.keyboard.press('Escape')
   await dialog.waitFor({ state: 'detached' })
-  // Everything: the phrase is typed, and anything else does nothing.
+  // Pausing everything needs the typed phrase; any other text has no effect.
   await page.getByRole('button', { name: 'Pause…' }).focus()
   await page.keyboard.press('Enter')
   await dialog.getByRole('combobox', { name: 'What' }).selectOption('everything')
@@ -409,7 +409,7 @@ await check('PLANE-10_pause_by_keyboard', async () => {
   await dialog.getByRole('heading', { name: 'The hold is made' }).waitFor()
   await page.keyboard.press('Escape')
   await page.locator('.notice', { hasText: 'Held: everything.' }).waitFor()
-  // And lifted, with its phrase too.
+  // Lifting needs its phrase, too.
   await page.goto(base + '/fleet?tab=holds')
   await settled(page)
   await page.getByRole('button', { name: 'Lift the hold of everything' }).focus()
@@ -432,7 +432,7 @@ await check('PLANE-10_pause_by_keyboard', async () => {
   await dialog.getByRole('heading', { name: 'Lifted' }).waitFor()
   must((await holds()) === 'pool gh-nix of globex by gus@globex.dev: release week', await holds())
   await page.keyboard.press('Escape')
-  page.wrong = page.wrong.filter((w) => !/status of 428/.test(w)) // the browser says of each refusal that it was one
+  page.wrong = page.wrong.filter((w) => !/status of 428/.test(w)) // the browser logs each error response
   well(page)
   await page.context().close()
 })
@@ -442,10 +442,10 @@ await check('jobs_that_were_given_and_cannot_start', async () => {
   await settled(page)
   const row = (name) => page.locator('tr.row', { hasText: name })
   await row('gh-nix globex').getByText('2 stranded').waitFor()
-  await row('gl-docker').getByText('How many jobs were given to it is not known: only GitHub says so').waitFor({ state: 'attached' }) // and it is no 0
+  await row('gl-docker').getByText('How many jobs were given to it is not known: only GitHub says so').waitFor({ state: 'attached' }) // and not 0
   await row('gl-nix').getByText('nobody has said anything of it').waitFor({ state: 'attached' })
   await row('gh-docker').locator('td', { hasText: /^3$/ }).waitFor()
-  await page.setViewportSize({ width: 360, height: 740 }) // no room for a column: the name says so
+  await page.setViewportSize({ width: 360, height: 740 }) // too narrow for the column, so the name column shows it
   must((await row('gh-nix globex').getByText('2 jobs stranded').isVisible()) && !(await row('gh-docker').getByText('stranded').count()), 'a small page does not tell of stranded jobs')
   await row('gh-nix globex').locator('.open').click()
   await page.getByRole('dialog').getByText('2 jobs are stranded').waitFor()
@@ -464,7 +464,7 @@ await check('what_somebody_else_keeps', async () => {
   await settled(page)
   const kept = page.getByRole('listitem').filter({ hasText: 'old-runners/nix' })
   await kept.getByText('4 busy, 2 idle, 0 to no bound').waitFor()
-  await page.getByRole('listitem').filter({ hasText: 'older' }).getByText('? busy, ? idle, ? to ?').waitFor() // and no 0
+  await page.getByRole('listitem').filter({ hasText: 'older' }).getByText('? busy, ? idle, ? to ?').waitFor() // and not 0
   await kept.getByRole('link', { name: 'acme' }).click()
   await page.locator('h1:focus', { hasText: 'acme' }).waitFor()
   await page.getByRole('heading', { name: 'Kept by somebody else' }).waitFor()
@@ -496,8 +496,8 @@ await check('drift_is_ignored_for_a_while', async () => {
   await dialog.waitFor({ state: 'detached' })
   await page.getByText('Ignored until').waitFor()
   await page.getByText('by alice@acme.dev: a trial').waitFor()
-  await page.getByRole('link', { name: /^Drift/ }).locator('.n').getByText('0', { exact: true }).waitFor() // nobody need see to it
-  // And no more, by keyboard: it counts again.
+  await page.getByRole('link', { name: /^Drift/ }).locator('.n').getByText('0', { exact: true }).waitFor() // no drift needs attention
+  // Ends the ignoring by keyboard: the drift counts again.
   const again = page.locator('dialog[open]', { has: page.locator('textarea, [role=status]') })
   await page.getByRole('button', { name: 'Ignore no more' }).focus()
   await page.keyboard.press('Enter')
@@ -548,7 +548,7 @@ await check('a_pool_its_runners_and_their_logs', async () => {
   await page.getByRole('cell', { name: 'build' }).waitFor()
   must(!/globex/.test(await page.innerText('main')), 'runners of somebody else')
   await page.getByRole('link', { name: 'Config' }).click()
-  await page.getByText('It is not known').waitFor() // nobody has told this board what the pool says
+  await page.getByText('It is not known').waitFor() // this plane has no data about the pool
   await page.getByRole('link', { name: 'Events' }).click()
   await page.locator('.events').getByText('3 Insufficient cpu').waitFor()
   await page.getByRole('link', { name: 'Metrics' }).click()
@@ -556,7 +556,7 @@ await check('a_pool_its_runners_and_their_logs', async () => {
   await page.getByText(/: now \d/).first().waitFor()
   await page.getByRole('radio', { name: 'A day' }).check()
   await page.getByText('As a table').first().click()
-  await page.getByRole('cell', { name: 'unknown' }).first().waitFor() // a gap is no zero
+  await page.getByRole('cell', { name: 'unknown' }).first().waitFor() // a gap is not zero
   await page.getByRole('link', { name: 'Runners', exact: true }).click()
   await page.getByRole('link', { name: 'acme-gh-nix-a' }).click()
   await page.locator('h1:focus', { hasText: 'acme-gh-nix-a' }).waitFor()
@@ -620,14 +620,14 @@ await check('PLANE-11_propose_by_keyboard', async () => {
   await dialog.getByRole('textbox', { name: /^Largest/ }).focus()
   await page.keyboard.press('Enter')
   await dialog.getByText('Change something first.').waitFor()
-  // What the API server would not take cannot be proposed.
+  // An invalid change cannot be proposed.
   await dialog.getByRole('textbox', { name: /^Smallest/ }).fill('99')
   await page.keyboard.press('Enter')
   await dialog.getByText('Dry run: the API server would not take it.').waitFor()
   must((await dialog.getByRole('button', { name: 'Propose' }).count()) === 0, 'it can be proposed')
   await dialog.getByRole('button', { name: 'Back' }).focus()
   await page.keyboard.press('Enter')
-  // A field that the kind does not have, in a patch.
+  // An unknown field in a patch.
   await dialog.getByRole('radio', { name: 'A patch' }).check()
   await dialog.getByRole('textbox', { name: /^Merge patch/ }).fill('{"scalling": 1')
   await dialog.getByRole('button', { name: 'Preview' }).click()
@@ -637,7 +637,7 @@ await check('PLANE-11_propose_by_keyboard', async () => {
   await dialog.getByText('scalling').first().waitFor()
   await dialog.getByText('would not take it').waitFor()
   await dialog.getByRole('button', { name: 'Back' }).click()
-  // What it would: the real file, with its comment, and the sign in the text.
+  // The preview: the real file with its comment, and the signs in the text.
   await dialog.getByRole('radio', { name: 'Fields' }).check()
   await dialog.getByRole('textbox', { name: /^Smallest/ }).fill('0')
   await dialog.getByRole('textbox', { name: /^Largest/ }).fill('12')
@@ -651,7 +651,7 @@ await check('PLANE-11_propose_by_keyboard', async () => {
   await page.keyboard.press('Enter')
   await dialog.getByText('Say why').waitFor()
   await soon(async () => await page.evaluate(() => document.activeElement.getAttribute('aria-invalid') === 'true'), async () => 'the field is not marked')
-  // The file moves meanwhile: nothing is proposed of what it was.
+  // The file changes in the meantime: the old preview cannot be proposed.
   await act('edit')
   await page.keyboard.type('the queue is long')
   await dialog.getByRole('button', { name: 'Propose' }).focus()
@@ -673,7 +673,7 @@ await check('PLANE-11_propose_by_keyboard', async () => {
   await sheet.getByText('Your role does not allow to approve it.').waitFor()
   await page.keyboard.press('Escape')
   await page.getByText('3 changes').waitFor()
-  // The file moves again: who looks is told.
+  // The file changes again: an open view shows that.
   await act('edit')
   await page.locator('tr.row', { hasText: 'More nix runners' }).getByText('its file has changed').waitFor({ state: 'attached' })
   page.wrong = page.wrong.filter((w) => !/status of 409/.test(w))
@@ -687,7 +687,7 @@ await check('PLANE-11_approve_merge_applied', async () => {
   const sheet = page.getByRole('dialog', { name: 'More nix runners' })
   const dialog = page.getByRole('dialog', { name: /this change\?$|^Approved$|^Merged$|^Given up$/ })
   const show = async (id) => {
-    await page.goto(`${base}/changes/${id}`) // as pull requests refer to it
+    await page.goto(`${base}/changes/${id}`) // as pull requests link to it
     await page.waitForURL(`${base}/changes?open=${id}`)
     await settled(page)
   }
@@ -706,7 +706,7 @@ await check('PLANE-11_approve_merge_applied', async () => {
     await page.keyboard.press('Escape')
     await dialog.waitFor({ state: 'detached' })
   }
-  // One whose file has moved is given up, and proposed anew.
+  // A change whose file has changed is closed and proposed again.
   await show((await changes()).find((c) => c.title === 'More nix runners').id)
   await sheet.getByText('The file has changed since.').waitFor()
   await decide('Give up', 'the file has changed', 'Given up')
@@ -719,7 +719,7 @@ await check('PLANE-11_approve_merge_applied', async () => {
   must(await sheet.getByRole('button', { name: 'Merge' }).isDisabled(), 'it may be merged without an approval')
   await decide('Approve', 'the nodes carry it', 'Approved')
   await sheet.getByText('Approved by pat@platform.dev').waitFor()
-  // Another commit: the approval is void, and nobody decides about what they have not seen.
+  // A new commit makes the approval invalid, and people must view it before they decide.
   await act('push')
   await sheet.getByText('There is another commit now.').waitFor()
   for (const name of ['Approve', 'Merge']) must(await sheet.getByRole('button', { name }).isDisabled(), `${name} of a commit that was not shown`)
@@ -827,7 +827,7 @@ await check('what_is_exposed', async () => {
   await grafana.getByText('ok', { exact: true }).waitFor()
   await grafana.getByText('who may look at everything').waitFor()
   must((await grafana.getByRole('link').getAttribute('href')) === 'https://grafana.tail1234.ts.net', 'its link leads elsewhere')
-  await act('unexposed') // the panel hears of it
+  await act('unexposed') // the open sheet shows the event
   await grafana.getByText('down', { exact: true }).waitFor()
   await grafana.getByText('Nothing answers at its upstream.').waitFor()
   await act('exposed')
@@ -870,7 +870,7 @@ await check('audit_filter_and_export', async () => {
 await check('audit_is_followed', async () => {
   const page = await open('/audit?since=1h')
   await settled(page)
-  // What was only read is most of the record, and comes when it is asked for.
+  // Most audit entries are reads, which are shown only on request.
   await page.getByText(/Reads are left out/).or(page.locator('tbody tr.row').first()).first().waitFor()
   must((await page.locator('tbody tr.row', { hasText: 'fleet.read' }).filter({ hasText: 'done' }).count()) === 0, 'reads are shown')
   await page.getByRole('checkbox', { name: 'Reads, too' }).check()
@@ -882,7 +882,7 @@ await check('audit_is_followed', async () => {
   await ask('/api/v1/drift')
   const some = await row('fleet.read').count()
   must(some > 0, 'nothing was read')
-  // Who points at the rows is offered what came, and nothing moves.
+  // While the pointer is on the rows, new entries are offered and no row moves.
   await page.locator('tbody tr.row').first().hover()
   await page.getByRole('button', { name: /updates?: show/ }).or(page.locator('tbody tr.row').first()).first().waitFor()
   const texts = async () => (await page.locator('tbody tr.row').evaluateAll((rows) => rows.map((r) => `${r.querySelector('th').innerText} ${r.querySelector('time')?.dateTime}`))).join()
@@ -892,7 +892,7 @@ await check('audit_is_followed', async () => {
   must((await texts()) === before, 'rows moved under the pointer')
   await page.getByRole('button', { name: /^\d+ updates/ }).click()
   await row('fleet.read').filter({ hasText: 'refused' }).or(row('fleet.read').filter({ hasText: 'failed' })).first().waitFor()
-  // Where nobody points they come by themselves, and only what fits the filter.
+  // Otherwise new entries appear by themselves, if they match the filter.
   await page.locator('h1').hover()
   await page.getByLabel('What').fill('logs.read')
   await soon(async () => (await row('fleet.read').count()) === 0, async () => 'the filter is not applied')
@@ -901,7 +901,7 @@ await check('audit_is_followed', async () => {
   await ask('/api/v1/runners/tailplane-runners/acme-gh-nix-a/log')
   await soon(async () => (await row('logs.read').count()) === logs + 1, async () => `${await row('logs.read').count()} entries of logs, were ${logs}`)
   must((await row('fleet.read').count()) === 0, 'what does not fit the filter is shown')
-  // What was written while it was away is read.
+  // The page reads entries that were written while it was disconnected.
   await act('leave')
   await page.locator('.link.reconnecting, .link.stale').waitFor()
   await act('serve')
@@ -913,14 +913,17 @@ await check('audit_is_followed', async () => {
   await page.context().close()
 })
 
-/** A dialog about an organisation, by keyboard only: fill says what is written where, then Preview. */
+/**
+ * Uses a dialog about an organisation only by keyboard: types the texts of fill into the
+ * fields, then presses Preview.
+ */
 async function matter(page, button, fill) {
   const dialog = page.locator('dialog[open]')
   await page.getByRole('button', { name: button, exact: true }).focus()
   await page.keyboard.press('Enter')
   await dialog.getByRole('button', { name: 'Preview' }).focus()
   await page.keyboard.press('Enter')
-  await dialog.locator('[aria-invalid="true"]').first().waitFor() // nothing is asked of the server
+  await dialog.locator('[aria-invalid="true"]').first().waitFor() // no request is sent
   for (const [name, text] of Object.entries(fill)) {
     await dialog.getByLabel(name).focus()
     await page.keyboard.press('Control+a')
@@ -1032,7 +1035,7 @@ await check('PL-06_enroll_by_plane', async () => {
   await page.getByText('amy@acme.dev, ann@acme.dev').waitFor()
   must((await page.getByText('amy@acme.dev asks').count()) === 0, 'it is still asked for')
 
-  // Who asked for an organisation does not approve it, and somebody else does.
+  // The person who requested an organisation cannot approve it, but another person can.
   await go(page, '/orgs/hooli')
   dialog = await matter(page, 'Ask for runners…', { 'Name here': 'hooli', Forge: 'github', Pools: 'gh-nix', Owners: 'hal@hooli.dev', Reason: 'their builds wait' })
   await dialog.getByText('https://github.com/hooli').waitFor()
@@ -1041,7 +1044,7 @@ await check('PL-06_enroll_by_plane', async () => {
   await page.keyboard.press('Escape')
   await page.getByText('Approve: You wrote some of it.').waitFor()
   must(await page.getByRole('button', { name: 'Approve…' }).isDisabled(), 'one approves what one asked for')
-  // Somebody says no, and who asked reads why, and asks again.
+  // Another person declines; the requester reads the reason and requests again.
   await act('paula')
   await go(page, '/orgs/hooli')
   dialog = await matter(page, 'Decline…', { Reason: 'they have runners of their own' })
@@ -1064,7 +1067,7 @@ await check('PL-06_enroll_by_plane', async () => {
   await page.keyboard.press('Escape')
   await page.getByText('Approved by paula@platform.dev').waitFor()
 
-  // An end takes its phrase.
+  // Offboarding needs its phrase.
   dialog = await matter(page, 'Offboard…', { Reason: 'they have moved' })
   for (const [typed, what] of [['OFFBOARD acme', 'That is not the phrase.'], ['OFFBOARD hooli', 'It is done']]) {
     await dialog.getByLabel('Type OFFBOARD hooli to go on').fill(typed)
@@ -1103,7 +1106,7 @@ await check('PL-04_hostile_names', async () => {
       await page.getByRole('dialog').getByRole('heading').filter({ hasText: 'onerror' }).waitFor()
     }
     await clean(path)
-    if (path === '/fleet?tab=orgs') { // its page has its name in its address
+    if (path === '/fleet?tab=orgs') { // the page of an organisation has its name in the address
       await page.getByRole('dialog').getByRole('link', { name: /^The page of/ }).click()
       await page.getByRole('heading', { level: 1, name: /onerror/ }).waitFor()
       await page.getByRole('heading', { name: 'What it has' }).waitFor()
@@ -1131,7 +1134,7 @@ await check('PLANE-15_2000_rows', async () => {
   })
   const height = await page.evaluate(() => document.documentElement.scrollHeight)
   must(height > 2000 * 30, `the page is ${height} px high`)
-  // As fast as a finger flings: ten rows a frame. Then to the end at once.
+  // As fast as a flick: ten rows per frame. Then directly to the end.
   for (let i = 1; i <= 60; i++) await page.evaluate((y) => new Promise((f) => (scrollTo(0, y), requestAnimationFrame(() => requestAnimationFrame(f)))), 360 * i)
   const long = await page.evaluate(() => window.long)
   await page.evaluate((y) => scrollTo(0, y), height)

@@ -1,15 +1,15 @@
-// Opens one address in a real Chromium as two people, each behind the proxy that makes
-// whoever uses it a device of theirs, and says what each sees as one line of JSON.
+// Opens one address in a real Chromium as two people. Each uses the proxy of its own device.
+// Prints the view of each as one line of JSON.
 import { createRequire } from 'node:module'
 
 const require = createRequire(new URL('../../web/package.json', import.meta.url))
 const { chromium } = require('playwright-core')
 const { DASHBOARD: base, CHROMIUM: executablePath } = process.env
 
-// Root has no sandbox; the pages are our own.
+// Chromium has no sandbox as root, and the pages are the product's own.
 const browser = await chromium.launch({ executablePath, args: ['--no-sandbox', '--disable-dev-shm-usage'], proxy: { server: 'per-context' } })
 for (const [who, server] of JSON.parse(process.env.PEOPLE)) {
-  const context = await browser.newContext({ proxy: { server }, ignoreHTTPSErrors: true }) // the authority is the testbed's own
+  const context = await browser.newContext({ proxy: { server }, ignoreHTTPSErrors: true }) // the testbed has its own CA
   context.setDefaultTimeout(60_000)
   const page = await context.newPage()
   const asked = new Set()

@@ -1,10 +1,10 @@
-// Command devcluster is a Kubernetes cluster in one process on loopback: etcd, kube-apiserver and the controllers that
-// the product relies on, as an ordinary user. It fails closed: what it cannot start or keep running ends the process with
-// a sentence and a non-zero code, and it never outlives the process that started it.
+// Command devcluster is a Kubernetes cluster in one process on loopback: etcd, kube-apiserver and the controllers
+// that the product relies on, as an ordinary user. It fails closed: if a part does not start or stops, the process
+// ends with an error message and a non-zero code. It never outlives the process that started it.
 //
-// When the cluster is ready it prints one line of JSON on standard output: {"kubeconfig","server","ca","version","pid"}.
-// It ends when standard input closes (its owner is gone), on SIGHUP and on SIGTERM. Everything it logs goes to devcluster.log in
-// its state directory.
+// When the cluster is ready, it prints one line of JSON on standard output:
+// {"kubeconfig","server","ca","version","pid"}. It ends when standard input closes (its owner is gone), on SIGHUP and
+// on SIGTERM. It logs to devcluster.log in its state directory.
 package main
 
 import (
@@ -27,8 +27,8 @@ import (
 	"github.com/tailplane/tailplane/testbed/devcluster/cluster"
 )
 
-// How long an orderly stop may take. An owner that is gone waits for nothing: what matters then is that no process and
-// no listener is left five seconds later.
+// Limits of an orderly stop. The limit is short if the owner is gone: no process and no listener may remain five
+// seconds later.
 const (
 	graceAsked = 90 * time.Second
 	graceGone  = 3 * time.Second
@@ -88,26 +88,26 @@ func run(args []string) error {
 	log.SetOutput(logFile)
 	klog.SetSlogLogger(logger)
 
-	// Only the ready line may reach our standard output, whatever the libraries print.
+	// Only the ready line may go to the standard output, even if libraries print.
 	stdout := os.Stdout
 	os.Stdout = logFile
 
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // an error means the same as the end: nobody is there
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error has the same meaning as the end: the owner is gone
 		stop(errGone)
 	}()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
-		// The kernel sends SIGHUP to a stopped process whose owner has died: it means what the closed input means.
+		// The kernel sends SIGHUP to a stopped process whose owner has died. It means the same as the closed input.
 		if s := <-signals; s == syscall.SIGHUP {
 			stop(errGone)
 		} else {
 			stop(errAsked)
 		}
-		<-signals // a second one ends at once
+		<-signals // a second signal ends at once
 		os.Exit(1)
 	}()
 	cleanUp := func() {
@@ -132,7 +132,7 @@ func run(args []string) error {
 		return json.NewEncoder(stdout).Encode(i)
 	})
 	if errors.Is(err, cluster.ErrBusy) {
-		return err // the directory is another's, to remove and to log in
+		return err // the directory belongs to another process, which removes it and logs there
 	}
 	cleanUp()
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Waits between restarts. A kubelet begins with ten seconds and ends with five minutes; tests have less time.
+// Backoff between restarts. A kubelet starts with ten seconds and ends with five minutes; tests have less time.
 const (
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 30 * time.Second
-	forgetAfter  = time.Minute // a run of that length makes the next wait the first again
+	forgetAfter  = time.Minute // after a run of this length, the backoff starts again at the first value
 )
 
 // container is one container of a pod over all its restarts.
@@ -24,16 +24,16 @@ type container struct {
 	spec          corev1.Container
 	init, sidecar bool
 
-	started  chan struct{} // closed when it has started for the first time: for a sidecar's followers
-	stopping chan struct{} // closed when it is to end for good
-	done     chan struct{} // closed when it has ended for good
+	started  chan struct{} // closed at its first start, for the containers after a sidecar
+	stopping chan struct{} // closed when it must stop permanently
+	done     chan struct{} // closed when it has stopped permanently
 
 	mu       sync.Mutex
 	status   corev1.ContainerStatus
-	deadline time.Time // after stopping: when it is killed
+	deadline time.Time // after stopping: time at which it is killed
 	hurried  chan struct{}
-	run      *run // nil: nothing runs
-	last     *run // the one before, for its log
+	run      *run // nil: not running
+	last     *run // the run before, for its log
 	runs     int
 }
 
@@ -58,7 +58,7 @@ func (c *container) current() *run {
 	return c.run
 }
 
-// lastCode is with what the container ended; false while it has not.
+// lastCode returns the exit code of the ended container. It returns false while the container has not ended.
 func (c *container) lastCode() (int32, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,7 @@ func (c *container) lastCode() (int32, bool) {
 	return 0, false
 }
 
-// stop asks the container to end for good, by then.
+// stop stops the container permanently. It is killed at the time by.
 func (c *container) stop(by time.Time) {
 	c.mu.Lock()
 	select {
@@ -81,7 +81,7 @@ func (c *container) stop(by time.Time) {
 	c.hurry(by)
 }
 
-// hurry shortens the time that a container has which is ending.
+// hurry shortens the remaining time of a container that stops.
 func (c *container) hurry(by time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *container) hurry(by time.Time) {
 	}
 }
 
-// keep runs the container and restarts it as the pod says, until it is over.
+// keep runs the container and restarts it by the pod's restart policy, until it stops permanently.
 func (c *container) keep(ctx context.Context, policy corev1.RestartPolicy) {
 	defer close(c.done)
 	if c.sidecar {

@@ -19,7 +19,7 @@ import (
 
 func (p *pod) volume(name string) string { return filepath.Join(p.dir, "volumes", name) }
 
-// setUp makes the volumes and the files that every container has. What is missing is waited for, as by a kubelet.
+// setUp creates the volumes and the files of every container. It waits for missing sources, as a kubelet does.
 func (p *pod) setUp(ctx context.Context, s *sandbox.Sandbox) bool {
 	told := ""
 	for {
@@ -47,7 +47,7 @@ func (p *pod) setUpOnce(ctx context.Context, s *sandbox.Sandbox) error {
 		dir := p.volume(v.Name)
 		err := os.Mkdir(dir, 0o777)
 		if errors.Is(err, os.ErrExist) {
-			continue // of an earlier try; what is given is written below
+			continue // left by an earlier attempt; the content is written below
 		}
 		if err == nil && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory {
 			err = s.Memory(ctx, dir)
@@ -67,7 +67,7 @@ func (p *pod) setUpOnce(ctx context.Context, s *sandbox.Sandbox) error {
 	return p.fill(ctx)
 }
 
-// fill writes what volumes hold now.
+// fill writes the current content of the volumes.
 func (p *pod) fill(ctx context.Context) error {
 	for _, v := range p.obj.Spec.Volumes {
 		files, err := p.reader.Files(ctx, v)
@@ -81,7 +81,7 @@ func (p *pod) fill(ctx context.Context) error {
 	return nil
 }
 
-// refresh keeps volumes as their sources are, until ctx ends.
+// refresh updates volumes from their sources until ctx ends.
 func (p *pod) refresh(ctx context.Context) {
 	for retry.Sleep(ctx, volumesAgain) == nil {
 		if err := p.fill(ctx); err != nil && ctx.Err() == nil {

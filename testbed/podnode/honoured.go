@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// honoured are the fields of a pod that this node does what it says about. A pattern that ends in * stands for all below.
+// honoured are the pod fields that this node implements. A pattern that ends in * includes all fields below.
 const honoured = `
 nodeName nodeSelector.* schedulerName restartPolicy terminationGracePeriodSeconds
 serviceAccountName serviceAccount automountServiceAccountToken
@@ -23,7 +23,7 @@ volumes[].projected.defaultMode volumes[].projected.sources[].serviceAccountToke
 volumes[].projected.sources[].downwardAPI.items[].path volumes[].projected.sources[].downwardAPI.items[].mode volumes[].projected.sources[].downwardAPI.items[].fieldRef.*
 `
 
-// honouredOfContainer are the same below containers[] and initContainers[].
+// honouredOfContainer are the implemented fields below containers[] and initContainers[].
 const honouredOfContainer = `
 name image command[] args[] workingDir stdin stdinOnce tty restartPolicy ports[].*
 env[].name env[].value env[].valueFrom.fieldRef.* env[].valueFrom.configMapKeyRef.* env[].valueFrom.secretKeyRef.*
@@ -36,11 +36,11 @@ lifecycle.preStop.exec.* lifecycle.preStop.httpGet.* lifecycle.preStop.sleep.*
 terminationMessagePath
 `
 
-// probeNumbers are below each of the three probes.
+// probeNumbers are fields of each of the three probes.
 const probeNumbers = "initialDelaySeconds periodSeconds timeoutSeconds successThreshold failureThreshold"
 
-// unkept are the fields that pods carry everywhere and that no process on this node can be held to: one machine's user,
-// no cgroups, no DNS, one node. A pod with them runs, and an event on it names them.
+// unkept are common pod fields that this node cannot implement, because it has only one machine user, no cgroups, no
+// DNS and one node. A pod with them runs, and an event on the pod names them.
 const unkept = `
 securityContext.fsGroup securityContext.fsGroupChangePolicy securityContext.runAsGroup securityContext.supplementalGroups[] securityContext.seccompProfile.*
 affinity.* topologySpreadConstraints[].* volumes[].emptyDir.sizeLimit
@@ -50,20 +50,21 @@ const unkeptOfContainer = `
 resources.* securityContext.capabilities.* securityContext.seccompProfile.* securityContext.runAsGroup
 `
 
-// silent are fields without an effect that could be missed here: what the API server fills in, and what only matters where
-// there are several nodes or a registry.
+// silent are fields without a noticeable effect here: the API server sets them, or they matter only with several
+// nodes or a registry.
 const silent = `
 dnsPolicy enableServiceLinks priority priorityClassName preemptionPolicy tolerations[].* imagePullSecrets[].*
 containers[].imagePullPolicy initContainers[].imagePullPolicy containers[].terminationMessagePolicy initContainers[].terminationMessagePolicy
 `
 
-// A review is what this node makes of a pod's fields.
+// review is the node's assessment of a pod's fields.
 type review struct {
-	refused string   // path of a field that is not on the testbed; empty: none
-	unkept  []string // paths of fields that are not kept
+	refused string   // path of a field that the testbed does not support; empty: none
+	unkept  []string // paths of fields that are not implemented
 }
 
-// examine looks at every field of a pod's spec. What is on no list is refused: a field of tomorrow's Kubernetes too.
+// examine checks every field of a pod's spec. It rejects fields that are on no list, including those of later
+// Kubernetes versions.
 func examine(spec corev1.PodSpec) (review, error) {
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -85,7 +86,7 @@ func examine(spec corev1.PodSpec) (review, error) {
 	walk(tree, "", "", func(path, pattern string, value any) {
 		switch {
 		case value == false || matches(keep, pattern) || matches(ignore, pattern):
-			// false asks for nothing
+			// false has no effect
 		case matches(lose, pattern):
 			r.unkept = append(r.unkept, path)
 		case r.refused == "":
@@ -115,7 +116,7 @@ func matches(patterns map[string]bool, path string) bool {
 	return false
 }
 
-// walk calls leaf for each value that is no object and no list, in the order of the paths.
+// walk calls leaf for each value that is not an object or a list, in the order of the paths.
 func walk(v any, path, pattern string, leaf func(path, pattern string, value any)) {
 	switch v := v.(type) {
 	case map[string]any:

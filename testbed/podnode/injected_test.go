@@ -39,9 +39,9 @@ spec:
     readinessProbe: {periodSeconds: 1, httpGet: {path: /readyz, port: health}}
 `
 
-// TB-08, AD-03, ADP-03: a pod into which the adapter was put starts as a real pair of processes. The application, which knows
-// nothing of that, lists, watches, creates and takes a lease through the adapter; and the pod's real token is in none of
-// its files, its environment, its memory, nor in anybody's log.
+// TB-08, AD-03, ADP-03: a pod with the injected adapter starts as a real pair of processes. The application does not
+// know of the adapter. It lists, watches, creates and takes a lease through the adapter. The pod's real token is not
+// in the application's files, environment or memory, and not in any log.
 func TestInjected(t *testing.T) {
 	b := start(t, testenv.NodeOptions{Images: map[string]string{mcaImage: "mca"}})
 	b.isolated(t)
@@ -80,7 +80,7 @@ func TestInjected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The signature alone makes the token one; whoever has only the rest has nothing.
+	// Only the signature makes the token valid; the other parts are useless without it.
 	parts := strings.Split(string(genuine), ".")
 	if len(parts) != 3 || len(parts[2]) < 40 {
 		t.Fatal("the adapter's token is no ServiceAccount token")
@@ -115,7 +115,7 @@ func TestInjected(t *testing.T) {
 		t.Errorf("the node's log holds the token, or cannot be read: %v", err)
 	}
 
-	// A crash of the adapter leaves the application alone: it comes back with the same face.
+	// A crash of the adapter does not affect the application: it restarts with the same certificate and token.
 	if out, code := b.kubectl(t, "exec", "injected", "-c", "mca", "--", "/mca", "proxy", "--check"); code != 0 {
 		t.Errorf("the adapter's check: %d %s", code, out)
 	}
@@ -130,7 +130,7 @@ func TestInjected(t *testing.T) {
 		t.Errorf("the local token changed: %v", err)
 	}
 
-	// Sidecars end last: the application gives its lease back through the adapter.
+	// Sidecars end last: the application releases its lease through the adapter.
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	if _, errs, code := kubetest.Kubectl(ctx, b.Kubeconfig, "-n", b.namespace, "delete", "pod", "injected"); code != 0 {
@@ -142,7 +142,7 @@ func TestInjected(t *testing.T) {
 	}
 }
 
-// process returns the folder in /proc of the only process of a program in a pod.
+// process returns the /proc directory of the only process of a program in a pod.
 func process(t *testing.T, program, pod string) string {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
@@ -178,7 +178,7 @@ func kill(t *testing.T, dir string) {
 	}
 }
 
-// search returns where in a process's files, environment, arguments and memory the secret is.
+// search returns the places of the secret in a process's files, environment, arguments and memory.
 func search(dir string, secret []byte) ([]string, error) {
 	var places []string
 	look := func(name string, b []byte) {
@@ -233,11 +233,11 @@ func search(dir string, secret []byte) ([]string, error) {
 		if f[1][0] != 'r' || strings.HasPrefix(f[len(f)-1], "[v") { // the kernel's own pages cannot be read this way
 			continue
 		}
-		// A piece at a time, each overlapping the next by the secret's length.
+		// Read piece by piece, with an overlap of the secret's length.
 		const piece = 1 << 20
 		for at := first; at < end; at += piece {
 			b := make([]byte, min(end-at, piece+uint64(len(secret))))
-			n, _ := mem.ReadAt(b, int64(at)) // pages may be gone since
+			n, _ := mem.ReadAt(b, int64(at)) // pages may have disappeared
 			read += n
 			look("memory", b[:n])
 		}

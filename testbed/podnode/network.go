@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/testbed/podnode/sandbox"
 )
 
-// start starts the pod's network, with its address and the ways out of it.
+// start starts the pod's network, with its address and its outbound connections.
 func (p *pod) start(ctx context.Context) (*sandbox.Sandbox, error) {
 	if p.n.o.Shared != "" {
 		return sandbox.Shared(p.dir), nil
@@ -23,7 +23,7 @@ func (p *pod) start(ctx context.Context) (*sandbox.Sandbox, error) {
 	}
 	own, err := s.Listen(ctx, net.JoinHostPort(p.ip, "0"))
 	if err == nil {
-		own.Close() // for the address only
+		own.Close() // only the address is needed
 		err = p.carry(ctx, s, net.JoinHostPort(serviceAddress, "443"), p.n.o.Server)
 	}
 	for from, to := range p.n.o.Carry {
@@ -38,7 +38,7 @@ func (p *pod) start(ctx context.Context) (*sandbox.Sandbox, error) {
 	return s, nil
 }
 
-// carry leads what dials an address in the pod to somewhere outside.
+// carry forwards connections from an address in the pod to an address outside.
 func (p *pod) carry(ctx context.Context, s *sandbox.Sandbox, from, to string) error {
 	l, err := s.Listen(ctx, from)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *pod) carry(ctx context.Context, s *sandbox.Sandbox, from, to string) er
 	return nil
 }
 
-// join copies both ways, each to its own end, and closes b.
+// join copies in both directions until each ends, and closes b.
 func join(a io.ReadWriteCloser, b net.Conn) {
 	defer b.Close()
 	back := make(chan struct{})
@@ -86,7 +86,7 @@ func join(a io.ReadWriteCloser, b net.Conn) {
 	<-back
 }
 
-// dial connects to a port of the pod, from within it where that is apart.
+// dial connects to a port of the pod, from inside an isolated pod.
 func (p *pod) dial(ctx context.Context, host string, port int) (net.Conn, error) {
 	p.mu.Lock()
 	s := p.sandbox

@@ -1,12 +1,13 @@
 //go:build linux
 
-// Package podnode is a node of a cluster that runs pods of images of our own as processes of this machine: without a
-// kubelet, a container engine or root. It keeps the law of no pretence: a field of a pod that it cannot do what it says
-// about fails the pod by name (NotOnTestbed), or stands in an event on it.
+// Package podnode is a node of a cluster that runs pods of the product's images as processes of this machine, without
+// a kubelet, a container engine or root. It does not pretend to support a field. A pod with an unsupported field
+// fails with an error that names it (NotOnTestbed), or gets an event that names it.
 //
-// A pod is bound, gets an address and folders for its volumes, runs its init containers in order and its others together,
-// is probed, restarted and stopped as a kubelet would, and says all that in its status. Package sandbox keeps pods apart;
-// where a machine refuses that, pods share it, and then nothing can be mounted in them.
+// The node binds a pod and gives it an address and directories for its volumes. It runs the init containers in order
+// and the others together. It probes, restarts and stops them as a kubelet would, and reports all this in the pod's
+// status. Package sandbox isolates pods. On a machine without namespaces, pods share the machine, and volumes cannot
+// be mounted.
 package podnode
 
 import (
@@ -34,25 +35,25 @@ import (
 	"github.com/tailplane/tailplane/testbed/podnode/kubelet"
 )
 
-// Options say which node. Fields without a remark are required.
+// Options configure a node. Fields are required unless their comment says otherwise.
 type Options struct {
 	Name   string
-	Dir    string // an empty folder with a short path: Unix sockets lie below it
+	Dir    string // an empty directory with a short path, for Unix sockets
 	Client kubernetes.Interface
 	Server string        // host:port of the API server, which pods reach at 10.96.0.1:443
-	Files  kubelet.Files // by which the API server reaches the node
-	// Images maps references to static binaries of this machine. A reference without tag and digest stands for all of
-	// them. "/" stands for an image with the machine's own programs.
+	Files  kubelet.Files // certificates for the connection from the API server to the node
+	// Images maps image references to static binaries of this machine. A reference without tag and digest matches all
+	// of them. "/" is an image with the machine's own programs.
 	Images map[string]string
-	Carry  map[string]string // optional: further addresses that pods reach, and where they lead: host:port
-	Shared string            // why pods share the machine instead of being isolated; empty: they are isolated
+	Carry  map[string]string // optional: additional addresses that pods reach, and their destinations: host:port
+	Shared string            // reason why pods share the machine and are not isolated; empty: they are isolated
 	Log    *slog.Logger
 }
 
-// serviceAddress is the Service "kubernetes": the API server's certificate names it.
+// serviceAddress is the Service "kubernetes". The API server's certificate contains it.
 const serviceAddress = "10.96.0.1"
 
-// addresses are those of pods: the upper half of the pod range, because the fake node takes from the lower one.
+// addresses are the addresses of pods: the upper half of the pod range, because the fake node uses the lower half.
 var addresses = netip.MustParsePrefix("10.244.128.0/17")
 
 // Node is a node. Run runs it.
@@ -65,10 +66,10 @@ type Node struct {
 	pods   map[types.UID]*pod
 	byName map[string]*pod // namespace/name
 	last   netip.Addr
-	told   map[types.UID]bool // pods that stay pending, and have an event that says why
+	told   map[types.UID]bool // pending pods that have an event with the reason
 }
 
-// New returns a node that listens for its API server, and does nothing before Run.
+// New returns a node that listens for its API server, and does nothing else before Run.
 func New(o Options) (*Node, error) {
 	n := &Node{
 		o: o, labels: labels.Set{corev1.LabelHostname: o.Name, corev1.LabelOSStable: "linux"},
@@ -79,10 +80,10 @@ func New(o Options) (*Node, error) {
 	return n, err
 }
 
-// Port is the endpoint's, on 127.0.0.1.
+// Port returns the endpoint's port on 127.0.0.1.
 func (n *Node) Port() int32 { return n.endpoint.Port }
 
-// Run registers the node, calls ready, and runs pods until ctx ends; then it stops them all at once.
+// Run registers the node, calls ready, and runs pods until ctx ends. Then it kills all pods.
 func (n *Node) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,7 +156,7 @@ func (n *Node) register(ctx context.Context) error {
 	return err
 }
 
-// see takes notice of a pod as it is now.
+// see handles the current state of a pod.
 func (n *Node) see(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod) {
 	key := p.Namespace + "/" + p.Name
 	switch {
@@ -191,7 +192,7 @@ func (n *Node) see(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod) {
 	}
 }
 
-// gone takes notice that a pod's object is no more: whatever runs of it is nobody's.
+// gone handles the deletion of a pod's object: it stops the remaining processes.
 func (n *Node) gone(p *corev1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -205,7 +206,8 @@ func (n *Node) gone(p *corev1.Pod) {
 	delete(n.told, p.UID)
 }
 
-// declines says why a pod that nobody has bound is not for this node; a space means that it is somebody else's to say.
+// declines returns why an unbound pod is not for this node, or "" if it is. A space means that another component must
+// report the reason.
 func (n *Node) declines(p *corev1.Pod) string {
 	if p.Spec.SchedulerName != corev1.DefaultSchedulerName || len(p.Spec.SchedulingGates) > 0 || !labels.SelectorFromSet(p.Spec.NodeSelector).Matches(n.labels) {
 		return " "
@@ -221,7 +223,7 @@ func (n *Node) declines(p *corev1.Pod) string {
 	return ""
 }
 
-// tell says once, in an event, why a pod stays pending.
+// tell creates one event with the reason why a pod stays pending.
 func (n *Node) tell(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod, why string) {
 	n.mu.Lock()
 	told := n.told[p.UID]
@@ -232,7 +234,7 @@ func (n *Node) tell(ctx context.Context, wg *sync.WaitGroup, p *corev1.Pod, why 
 	}
 }
 
-// event puts an event on a pod. One that cannot be written is in the node's log.
+// event creates an event on a pod. If that fails, it logs the event.
 func (n *Node) event(ctx context.Context, p *corev1.Pod, kind, reason, message string) {
 	now := metav1.Now()
 	_, err := n.o.Client.CoreV1().Events(p.Namespace).Create(ctx, &corev1.Event{
@@ -255,7 +257,7 @@ func (n *Node) image(ref string) (string, bool) {
 	return program, ok
 }
 
-// repository is an image's reference without tag and digest.
+// repository returns an image's reference without tag and digest.
 func repository(ref string) string {
 	ref, _, _ = strings.Cut(ref, "@")
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
@@ -264,10 +266,10 @@ func repository(ref string) string {
 	return ref
 }
 
-// programPath is where a container finds the program of its image.
+// programPath returns the path in a container of the program of its image.
 func programPath(ref string) string { return "/" + path.Base(repository(ref)) }
 
-// address returns an address that no pod of this node has. The caller holds n.mu.
+// address returns an address that no pod of this node has. The caller must hold n.mu.
 func (n *Node) address() string {
 	used := map[string]bool{}
 	for w := range maps.Values(n.pods) {

@@ -12,11 +12,11 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// pipes are the standard streams of a process: the far ends are its own.
+// pipes are the standard streams of a process. The process has the far ends.
 type pipes struct {
 	far [3]*os.File
-	in  *os.File   // to write to it; nil: it reads nothing
-	out []*os.File // to read from: standard output and standard error, or the terminal
+	in  *os.File   // write end; nil: it reads nothing
+	out []*os.File // read ends: standard output and standard error, or the terminal
 }
 
 func (p *pipes) closeFar() {
@@ -36,7 +36,7 @@ func (p *pipes) closeNear() {
 	}
 }
 
-// newPipes makes a process's streams. With a terminal all three are one, and in is out[0].
+// newPipes creates a process's streams. With a terminal all three are the same, and in is out[0].
 func newPipes(stdin, tty bool) (*pipes, error) {
 	p := &pipes{}
 	if tty {
@@ -98,7 +98,7 @@ func resize(tty *os.File, sizes <-chan remotecommand.TerminalSize) {
 	}
 }
 
-// open makes the run's streams.
+// open creates the run's streams.
 func (r *run) open(stdin bool) (*pipes, error) {
 	p, err := newPipes(stdin, r.process.TTY)
 	if err != nil {

@@ -21,16 +21,17 @@ import (
 )
 
 const (
-	// volumesAgain is how often ConfigMaps, Secrets and tokens in volumes are looked at. A kubelet takes up to a minute.
+	// volumesAgain is the interval at which ConfigMaps, Secrets and tokens in volumes are read. A kubelet takes up to
+	// a minute.
 	volumesAgain = 5 * time.Second
-	// setupAgain is how soon what kept a pod from starting is tried again.
+	// setupAgain is the delay before a failed setup of a pod is retried.
 	setupAgain = time.Second
 )
 
-// pod is one pod on this node, from when it was bound until its object is gone.
+// pod is one pod on this node, from its binding until its object is deleted.
 type pod struct {
 	n      *Node
-	obj    *corev1.Pod // as it was when it came
+	obj    *corev1.Pod // as first seen
 	key    string      // namespace/name
 	ip     string
 	dir    string
@@ -38,12 +39,12 @@ type pod struct {
 
 	inits, mains []*container
 
-	ending chan struct{} // closed when the pod is to end because its object is being deleted
+	ending chan struct{} // closed when the pod must end because its object is being deleted
 	dirty  chan struct{} // the status has changed
 
 	mu          sync.Mutex
 	sandbox     *sandbox.Sandbox
-	deadline    time.Time // after ending: when it must be over
+	deadline    time.Time // after ending: time at which it must have ended
 	failed      *failure  // of the pod as a whole
 	initialized bool
 	finished    bool
@@ -71,7 +72,7 @@ func newPod(n *Node, obj *corev1.Pod, ip string) *pod {
 	return p
 }
 
-// end asks the pod to end because its object is being deleted. A later call may only shorten the time that it has.
+// end ends the pod because its object is being deleted. A later call can only shorten the remaining time.
 func (p *pod) end(grace time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +98,7 @@ func (p *pod) deleted() bool {
 	}
 }
 
-// graceLeft is until when the pod must be over.
+// graceLeft returns the time at which the pod must have ended.
 func (p *pod) graceLeft() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +112,7 @@ func (p *pod) changed() {
 	}
 }
 
-// run is the pod's life.
+// run runs the pod from start to end.
 func (p *pod) run(ctx context.Context) {
 	log := p.n.o.Log.With("pod", p.key)
 	var wg sync.WaitGroup
@@ -135,7 +136,7 @@ func (p *pod) run(ctx context.Context) {
 	close(published)
 	wg.Wait()
 	select {
-	case <-ctx.Done(): // as when a machine goes away: the object stays
+	case <-ctx.Done(): // as when a machine disappears: the object stays
 	case <-p.ending:
 		if err := os.RemoveAll(p.dir); err != nil {
 			log.Error("folder", "err", err)
@@ -146,7 +147,7 @@ func (p *pod) run(ctx context.Context) {
 
 func (f failure) Error() string { return f.reason + ": " + f.message }
 
-// live runs the pod's containers, and returns when none of them runs any more.
+// live runs the pod's containers, and returns when all have ended.
 func (p *pod) live(ctx context.Context) error {
 	r, err := examine(p.obj.Spec)
 	if err != nil {
@@ -186,7 +187,7 @@ func (p *pod) live(ctx context.Context) error {
 
 	var sidecars []*container
 	defer func() {
-		// Sidecars end after all others, the last one first.
+		// Sidecars end after all others, in reverse order.
 		for _, c := range slices.Backward(sidecars) {
 			c.stop(p.until())
 			<-c.done
@@ -213,7 +214,7 @@ func (p *pod) live(ctx context.Context) error {
 			return nil
 		}
 		if code, ok := c.lastCode(); !ok || code != 0 {
-			return ctx.Err() // the status says that it failed
+			return ctx.Err() // the status reports the failure
 		}
 	}
 	p.mu.Lock()
@@ -236,7 +237,7 @@ func (p *pod) live(ctx context.Context) error {
 	return nil
 }
 
-// until is when a container that is to end now must have ended.
+// until returns the time at which a container that stops now must have ended.
 func (p *pod) until() time.Time {
 	if p.deleted() {
 		return p.graceLeft()
@@ -251,7 +252,7 @@ func (p *pod) grace() time.Duration {
 	return 30 * time.Second
 }
 
-// refuse says what of a pod cannot be had that its fields alone do not tell.
+// refuse returns an error for a part of the pod that is not supported and that examine does not detect.
 func (p *pod) refuse() error {
 	for _, c := range slices.Concat(p.obj.Spec.InitContainers, p.obj.Spec.Containers) {
 		if c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
@@ -264,7 +265,7 @@ func (p *pod) refuse() error {
 	return nil
 }
 
-// uid returns as whom a container's processes run.
+// uid returns the user ID of a container's processes.
 func (p *pod) uid(c corev1.Container) (int, error) {
 	var uid *int64
 	must := false
@@ -289,7 +290,7 @@ func (p *pod) uid(c corev1.Container) (int, error) {
 	return int(*uid), nil
 }
 
-// standardEnv is what every container has before its own.
+// standardEnv returns the variables that every container has before its own.
 func (p *pod) standardEnv() map[string]string {
 	host, port := serviceAddress, "443"
 	if p.n.o.Shared != "" {

@@ -28,7 +28,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// limit bounds every wait for something that must come; the machine may be busy.
+// limit bounds every wait. It is long because the machine may be busy.
 const limit = 2 * time.Minute
 
 // Images of the tests.
@@ -45,7 +45,7 @@ type bench struct {
 	namespace string
 }
 
-// start starts a cluster's node for the test, whose pods are isolated unless that is refused.
+// start starts a cluster's node for the test. Its pods are isolated, unless the machine does not support that.
 func start(t *testing.T, o testenv.NodeOptions) *bench {
 	t.Helper()
 	c := kubetest.Start(t)
@@ -79,7 +79,7 @@ func start(t *testing.T, o testenv.NodeOptions) *bench {
 	return &bench{Cluster: c, node: n, client: client, namespace: c.Namespace(t)}
 }
 
-// isolated skips a test of what only an isolated pod can have.
+// isolated skips a test that needs isolated pods.
 func (b *bench) isolated(t *testing.T) {
 	t.Helper()
 	if !b.node.Isolated {
@@ -87,7 +87,7 @@ func (b *bench) isolated(t *testing.T) {
 	}
 }
 
-// create makes a pod on this test's node.
+// create creates a pod on this test's node.
 func (b *bench) create(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	if p.Spec.NodeSelector == nil {
@@ -100,7 +100,7 @@ func (b *bench) create(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	return made
 }
 
-// wait returns the pod as it is when good says so.
+// wait waits until good returns true for the pod, and returns the pod.
 func (b *bench) wait(t *testing.T, name, what string, good func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -127,7 +127,7 @@ func ready(p *corev1.Pod) bool {
 	return false
 }
 
-// gone waits until the pod's object is no more.
+// gone waits until the pod's object is deleted.
 func (b *bench) gone(t *testing.T, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -145,7 +145,7 @@ func (b *bench) gone(t *testing.T, name string) {
 	}
 }
 
-// kubectl runs the real one as the admin.
+// kubectl runs the real kubectl as the admin.
 func (b *bench) kubectl(t *testing.T, args ...string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -154,7 +154,7 @@ func (b *bench) kubectl(t *testing.T, args ...string) (string, int) {
 	return strings.TrimSpace(out + errs), code
 }
 
-// run runs kubectl with settings of its own and something to read, and returns all that it said.
+// run runs kubectl with additional environment variables and standard input, and returns all its output.
 func (b *bench) run(t *testing.T, env []string, stdin string, args ...string) (string, int) {
 	t.Helper()
 	bin, err := buildcache.Lookup("kubectl")
@@ -173,7 +173,7 @@ func (b *bench) run(t *testing.T, env []string, stdin string, args ...string) (s
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// allow gives the namespace's default account what podclient needs.
+// allow grants the namespace's default account the rights that podclient needs.
 func (b *bench) allow(t *testing.T) {
 	t.Helper()
 	_, err := b.client.RbacV1().Roles(b.namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "client"}, Rules: []rbacv1.PolicyRule{
@@ -189,7 +189,7 @@ func (b *bench) allow(t *testing.T) {
 	}
 }
 
-// application is a pod of podclient that is probed over HTTP.
+// application returns a pod that runs podclient with an HTTP probe.
 func application(namespace string) *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}}}
@@ -201,7 +201,8 @@ func application(namespace string) *corev1.Pod {
 	}}}}
 }
 
-// TB-08: an ordinary in-cluster program starts, gets its token, becomes ready, restarts after a crash and drains on deletion.
+// TB-08: an ordinary in-cluster program starts, gets its token, becomes ready, restarts after a crash and drains on
+// deletion.
 func TestLife(t *testing.T) {
 	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
@@ -251,8 +252,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// follow follows a pod's log with the real kubectl: begun is closed when the first of it has come, and all of it comes at
-// the end.
+// follow follows a pod's log with the real kubectl. begun is closed when the first output has arrived. all receives
+// the whole output at the end.
 func (b *bench) follow(t *testing.T, name string) (all <-chan string, begun <-chan struct{}) {
 	t.Helper()
 	bin, err := buildcache.Lookup("kubectl")
@@ -287,7 +288,7 @@ func (b *bench) follow(t *testing.T, name string) (all <-chan string, begun <-ch
 	return ended, first
 }
 
-// forward opens a port of a pod with the real kubectl, and returns its address.
+// forward forwards a local port to a pod with the real kubectl, and returns its address.
 func (b *bench) forward(t *testing.T, env []string, name string, port int) string {
 	t.Helper()
 	bin, err := buildcache.Lookup("kubectl")
@@ -326,7 +327,7 @@ func (b *bench) forward(t *testing.T, env []string, name string, port int) strin
 	return ""
 }
 
-// crash lets podclient end itself.
+// crash makes podclient exit.
 func (b *bench) crash(t *testing.T, name string) {
 	t.Helper()
 	res, err := http.Post("http://"+b.forward(t, nil, name, 8080)+"/crash", "", nil)
@@ -336,7 +337,7 @@ func (b *bench) crash(t *testing.T, name string) {
 	}
 }
 
-// Nothing of a pod outlives a node that is killed.
+// No process of a pod survives when its node is killed.
 func TestKilled(t *testing.T) {
 	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// shell is a container that runs a script with the machine's own tools.
+// shell returns a container that runs a script with the machine's own tools.
 func shell(name, script string) corev1.Container {
 	return corev1.Container{Name: name, Image: toolsImage, Command: []string{"/bin/sh", "-c", script}}
 }
@@ -30,7 +30,8 @@ func pod(name string, containers ...corev1.Container) *corev1.Pod {
 func succeeded(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded }
 func failed(p *corev1.Pod) bool    { return p.Status.Phase == corev1.PodFailed }
 
-// TB-08: a field that cannot be honoured fails the pod by name; an image without a program waits or stays pending.
+// TB-08: a pod with an unsupported field fails, and the message names the field. A pod with an unknown image waits or
+// stays pending.
 func TestNotOnTestbed(t *testing.T) {
 	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
@@ -86,7 +87,8 @@ func TestNotOnTestbed(t *testing.T) {
 	}
 }
 
-// Init containers run one after the other; a sidecar's followers wait for its startup probe, and it ends last.
+// Init containers run one after the other. Containers after a sidecar wait for its startup probe, and the sidecar
+// ends last.
 func TestOrder(t *testing.T) {
 	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
@@ -117,7 +119,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// What a pod is given: variables, ConfigMaps, Secrets, facts, and a token that is bound to it; and it sees changes.
+// The inputs of a pod: variables, ConfigMaps, Secrets, fields, and a token bound to the pod. The pod sees changes.
 func TestGiven(t *testing.T) {
 	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
@@ -152,7 +154,7 @@ echo seen`))
 		{Name: "tokens", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t", Audience: "elsewhere", ExpirationSeconds: new(int64(600))}}}}}},
 	}
 	made := b.create(t, p)
-	// The Secret comes later: the pod waits for it.
+	// The Secret does not exist yet, and the pod waits for it.
 	b.wait(t, "given", "pending", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && p.Status.Phase == corev1.PodPending })
 	if _, err := b.client.CoreV1().Secrets(b.namespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "secret"}, StringData: map[string]string{"s": "of the secret"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -173,7 +175,7 @@ echo seen`))
 	}
 }
 
-// Probes decide: who is not ready is not; who does not live is restarted.
+// Probes take effect: a failing readiness probe makes the pod unready, and a failing liveness probe restarts it.
 func TestProbes(t *testing.T) {
 	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
@@ -206,7 +208,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// Deletion: preStop first, then SIGTERM, and SIGKILL when the time is over.
+// Deletion: preStop first, then SIGTERM, and SIGKILL after the grace period.
 func TestGrace(t *testing.T) {
 	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
@@ -294,7 +296,7 @@ func TestStreams(t *testing.T) {
 	if out, code := b.kubectl(t, "logs", "streams", "-c", "none"); code == 0 {
 		t.Errorf("a log of nobody: %s", out)
 	}
-	// What is said to an attached container it hears; its standard input ends with the first that is attached.
+	// An attached container receives the input. Its standard input ends with the first attached client.
 	if out, code := b.run(t, nil, "hello\n", "attach", "-i", "streams"); code != 0 || !strings.Contains(out, "heard hello") || !strings.Contains(out, "over") {
 		t.Errorf("attach: %d, %q", code, out)
 	}
@@ -304,7 +306,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// On a machine that refuses namespaces pods are plain processes: what needs more than that is refused by name.
+// On a machine without namespaces, pods are ordinary processes. Features that need isolation are rejected by name.
 func TestSharedMode(t *testing.T) {
 	b := start(t, testenv.NodeOptions{Shared: true})
 	p := pod("plain", shell("app", "echo hello; exit 4"))
@@ -324,7 +326,7 @@ func TestSharedMode(t *testing.T) {
 	}
 }
 
-// review asks the API server whose a token is, and returns what it says besides the name.
+// review sends a TokenReview to the API server and returns the extra fields besides the name.
 func review(t *testing.T, b *bench, token string) (map[string]string, error) {
 	r, err := b.client.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{"elsewhere"}}}, metav1.CreateOptions{})
 	if err != nil {

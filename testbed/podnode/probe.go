@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// watch asks a probe again and again, and tells each change of its answer, until ctx ends. The first answer counts as one.
+// watch runs a probe periodically until ctx ends. It reports the first result and each change to change.
 func (c *container) watch(ctx context.Context, kind string, p *corev1.Probe, change func(good bool)) {
 	if retry.Sleep(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) != nil {
 		return
@@ -73,7 +73,8 @@ func (c *container) probe(ctx context.Context, h corev1.ProbeHandler, limit time
 	return errors.New("a probe of a kind that is not known here")
 }
 
-// get asks over HTTP as a kubelet does: from the node, at the pod's address, without a look at certificates.
+// get sends the HTTP request of a probe as a kubelet does: from the node to the pod's address, without a check of
+// certificates.
 func (c *container) get(ctx context.Context, g corev1.HTTPGetAction) error {
 	port, err := c.port(g.Port)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/testbed/podnode/sandbox"
 )
 
-// messageLimit is how much of a termination message is kept.
+// messageLimit is the maximum size of a termination message in bytes.
 const messageLimit = 4096
 
 // run is a container from one start to its end.
@@ -30,14 +30,14 @@ type run struct {
 	box     *sandbox.Container
 	main    *sandbox.Running
 	log     *podlog.Log
-	silent  chan struct{}   // closed when all that it said was heard
-	process sandbox.Process // what else is started in the container starts like it
-	stdin   io.WriteCloser  // nil: it has none
+	silent  chan struct{}   // closed when all output has been read
+	process sandbox.Process // other processes in the container start with the same settings
+	stdin   io.WriteCloser  // nil: no standard input
 	tty     *os.File        // the near end of its terminal, or nil
 }
 
-// once runs the container until it has ended, and returns with what. An error says that it could not be started; the
-// status tells why.
+// once runs the container once and returns its exit code. It returns an error if the container did not start; the
+// status contains the reason.
 func (c *container) once(ctx context.Context) (int, error) {
 	waiting := func(reason string, err error) (int, error) {
 		c.p.n.o.Log.Info("container", "pod", c.p.key, "container", c.spec.Name, "reason", reason, "err", err)
@@ -120,7 +120,7 @@ func (c *container) once(ctx context.Context) (int, error) {
 	endProbes()
 	probes.Wait()
 	exit := r.main.Exit()
-	box.Kill() // whatever it has left behind goes with it, and with that the last who could speak
+	box.Kill() // also kills the remaining processes, so that the output ends
 	spoken.Wait()
 	close(r.silent)
 	streams.closeNear()
@@ -152,7 +152,7 @@ func (c *container) once(ctx context.Context) (int, error) {
 	return exit.Code, nil
 }
 
-// wait returns when the container's process has ended: by itself, or because it must.
+// wait waits until the container's process has ended, by itself or because it must stop.
 func (c *container) wait(ctx context.Context, r *run, unwell <-chan string) (reason string) {
 	select {
 	case <-r.main.Done():
@@ -172,7 +172,7 @@ func (c *container) wait(ctx context.Context, r *run, unwell <-chan string) (rea
 		select {
 		case <-c.stopping:
 		default:
-			c.deadline = time.Time{} // the next run has all its time
+			c.deadline = time.Time{} // the next run has its full grace period
 		}
 		c.mu.Unlock()
 	case <-c.stopping:
@@ -181,7 +181,7 @@ func (c *container) wait(ctx context.Context, r *run, unwell <-chan string) (rea
 	return ""
 }
 
-// terminate ends the process: preStop, SIGTERM, and when the time is over SIGKILL.
+// terminate ends the process: preStop, SIGTERM, and SIGKILL at the end of the grace period.
 func (c *container) terminate(ctx context.Context, r *run) {
 	killed := make(chan struct{})
 	defer close(killed)
@@ -195,7 +195,7 @@ func (c *container) terminate(ctx context.Context, r *run) {
 			select {
 			case <-killed:
 				return
-			case <-c.hurried: // there may be less time now
+			case <-c.hurried: // the grace period may be shorter now
 				continue
 			case <-ctx.Done():
 			case <-time.After(left):
@@ -227,7 +227,7 @@ func (c *container) hook(ctx context.Context, h corev1.LifecycleHandler) error {
 	return errors.New("a hook of a kind that is not known here")
 }
 
-// root is what the container sees of files.
+// root returns the container's view of the file system.
 func (c *container) root(program, message string) (sandbox.Root, error) {
 	r := sandbox.Root{}
 	if sc := c.spec.SecurityContext; sc != nil && sc.ReadOnlyRootFilesystem != nil {
@@ -258,7 +258,7 @@ func (c *container) root(program, message string) (sandbox.Root, error) {
 	return r, nil
 }
 
-// wellbeing probes the container: first whether it has started, then whether it lives and is ready.
+// wellbeing runs the probes: first the startup probe, then the liveness and readiness probes.
 func (c *container) wellbeing(ctx context.Context, unwell chan<- string) {
 	if p := c.spec.StartupProbe; p != nil {
 		starting, started := context.WithCancel(ctx)

@@ -16,11 +16,11 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// writeAgain is how soon a status that could not be written is tried again.
+// writeAgain is the delay before a failed status update is retried.
 const writeAgain = 200 * time.Millisecond
 
-// publish writes the pod's status whenever it has changed, until over is closed and the last one is written. It is the
-// only place that does.
+// publish writes the pod's status after each change, until over is closed and the last status is written. No other
+// function writes it.
 func (p *pod) publish(ctx context.Context, over <-chan struct{}) {
 	var written corev1.PodStatus
 	for last := false; ; {
@@ -29,7 +29,7 @@ func (p *pod) publish(ctx context.Context, over <-chan struct{}) {
 			switch err := p.write(ctx, now); {
 			case err == nil:
 				written = now
-			case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // another pod of that name
+			case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // another pod with that name exists now
 				return
 			case ctx.Err() != nil:
 				return
@@ -63,7 +63,7 @@ func (p *pod) write(ctx context.Context, s corev1.PodStatus) error {
 	return err
 }
 
-// remove takes the object of a pod away that has ended.
+// remove deletes the object of a pod that has ended.
 func (p *pod) remove(ctx context.Context) {
 	for {
 		err := p.n.o.Client.CoreV1().Pods(p.obj.Namespace).Delete(ctx, p.obj.Name, metav1.DeleteOptions{
@@ -79,7 +79,7 @@ func (p *pod) remove(ctx context.Context) {
 	}
 }
 
-// status says how the pod is.
+// status returns the current status of the pod.
 func (p *pod) status() corev1.PodStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +128,7 @@ func (p *pod) status() corev1.PodStatus {
 		if yes {
 			c.Status, c.Reason = corev1.ConditionTrue, ""
 		}
-		// The time is that of the change.
+		// The transition time changes only with the status.
 		if was, ok := p.since[t]; ok && was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		} else {

@@ -18,10 +18,11 @@ import (
 	"github.com/tailplane/tailplane/testbed/podnode/podlog"
 )
 
-// drainLimit bounds the wait for the last output of a process that has ended: what it has left running may hold on to it.
+// drainLimit bounds the wait for the last output of an ended process, because its child processes may keep the stream
+// open.
 const drainLimit = 10 * time.Second
 
-// command runs a command in the container to its end: of a probe or a hook.
+// command runs the command of a probe or a hook in the container and waits for its end.
 func (c *container) command(ctx context.Context, args []string) error {
 	var said tail
 	err := c.exec(ctx, args, nil, &said, &said, false, nil)
@@ -31,7 +32,7 @@ func (c *container) command(ctx context.Context, args []string) error {
 	return err
 }
 
-// tail keeps the beginning of what a command says.
+// tail keeps the beginning of a command's output.
 type tail []byte
 
 func (t *tail) Write(b []byte) (int, error) {
@@ -39,7 +40,8 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// exec runs a command in the container, with its environment, and returns its exit code as a [utilexec.CodeExitError].
+// exec runs a command in the container, with its environment, and returns its exit code as a
+// [utilexec.CodeExitError].
 func (c *container) exec(ctx context.Context, args []string, in io.Reader, out, errs io.Writer, tty bool, sizes <-chan remotecommand.TerminalSize) error {
 	r := c.current()
 	if r == nil {
@@ -55,7 +57,7 @@ func (c *container) exec(ctx context.Context, args []string, in io.Reader, out, 
 	running, err := r.box.Run(ctx, process, p.far[0], p.far[1], p.far[2])
 	p.closeFar()
 	if err != nil {
-		// What a shell says of a command that is not there; a container engine says the same.
+		// A shell returns this code for a missing command, and so does a container engine.
 		return utilexec.CodeExitError{Err: err, Code: 127}
 	}
 	if tty && sizes != nil {
@@ -64,7 +66,7 @@ func (c *container) exec(ctx context.Context, args []string, in io.Reader, out, 
 	if in != nil {
 		go func() {
 			_, _ = io.Copy(p.in, in)
-			if !tty { // a terminal's end is a character, and what it says may still come
+			if !tty { // on a terminal, the end of input is a character, and output can still follow
 				p.in.Close()
 			}
 		}()
@@ -105,7 +107,7 @@ func (c *container) exec(ctx context.Context, args []string, in io.Reader, out, 
 	return nil
 }
 
-// find returns a pod's container; the pod may be asked for alone.
+// find returns a pod and its container. An empty name finds only the pod.
 func (n *Node) find(key, name string) (*pod, *container, error) {
 	n.mu.Lock()
 	p := n.byName[key]
@@ -142,7 +144,7 @@ func (n *Node) ExecInContainer(ctx context.Context, key, _, name string, args []
 	return c.exec(ctx, args, reader(in), writer(out), writer(errs), tty, sizes)
 }
 
-// reader and writer keep a nil of an interface of another kind a nil.
+// reader and writer convert a nil of one interface type to a nil of the other.
 func reader(r io.Reader) io.Reader {
 	if c, ok := r.(io.ReadCloser); r == nil || ok && c == nil {
 		return nil

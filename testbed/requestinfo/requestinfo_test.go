@@ -1,6 +1,5 @@
-// Package requestinfo_test holds the adapter's reading of a request against the
-// API server's own. It keeps the law that what two may read in two ways is
-// refused (PX-10).
+// Package requestinfo_test compares how the adapter and the API server parse a request. The adapter must reject a
+// request that the two could parse differently (PX-10).
 package requestinfo_test
 
 import (
@@ -17,20 +16,20 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-// factory is what every API server is built with.
+// factory is the same as in every API server.
 var factory = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// reading is what a request is routed and allowed by.
+// reading contains the attributes by which a request is routed and authorized.
 type reading struct {
 	resource                                                         bool
 	verb, group, version, kind, subresource, namespace, name, ls, fs string
 }
 
-// differs reads a request in both ways; accepted is false if we refuse it.
+// differs parses a request in both ways. accepted is false if the adapter rejects it.
 func differs(method, target string) (accepted bool, _ error) {
 	u, err := url.ParseRequestURI(target)
 	if err != nil {
-		return false, nil // neither server gets to see it
+		return false, nil // neither server receives it
 	}
 	ours, err := apiproxy.Parse(method, u)
 	if err != nil {
@@ -45,7 +44,7 @@ func differs(method, target string) (accepted bool, _ error) {
 	b := reading{theirs.IsResourceRequest, theirs.Verb, theirs.APIGroup, theirs.APIVersion, theirs.Resource, theirs.Subresource, theirs.Namespace, theirs.Name,
 		theirs.LabelSelector, theirs.FieldSelector}
 	if ours.WatchPrefix {
-		a.ls, a.fs = "", "" // the API server does not authorize by them there
+		a.ls, a.fs = "", "" // the API server does not use them for authorization there
 	}
 	if a != b {
 		return true, fmt.Errorf("%s %s:\nwe read        %+v\nthe API server %+v", method, target, a, b)
@@ -58,7 +57,7 @@ func differs(method, target string) (accepted bool, _ error) {
 
 var methods = []string{"GET", "GET", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PROPFIND"}
 
-// pieces are what paths and queries are put together from, good and bad.
+// pieces are valid and invalid parts of paths and queries.
 var (
 	segments = []string{"api", "apis", "v1", "apps", "namespaces", "namespaces", "watch", "proxy", "pods", "deployments", "status", "finalize", "a", "b", "exec", "Exec",
 		"log", "scale", "system:node", "system%3Anode", "..", ".", "%2e%2e", "%2F", "a%2Fb", "", "a;b", `a\b`, "%25", "%20", "ä", "%ff", "*", "-", "healthz", "version", "%00"}
@@ -70,7 +69,7 @@ var (
 		"dryRun=All", "a=%zz", "a;b", "pretty=1", "shardSelector=x"}
 )
 
-// target puts a request together: a likely one, spoilt here and there.
+// target builds a request: a plausible one, with some random errors.
 func target(r *rand.Rand) (method, path string) {
 	pick := func(from []string) string { return from[r.IntN(len(from))] }
 	var parts []string
@@ -106,7 +105,7 @@ func target(r *rand.Rand) (method, path string) {
 	return pick(methods), path
 }
 
-// PX-10: whatever we accept is what the API server reads.
+// PX-10: for every request that the adapter accepts, the API server parses the same attributes.
 func TestReadsAsTheAPIServer(t *testing.T) {
 	const tries = 200_000
 	r := rand.New(rand.NewPCG(1, 2))
@@ -129,7 +128,7 @@ func TestReadsAsTheAPIServer(t *testing.T) {
 	t.Logf("%d of %d requests accepted", accepted, tries)
 }
 
-// FuzzReadsAsTheAPIServer looks for a request that is read in two ways.
+// FuzzReadsAsTheAPIServer searches for a request that the two parse differently.
 func FuzzReadsAsTheAPIServer(f *testing.F) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {

@@ -1,6 +1,6 @@
-// Package tailnet_test shows that software we did not write takes the testbed's
-// tailnet for a real one: Tailscale's own API client and its identity provider,
-// both unmodified, and strace, which sees no packet leave the machine.
+// Package tailnet_test tests that third-party software accepts the testbed's tailnet as a real one: Tailscale's own
+// API client and its identity provider, both unmodified. It also uses strace to check that no packet leaves the
+// machine.
 package tailnet_test
 
 import (
@@ -158,7 +158,7 @@ func TestOfficialClient(t *testing.T) {
 		t.Error("the tailnet kept the old policy")
 	}
 
-	// Removal, and what the client makes of errors.
+	// Deletion, and the client's errors.
 	if err := c.Devices().Delete(ctx, d.NodeID); err != nil {
 		t.Error(err)
 	}
@@ -175,14 +175,14 @@ func TestOfficialClient(t *testing.T) {
 	if _, err := c.Devices().List(ctx); status(err) != http.StatusTooManyRequests {
 		t.Errorf("429: %v", err)
 	}
-	// Known of this client: a middlebox's HTML page costs it the status.
+	// A known problem of this client: with a middlebox's HTML page it loses the status.
 	api.Fault(tailnettest.Fault{HTML: true, Times: 1})
 	if _, err := c.Devices().List(ctx); err == nil || status(err) != 0 {
 		t.Errorf("HTML: %v", err)
 	}
 }
 
-// status returns what the client read from an error answer; 0 if nothing.
+// status returns the status that the client read from an error response, or 0.
 func status(err error) int {
 	e, _ := errors.AsType[tsclient.APIError](err)
 	return e.Status

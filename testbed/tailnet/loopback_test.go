@@ -13,8 +13,7 @@ import (
 	"testing"
 )
 
-// TB-06: a real binary, since tsnet starts no logger under go test, speaks to
-// loopback and to nothing else.
+// TB-06: the program connects only to loopback. It is a real binary, since tsnet starts no logger under go test.
 func TestNothingLeavesTheMachine(t *testing.T) {
 	t.Parallel()
 	bin := build(t, "github.com/tailplane/tailplane/testbed/cmd/tailnet")
@@ -68,7 +67,7 @@ func TestNothingLeavesTheMachine(t *testing.T) {
 		if err != nil {
 			t.Skip("SKIP network namespace: unshare not found")
 		}
-		// With 127.0.0.1 as its only address tsnet waits for ever: give it another.
+		// With 127.0.0.1 as its only address, tsnet waits forever. So the script adds another one.
 		const script = `ip link set lo up && ip addr add 10.255.255.1/32 dev lo && exec "$0" -exit`
 		if out, err := exec.CommandContext(deadline(t), unshare, "-Urn", "sh", "-c", "ip link set lo up").CombinedOutput(); err != nil {
 			t.Skipf("SKIP network namespace: %v: %s", err, out)
@@ -83,12 +82,12 @@ func TestNothingLeavesTheMachine(t *testing.T) {
 	})
 }
 
-// clean is an environment without proxies, which would hide where a program wants to go.
+// clean returns the environment without proxies, which would hide the destinations of a program.
 func clean() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "TMPDIR=" + os.TempDir()}
 }
 
-// served checks that the program did what is watched here.
+// served checks that the program did the work that the test observes.
 func served(t *testing.T, out []byte) {
 	t.Helper()
 	for _, want := range []string{`alice asks server: "alice@example.com" on "alice"`, `bob asks server: "bob@example.com" on "bob"`} {
@@ -100,15 +99,15 @@ func served(t *testing.T, out []byte) {
 
 var inet = regexp.MustCompile(`sin_addr=inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^"]+)"`)
 
-// sighting sorts the system calls that name an internet address.
+// sighting is the result of watch: system calls with an internet address, by kind.
 type sighting struct {
 	loopback int
-	outside  []string // anything else is spoken to, or listened on
+	outside  []string // connections to, or listeners on, any other address
 	wildcard []string // listened on every interface
 }
 
-// watch reads strace's output. Binding to an address of the tailnet itself is
-// harmless: it is netstack's, the machine has not got it, and the call fails.
+// watch parses strace's output. A bind to an address of the tailnet is harmless: the address belongs to netstack and
+// not to the machine, and the call fails.
 func watch(trace []byte) (s sighting) {
 	own := []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd7a:115c:a1e0::/48")}
 	lines := bufio.NewScanner(bytes.NewReader(trace))

@@ -31,7 +31,7 @@ import (
 	"tailscale.com/tsnet"
 )
 
-// build compiles a program of this module, or a tool of it, for one test.
+// build compiles a program or tool of this module for one test.
 func build(t testing.TB, pkg string) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), filepath.Base(pkg))
@@ -42,8 +42,8 @@ func build(t testing.TB, pkg string) string {
 	return bin
 }
 
-// TB-07: the official identity provider, unmodified, as its own process: alice
-// signs in at it by being alice, and gets a token that says so.
+// TB-07: the official identity provider, unmodified, as a separate process. Alice signs in by her tailnet identity,
+// and gets a token with it.
 func TestTsidp(t *testing.T) {
 	t.Parallel()
 	bin := build(t, "tailscale.com/cmd/tsidp")
@@ -99,7 +99,7 @@ func TestTsidp(t *testing.T) {
 		Keys          string `json:"jwks_uri"`
 		Issuer        string `json:"issuer"`
 	}
-	// It is on the tailnet before it listens.
+	// The node is on the tailnet before the program listens.
 	for {
 		err := getJSON(ctx, as(app), "https://idp.tiny.ts.net/.well-known/openid-configuration", &meta)
 		if err == nil {
@@ -151,8 +151,7 @@ func TestTsidp(t *testing.T) {
 	}
 	t.Logf("from tsidp's start to alice's verified token: %v", time.Since(start).Round(time.Millisecond))
 
-	// PL-02: the same token, as the identity mode oidc reads it; and not that of
-	// another client.
+	// PL-02: the identity mode oidc accepts the same token, and rejects that of another client.
 	for audience, login := range map[string]access.Login{"app": "alice@example.com", "plane": ""} {
 		identify, err := identity.OIDC{Issuer: meta.Issuer, Audience: audience, Tailnet: "tiny.ts.net", Client: as(app), Now: time.Now}.Identifier(nil)
 		if err != nil {

@@ -1,6 +1,5 @@
-// Package apitest keeps what is made of the definitions of our kinds as they
-// are today: the generator's files and the reference's pages. It keeps the law
-// that what is committed is what the sources say; only tests use it.
+// Package apitest tests that the files generated from the API types are current: deepcopy functions, CRDs and
+// reference pages. The committed files must match the sources. Only tests use it.
 package apitest
 
 import (
@@ -13,12 +12,11 @@ import (
 	"testing"
 )
 
-// update is a flag of every test of a package of kinds: go generate gives it.
+// update is a flag of every test of an API package; go generate sets it.
 var update = flag.Bool("update", false, "write the page of the reference")
 
-// Generated checks that the committed deepcopy functions and definitions of a
-// group are what the generator makes of the types in the working directory. Root
-// is the way from there to the repository's root.
+// Generated checks that the committed deepcopy functions and CRDs of a group match the generator's output for the
+// types in the working directory. root is the relative path from there to the root of the repository.
 func Generated(t *testing.T, root, group string) {
 	t.Helper()
 	goTool, err := exec.LookPath("go")
@@ -55,7 +53,7 @@ func Generated(t *testing.T, root, group string) {
 	}
 }
 
-// Definitions are the files with the committed definitions of a group, by name.
+// Definitions returns the names of the files with the committed CRDs of a group, sorted.
 func Definitions(t *testing.T, root, group string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "deploy/crds", group+"_*.yaml"))
@@ -65,7 +63,7 @@ func Definitions(t *testing.T, root, group string) []string {
 	return files
 }
 
-// Page checks that a page of the reference says text, or writes it with -update.
+// Page checks that a reference page equals text, or writes it with -update.
 func Page(t *testing.T, page, text string) {
 	t.Helper()
 	if *update {
@@ -79,8 +77,8 @@ func Page(t *testing.T, page, text string) {
 	}
 }
 
-// oneLine is a description without its line breaks.
+// oneLine returns s without its line breaks.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// cell is a text as it may stand in a table.
+// cell escapes s for a table cell.
 func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }

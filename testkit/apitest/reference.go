@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Kind is what the reference says of a kind.
+// Kind is the content of the reference for one kind.
 type Kind struct {
 	Name, Scope, Plural string
 	ShortNames          []string
@@ -20,7 +20,7 @@ type Kind struct {
 	root schema
 }
 
-// ReadKind reads the definition in a file. It must have one version.
+// ReadKind reads the CRD in a file. It must have exactly one version.
 func ReadKind(t *testing.T, file string) Kind {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -46,8 +46,8 @@ func ReadKind(t *testing.T, file string) Kind {
 	return Kind{n.Kind, crd.Spec.Scope, n.Plural, n.ShortNames, crd.Spec.Versions[0].Schema.OpenAPIV3Schema}
 }
 
-// Write writes the kind's chapter: what it is for, its rules, its fields. Foreign
-// are the fields of Kubernetes' own types, which are named only.
+// Write writes the chapter of the kind: its purpose, its rules, its fields. foreign are the fields with types of
+// Kubernetes; the chapter lists their names only.
 func (k Kind) Write(b *strings.Builder, foreign ...string) {
 	fmt.Fprintf(b, "\n## %s\n\n%s\n\n%s; `%s`, short `%s`.\n", k.Name, oneLine(k.root.Description), k.Scope, k.Plural, strings.Join(k.ShortNames, "`, `"))
 	if rules := k.root.rules(); rules != "" {
@@ -63,7 +63,7 @@ func (k Kind) Write(b *strings.Builder, foreign ...string) {
 	}
 }
 
-// A schema is what we read of a part of a definition.
+// schema is the part of an OpenAPI schema that the reference uses.
 type schema struct {
 	Type, Description, Format string
 	Default                   any

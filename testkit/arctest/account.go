@@ -20,9 +20,9 @@ var (
 	accountResource = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 )
 
-// rights are those that ARC's own chart gives its controller: all of its kinds
-// everywhere, and what its listeners need beside it. For the namespaces of runners it
-// leaves the rest to whoever makes scale sets there.
+// rights are the rights that ARC's own chart gives to its controller: all of ARC's kinds in all namespaces, and the
+// needs of its listeners in its own namespace. In the runners' namespaces, the creator of scale sets must grant the
+// rest.
 const rights = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: %[1]s-gha-rs-controller}
@@ -70,8 +70,8 @@ func (a *ARC) confine(ctx context.Context) error {
 	return err
 }
 
-// equip makes what a listener needs: an account and its configuration beside it, and
-// the right to scale its runner set where that is.
+// equip creates the objects that a listener needs: an account and a configuration in its namespace, and the right to
+// scale its runner set.
 func (v *view) equip(ctx context.Context) error {
 	name := v.listener.GetName()
 	labels := v.ours("runner-scale-set-listener")
@@ -95,7 +95,7 @@ func (v *view) equip(ctx context.Context) error {
 	return nil
 }
 
-// strip takes that away again.
+// strip deletes the objects of equip.
 func (v *view) strip(ctx context.Context) error {
 	name := v.listener.GetName()
 	for _, o := range []struct {

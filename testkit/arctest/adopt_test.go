@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/arctest"
 )
 
-// get reads a set as it stands on the server.
+// get reads a set from the server.
 func (b *bench) get(name string) *unstructured.Unstructured {
 	b.t.Helper()
 	u, err := b.client.Resource(resource(group, "autoscalingrunnersets")).Namespace(b.ns).Get(b.t.Context(), name, metav1.GetOptions{})
@@ -28,7 +28,7 @@ func (b *bench) get(name string) *unstructured.Unstructured {
 	return u
 }
 
-// adopt does what is decided until nothing is to be done, and returns the last decision.
+// adopt carries out decisions until there is nothing to do, and returns the last decision.
 func (b *bench) adopt(name string, held bool, now func() time.Time) (last arc.Adoption) {
 	b.t.Helper()
 	sets := b.client.Resource(resource(group, "autoscalingrunnersets")).Namespace(b.ns)
@@ -43,7 +43,7 @@ func (b *bench) adopt(name string, held bool, now func() time.Time) (last arc.Ad
 		default:
 			return a
 		}
-		// Whoever wrote in between: ARC says how the set stands all the time.
+		// A conflict is a concurrent write: ARC updates the status of the set all the time.
 		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
 			b.t.Fatal(err)
 		}
@@ -60,15 +60,15 @@ func spec(u *unstructured.Unstructured) string {
 	return string(b)
 }
 
-// FLEET-16: a scale set that somebody else keeps is held and given back, exactly as it
-// was, also where it had said nothing; who undoes a hold is named, and what they wrote
-// is what stands there afterwards. Nothing of a hold is left, and nothing is deleted.
+// FLEET-16: an external scale set is held and released with exactly its earlier values, including fields that were
+// not set. If another manager undoes a hold, it is named and its value stays. No trace of a hold is left, and nothing
+// is deleted.
 func TestFLEET16_Adopt(t *testing.T) {
 	b := newBench(t, "0.14.2", false)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	clock := func() time.Time { return now }
 
-	// A Helm chart's: it is updated, not applied, and it says no minimum.
+	// As a Helm chart writes it: updated and not applied, and without a minimum.
 	helm := b.set("old", 0, 5)
 	delete(helm["spec"].(map[string]any), "minRunners")
 	u := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(helm)}
@@ -90,8 +90,7 @@ func TestFLEET16_Adopt(t *testing.T) {
 		t.Errorf("held: %s", show(p, s))
 	}
 
-	// A GitOps engine that was not told to leave the numbers alone writes what git says,
-	// which is another number by now.
+	// A GitOps engine that does not ignore the numbers writes the value from git, which has changed by now.
 	git := map[string]any{"kind": "AutoscalingRunnerSet", "metadata": map[string]any{"name": "old"}, "spec": map[string]any{"maxRunners": int64(7)}}
 	now = now.Add(time.Minute)
 	if err := b.tryApply(group, "autoscalingrunnersets", git, "argocd-controller"); err != nil {
@@ -124,7 +123,7 @@ func TestFLEET16_Adopt(t *testing.T) {
 			t.Errorf("a hold still owns something: %v", f)
 		}
 	}
-	// Its keeper writes on, and need not force anything.
+	// Its owner writes again and does not need to force conflicts.
 	git["spec"] = map[string]any{"maxRunners": int64(8)}
 	g := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(git)}
 	g.SetAPIVersion(group)

@@ -1,17 +1,14 @@
 //go:build unix
 
-// Package arctest is a fake of GitHub's actions-runner-controller (ARC) that works on a
-// real API server: its own small definitions of ARC's kinds, and a controller that does
-// to them what ARC 0.13.1 to 0.14.2 does. It keeps the law of no pretence: it runs no
-// job and says so by being asked for each ([ARC.Assign], [ARC.Start], [ARC.Finish]), and
-// where ARC waits, deletes or hangs, so does it.
+// Package arctest is a fake of GitHub's actions-runner-controller (ARC) that works on a real API server. It has its
+// own small definitions of ARC's kinds, and a controller that behaves as ARC 0.13.1 to 0.14.2. The fake runs no jobs:
+// tests control each job by [ARC.Assign], [ARC.Start] and [ARC.Finish]. Where ARC waits, deletes or hangs, the fake
+// does so too.
 //
-// What it knows of ARC was read in the source of ARC's releases and stands beside each
-// step. What it leaves out: proxies, vaults, all metrics but those of jobs, the hooks of kubernetes mode, and
-// a runner group that changes.
+// The behaviour comes from the source of ARC's releases, which the comment of each step names. The fake omits
+// proxies, vaults, all metrics except those of jobs, the hooks of kubernetes mode, and a change of the runner group.
 //
-// It names things by itself and shares nothing with what reads them, so that a wrong name
-// there is found.
+// The fake defines all names itself and shares no code with the product, so that tests find a wrong name.
 package arctest
 
 import (
@@ -38,53 +35,52 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// GitHub is the part of GitHub that ARC speaks to. Place is the configURL of an
-// organisation, an enterprise or a repository. Secret is the data of the credential that
-// it is asked with; an error is what GitHub answers, and ARC tries again.
+// GitHub is the part of GitHub that ARC calls. place is the configURL of an organisation, an enterprise or a
+// repository. secret is the data of the credential. An error is a response of GitHub, after which ARC tries again.
 type GitHub interface {
-	// EnsureScaleSet makes a scale set, or finds the one of that name in that group:
-	// then its labels stay as they are. An empty group is the default one.
+	// EnsureScaleSet creates a scale set, or finds the one with that name in that group. The labels of an existing
+	// one stay unchanged. An empty group is the default group.
 	EnsureScaleSet(place, group, name string, labels []string, secret map[string][]byte) (id int64, err error)
-	// DeleteScaleSet deletes one. That it has gone already is success.
+	// DeleteScaleSet deletes a scale set. A missing scale set is not an error.
 	DeleteScaleSet(place string, id int64, secret map[string][]byte) error
 }
 
-// Options say which ARC there is. Cluster, Namespace, Version and GitHub are required.
+// Options configure an ARC. Cluster, Namespace, Version and GitHub are required.
 type Options struct {
 	Cluster   *kubetest.Cluster
-	Namespace string // the controller's, such as arc-systems; it is made
-	Version   string // such as 0.14.2
-	Watch     string // the only namespace that it looks at; empty: all
-	Eventual  bool   // the update strategy; immediate if not
+	Namespace string // namespace of the controller, such as arc-systems; Install creates it
+	Version   string // for example 0.14.2
+	Watch     string // the only namespace to watch; empty: all
+	Eventual  bool   // update strategy eventual instead of immediate
 	GitHub    GitHub
-	Auto      bool // jobs start by themselves as soon as a runner waits
-	Metrics   bool // its listeners serve metrics, on loopback
+	Auto      bool // jobs start by themselves as soon as a runner is idle
+	Metrics   bool // listeners serve metrics on loopback
 
-	// Confined lets it act as the account of its Deployment, which may do what ARC's own
-	// chart lets it: in a namespace of runners it needs what the fleet gives it there. It
-	// then also makes what a listener and a runner need, which is left out otherwise.
+	// Confined lets ARC use the account of its Deployment with the rights of ARC's own chart. In a namespace of
+	// runners it then needs the rights that the fleet grants. It also creates the objects that a listener and a
+	// runner need, which the fake omits otherwise.
 	Confined bool
 }
 
 // ARC is the fake.
 type ARC struct {
 	o      Options
-	admin  *dynamic.DynamicClient // for what others do: nodes, and GitHub
-	client *dynamic.DynamicClient // its own
+	admin  *dynamic.DynamicClient // for actions of others: nodes and GitHub
+	client *dynamic.DynamicClient // client of the fake itself
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
-	working sync.RWMutex // read while something is done as one version
+	working sync.RWMutex // held for reading while an operation of one version runs
 
 	mu       sync.Mutex
-	version  string // of the program that works now; empty: none
+	version  string // of the running program; empty: none
 	log      []string
 	jobs     []*job
-	runners  int64 // numbers given to runners
+	runners  int64 // last number given to a runner
 	crashing map[types.NamespacedName]string
 	outdated map[types.NamespacedName]bool
 	linger   bool
 	metrics  map[types.NamespacedName]*http.Server
-	ports    map[types.NamespacedName]int64 // of those
+	ports    map[types.NamespacedName]int64 // ports of these servers
 }
 
 var (
@@ -96,7 +92,7 @@ var (
 	secretResource    = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 )
 
-// Start installs an ARC and lets it work until the test ends.
+// Start installs an ARC and runs it until the test ends.
 func Start(t testing.TB, o Options) *ARC {
 	t.Helper()
 	a, err := New(o)
@@ -121,7 +117,7 @@ func Start(t testing.TB, o Options) *ARC {
 	return a
 }
 
-// New makes an ARC that does nothing before Install and Run.
+// New returns an ARC that does nothing before Install and Run.
 func New(o Options) (*ARC, error) {
 	if o.Cluster == nil || o.Namespace == "" || o.Version == "" || o.GitHub == nil {
 		return nil, errors.New("fake ARC: cluster, namespace, version and GitHub are required")
@@ -134,7 +130,7 @@ func New(o Options) (*ARC, error) {
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 2*time.Second))}, nil
 }
 
-// Install puts ARC's kinds, its namespace, its Deployment and its pod on the server.
+// Install creates ARC's kinds, namespace, Deployment and pod on the server.
 func (a *ARC) Install(ctx context.Context) error {
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + a.o.Namespace + "}\n"
 	if err := a.o.Cluster.Apply(ctx, []byte(definitions), []byte(namespace), a.deployment(a.o.Version)); err != nil {
@@ -148,7 +144,7 @@ func (a *ARC) Install(ctx context.Context) error {
 	return a.place(ctx, a.o.Version)
 }
 
-// Run works until ctx ends.
+// Run runs the controller until ctx ends.
 func (a *ARC) Run(ctx context.Context) error {
 	defer a.queue.ShutDown()
 	defer a.closeMetrics()
@@ -184,7 +180,7 @@ func (a *ARC) Run(ctx context.Context) error {
 	defer informers.Shutdown()
 	defer own.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
-		return nil // it ended before it had begun
+		return nil // ctx ended before the caches were filled
 	}
 	context.AfterFunc(ctx, a.queue.ShutDown)
 	var wg sync.WaitGroup
@@ -217,8 +213,8 @@ func (a *ARC) work(ctx context.Context) {
 	}
 }
 
-// Log is what was done, in order. Each line begins with the set's namespace and name. A
-// line that would repeat the one before is left out.
+// Log returns the actions of the fake in order. Each line begins with the set's namespace and name. Repeated lines
+// are left out.
 func (a *ARC) Log() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,8 +230,8 @@ func (a *ARC) note(format string, args ...any) {
 	}
 }
 
-// Linger lets pods of listeners that are replaced or deleted stay, until it is called
-// with false: ARC gives them a minute to end.
+// Linger keeps the pods of replaced or deleted listeners until it is called with false. ARC gives them a minute to
+// end.
 func (a *ARC) Linger(stay bool) {
 	a.mu.Lock()
 	a.linger = stay
@@ -243,8 +239,7 @@ func (a *ARC) Linger(stay bool) {
 	a.wakeAll()
 }
 
-// Crash lets the pods of a set's runners fail from now on, for that reason; an empty one
-// ends that.
+// Crash lets the pods of a set's runners fail with that reason. An empty reason ends that.
 func (a *ARC) Crash(namespace, set, reason string) {
 	k := types.NamespacedName{Namespace: namespace, Name: set}
 	a.mu.Lock()
@@ -255,9 +250,8 @@ func (a *ARC) Crash(namespace, set, reason string) {
 	a.queue.Add(k)
 }
 
-// Reject lets GitHub take the image of a set's runners for too old: they end with exit
-// code 7, which ARC 0.14 answers by switching the set off. False ends that; a set that
-// is off stays so until its spec or its labels change.
+// Reject lets GitHub reject the image of a set's runners as too old. They end with exit code 7, and ARC 0.14 then
+// switches off the set. False ends the rejection. A set that is off stays off until its spec or its labels change.
 func (a *ARC) Reject(namespace, set string, reject bool) {
 	k := types.NamespacedName{Namespace: namespace, Name: set}
 	a.mu.Lock()
@@ -266,9 +260,8 @@ func (a *ARC) Reject(namespace, set string, reject bool) {
 	a.queue.Add(k)
 }
 
-// Upgrade begins to replace the controller, as a Deployment with strategy Recreate does:
-// the Deployment says the new version, and the old pod has gone. What it returns starts
-// the new pod; until then nothing works.
+// Upgrade starts to replace the controller, as a Deployment with strategy Recreate does: the Deployment has the new
+// version, and the old pod is gone. The returned function starts the new pod. Until then no controller runs.
 func (a *ARC) Upgrade(ctx context.Context, version string) (start func(context.Context) error, err error) {
 	a.setVersion("")
 	if err := a.o.Cluster.Apply(ctx, a.deployment(version)); err != nil {
@@ -287,11 +280,11 @@ func (a *ARC) Upgrade(ctx context.Context, version string) (start func(context.C
 	}, nil
 }
 
-// Lie lets the controller that works be of another version than its Deployment and its
-// pod say: then it deletes what is made for the version that they say.
+// Lie sets the version of the running controller, while its Deployment and its pod keep theirs. The controller then
+// deletes sets that were made for the version of the Deployment.
 func (a *ARC) Lie(version string) { a.setVersion(version) }
 
-// setVersion waits for what the one before still does.
+// setVersion waits until all operations of the earlier version end.
 func (a *ARC) setVersion(v string) {
 	a.working.Lock()
 	defer a.working.Unlock()
@@ -300,7 +293,7 @@ func (a *ARC) setVersion(v string) {
 	a.version = v
 }
 
-// wakeAll looks at every set that a job or the server has ever told of.
+// wakeAll queues every existing set.
 func (a *ARC) wakeAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -318,7 +311,7 @@ func named(u *unstructured.Unstructured) types.NamespacedName {
 	return types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
 }
 
-// labelled is the set that ARC's labels name; it puts them on everything that it makes.
+// labelled returns the set that ARC's labels name. ARC adds these labels to every object that it creates.
 func labelled(u *unstructured.Unstructured) types.NamespacedName {
 	l := u.GetLabels()
 	return types.NamespacedName{Namespace: l["actions.github.com/scale-set-namespace"], Name: l["actions.github.com/scale-set-name"]}

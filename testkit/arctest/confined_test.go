@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// arcManager is the chart's ClusterRole for ARC in a namespace of runners, as it stands
-// there, with another name.
+// arcManager returns the chart's ClusterRole for ARC in a namespace of runners, under another name.
 func arcManager(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile("../../charts/tailplane/templates/rbac-fleet.yaml")
@@ -38,9 +37,8 @@ func arcManager(t *testing.T, name string) string {
 	return ""
 }
 
-// FLEET-01: what the fleet gives ARC in a namespace of runners is enough for all that it
-// does there, and without it ARC can do nothing: as the account of its Deployment, with
-// the rights of its own chart.
+// FLEET-01: the rights that the fleet gives ARC in a namespace of runners are sufficient and necessary. ARC runs as
+// the account of its Deployment, with the rights of its own chart.
 func TestFLEET01_ARCsRights(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)

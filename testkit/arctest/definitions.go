@@ -6,8 +6,8 @@ import "fmt"
 
 const podName = "arc-gha-rs-controller-0"
 
-// deployment is ARC's, as its chart makes it. It has no replicas here: the one pod is
-// made beside it, for there is nothing that would run it.
+// deployment returns ARC's Deployment as its chart writes it. It has no replicas, because nothing here would run
+// them: the fake creates its single pod itself.
 func (a *ARC) deployment(version string) []byte {
 	strategy, watch, args := "immediate", "", ""
 	if a.o.Eventual {
@@ -57,9 +57,9 @@ metadata: {name: arc-gha-rs-controller, namespace: %[1]s}
 `, a.o.Namespace, version, strategy, watch, args)
 }
 
-// definitions are ARC's kinds, with all that the fleet and the fake say in them. What
-// they do not know is refused by server-side apply, as ARC's own refuse it. They are of
-// both versions at once: state is the status' word in 0.13, phase in 0.14.
+// definitions are ARC's kinds with all fields that the fleet and the fake use. Server-side apply rejects other
+// fields, as with ARC's own definitions. They cover both versions: the status field is state in 0.13 and phase in
+// 0.14.
 var definitions = definition("AutoscalingRunnerSet", "autoscalingrunnersets", `
                 githubConfigUrl: {type: string}
                 githubConfigSecret: {type: string}

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Places is a [GitHub] of scale sets and nothing else. Its zero value is empty.
+// Places is a [GitHub] that has only scale sets. The zero value is empty.
 type Places struct {
 	mu   sync.Mutex
 	sets []ScaleSet
@@ -17,14 +17,14 @@ type Places struct {
 	deny error
 }
 
-// A ScaleSet is one at GitHub.
+// ScaleSet is a scale set at GitHub.
 type ScaleSet struct {
 	ID                 int64
 	Place, Group, Name string
-	Labels             []string // as they were when it was made
+	Labels             []string // labels from its creation
 }
 
-// EnsureScaleSet makes a scale set or finds it. GitHub's names have no case.
+// EnsureScaleSet creates or finds a scale set. GitHub ignores the case of names.
 func (p *Places) EnsureScaleSet(place, group, name string, labels []string, secret map[string][]byte) (int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,7 @@ func (p *Places) EnsureScaleSet(place, group, name string, labels []string, secr
 	return p.last, nil
 }
 
-// DeleteScaleSet deletes one.
+// DeleteScaleSet deletes a scale set.
 func (p *Places) DeleteScaleSet(_ string, id int64, secret map[string][]byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,15 +52,14 @@ func (p *Places) DeleteScaleSet(_ string, id int64, secret map[string][]byte) er
 	return nil
 }
 
-// Deny lets every request fail with err until it is called with nil: the App was taken
-// away, or GitHub is down.
+// Deny lets every request fail with err until it is called with nil, as if the App was removed or GitHub was down.
 func (p *Places) Deny(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deny = err
 }
 
-// ScaleSets are those that there are.
+// ScaleSets returns all scale sets.
 func (p *Places) ScaleSets() []ScaleSet {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +73,7 @@ func (p *Places) refused(secret map[string][]byte) error {
 	return malformed(secret)
 }
 
-// malformed says what is wrong with a credential: both forms at once are none.
+// malformed returns an error if a credential is invalid. A credential with both forms is invalid.
 func malformed(secret map[string][]byte) error {
 	app := len(secret["github_app_id"]) > 0 && len(secret["github_app_installation_id"]) > 0 && len(secret["github_app_private_key"]) > 0
 	switch token := len(secret["github_token"]) > 0; {
@@ -86,15 +85,14 @@ func malformed(secret map[string][]byte) error {
 	return nil
 }
 
-// Named is a fake GitHub that knows an organisation by its name, and asks for no
-// credential.
+// Named is a fake GitHub that identifies an organisation by name and requires no credential.
 type Named interface {
 	EnsureScaleSet(org, group, name string) (id int64)
 	DeleteScaleSet(id int64) (ok bool)
 }
 
-// At makes a [GitHub] of one that is named. Refuses, optional, says what such a place
-// answers to such a credential, before anything is done; nil: it is let in.
+// At returns a [GitHub] for g. refuses is optional. It returns the error of the place for a credential before any
+// change, or nil to accept it.
 func At(g Named, refuses func(place string, secret map[string][]byte) error) GitHub {
 	return byName{g, refuses}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Job is one of GitHub's.
+// Job is a job at GitHub.
 type Job struct {
-	ID         string // required, and its own
+	ID         string // required and unique
 	Repository string // owner/name
 	Workflow   string
 	Name       string
@@ -27,14 +27,14 @@ type Job struct {
 type job struct {
 	Job
 	set     types.NamespacedName
-	at      int64 // the scale set that has taken it; 0: none yet
+	at      int64 // scale set that has taken the job; 0: none yet
 	started bool
 	ended   bool
 }
 
-// Assign gives jobs to a set, as GitHub does when a workflow asks for its labels. They
-// wait at GitHub until a listener takes them, which takes as many as it may have
-// runners. Jobs that were taken and not started stay so while the set has no capacity.
+// Assign assigns jobs to a set, as GitHub does when a workflow uses its labels. The jobs wait at GitHub until a
+// listener takes them. A listener takes at most as many jobs as it may have runners. Jobs that were taken but not
+// started stay so while the set has no capacity.
 func (a *ARC) Assign(namespace, set string, jobs ...Job) {
 	k := types.NamespacedName{Namespace: namespace, Name: set}
 	a.mu.Lock()
@@ -45,7 +45,7 @@ func (a *ARC) Assign(namespace, set string, jobs ...Job) {
 	a.queue.Add(k)
 }
 
-// take is how many jobs the listener of a set has, which may have so many at most.
+// take lets the listener of a set take waiting jobs until it has most jobs. It returns the number of its jobs.
 func (a *ARC) take(set types.NamespacedName, id int64, most int) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,8 +63,8 @@ func (a *ARC) take(set types.NamespacedName, id int64, most int) (n int) {
 	return n
 }
 
-// Jobs says how many jobs of a set wait at GitHub, were taken by its listener and not
-// started, and run.
+// Jobs returns the numbers of a set's jobs that wait at GitHub, that its listener has taken but that have not
+// started, and that run.
 func (a *ARC) Jobs(namespace, set string) (waiting, taken, running int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,7 +82,7 @@ func (a *ARC) Jobs(namespace, set string) (waiting, taken, running int) {
 	return waiting, taken, running
 }
 
-// Start lets a job begin on a runner that waits for one, and waits for both.
+// Start starts a job on an idle runner. It waits for the job and the runner.
 func (a *ARC) Start(ctx context.Context, id string) error {
 	for {
 		done, err := a.start(ctx, id)
@@ -117,7 +117,7 @@ func (a *ARC) mark(id string, change func(*job)) {
 	}
 }
 
-// startAll starts what can start, if jobs start by themselves.
+// startAll starts all jobs that can start, if jobs start by themselves.
 func (a *ARC) startAll(ctx context.Context, set types.NamespacedName) error {
 	if !a.o.Auto {
 		return nil
@@ -156,11 +156,11 @@ func (a *ARC) start(ctx context.Context, id string) (bool, error) {
 		if r.GetDeletionTimestamp() != nil || busy(r) || done(r) || ready["ready"] != true {
 			continue
 		}
-		// The listener says so, by a patch of the runner's status, and never again of this job.
+		// The listener reports this by a patch of the runner's status, only once per job.
 		_, err := patchBy(ctx, a.admin, runnerResource, r, map[string]any{"metadata": map[string]any{"resourceVersion": r.GetResourceVersion()}, "status": map[string]any{"jobId": j.ID, "jobRequestId": j.Run + 1,
 			"jobRepositoryName": j.Repository, "jobWorkflowRef": j.Workflow, "workflowRunId": j.Run, "jobDisplayName": j.Name}}, "ghalistener", "status")
 		if err != nil {
-			continue // it goes, or somebody wrote: another one, or later
+			continue // the runner is deleted or changed: try another one, or later
 		}
 		a.mark(id, func(j *job) { j.started = true })
 		a.note("%s: job %s runs", j.set, id)
@@ -169,7 +169,7 @@ func (a *ARC) start(ctx context.Context, id string) (bool, error) {
 	return false, nil
 }
 
-// Finish ends a job: its runner has done its work, and goes.
+// Finish ends a job. Its runner has completed and is removed.
 func (a *ARC) Finish(ctx context.Context, id string) error {
 	j, err := a.find(id)
 	if err != nil {
@@ -192,7 +192,7 @@ func (a *ARC) Finish(ctx context.Context, id string) error {
 	return nil
 }
 
-// Cancel ends the jobs of a workflow run, as GitHub does when it is cancelled.
+// Cancel ends the jobs of a workflow run, as GitHub does for a cancelled run.
 func (a *ARC) Cancel(ctx context.Context, repository string, run int64) error {
 	a.mu.Lock()
 	var ids []string

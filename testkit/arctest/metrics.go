@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// serveMetrics serves what a listener of ARC's says of its jobs, on loopback, and says on
-// which port. All listeners that a set has, one after another, have the same.
+// serveMetrics serves a listener's job metrics on loopback and returns the port. All successive listeners of a set
+// use the same port.
 func (a *ARC) serveMetrics(set types.NamespacedName) (port int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,7 +27,7 @@ func (a *ARC) serveMetrics(set types.NamespacedName) (port int64, err error) {
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		_, taken, running := a.Jobs(set.Namespace, set.Name)
 		labels := fmt.Sprintf("{enterprise=\"\",name=%q,namespace=%q,organization=\"\",repository=\"\"}", set.Name, set.Namespace)
-		// GitHub counts those that run among those that it assigned.
+		// GitHub counts running jobs as assigned too.
 		fmt.Fprintf(w, "# HELP gha_assigned_jobs Number of jobs assigned to this scale set.\n# TYPE gha_assigned_jobs gauge\ngha_assigned_jobs%s %d\n", labels, taken+running)
 		fmt.Fprintf(w, "# HELP gha_running_jobs Number of jobs running (or about to be run).\n# TYPE gha_running_jobs gauge\ngha_running_jobs%s %d\n", labels, running)
 	})

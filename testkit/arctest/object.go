@@ -34,7 +34,7 @@ func number(u *unstructured.Unstructured, path ...string) int64 {
 	return 0
 }
 
-// patch merges a change into an object and returns what became of it.
+// patch merges a change into an object and returns the result.
 func (a *ARC) patch(ctx context.Context, resource schema.GroupVersionResource, u *unstructured.Unstructured, change map[string]any, manager string, subresources ...string) (*unstructured.Unstructured, error) {
 	return patchBy(ctx, a.client, resource, u, change, manager, subresources...)
 }
@@ -47,7 +47,7 @@ func patchBy(ctx context.Context, client *dynamic.DynamicClient, resource schema
 	return client.Resource(resource).Namespace(u.GetNamespace()).Patch(ctx, u.GetName(), types.MergePatchType, b, metav1.PatchOptions{FieldManager: manager}, subresources...)
 }
 
-// status writes a part of an object's status, if it does not stand there already.
+// status writes a part of an object's status, unless it is already there.
 func (a *ARC) status(ctx context.Context, resource schema.GroupVersionResource, u *unstructured.Unstructured, status map[string]any) error {
 	has, _, _ := unstructured.NestedMap(u.Object, "status")
 	same := true
@@ -66,7 +66,7 @@ func (a *ARC) status(ctx context.Context, resource schema.GroupVersionResource, 
 	return nil
 }
 
-// create makes an object; what is there already is left alone.
+// create creates an object. It leaves an existing object unchanged.
 func (a *ARC) create(ctx context.Context, resource schema.GroupVersionResource, kind string, namespace string, meta, rest map[string]any) (*unstructured.Unstructured, error) {
 	return createBy(ctx, a.client, resource, kind, namespace, meta, rest)
 }
@@ -74,7 +74,7 @@ func (a *ARC) create(ctx context.Context, resource schema.GroupVersionResource, 
 func createBy(ctx context.Context, client *dynamic.DynamicClient, resource schema.GroupVersionResource, kind string, namespace string, meta, rest map[string]any) (*unstructured.Unstructured, error) {
 	o := map[string]any{"apiVersion": resource.GroupVersion().String(), "kind": kind, "metadata": meta}
 	maps.Copy(o, rest)
-	b, err := json.Marshal(o) // so that every number is one that an API server gives
+	b, err := json.Marshal(o) // converts all numbers to the types that an API server returns
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func createBy(ctx context.Context, client *dynamic.DynamicClient, resource schem
 	return u, err
 }
 
-// ours are the labels that ARC puts on everything of a set: the set's own, and whose it is.
+// ours returns the labels that ARC adds to all objects of a set: the set's own labels and its identity.
 func (v *view) ours(component string) map[string]any {
 	labels := map[string]any{}
 	for k, l := range v.set.GetLabels() {
@@ -104,7 +104,7 @@ func controlledBy(u *unstructured.Unstructured) []any {
 	return []any{map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), "name": u.GetName(), "uid": string(u.GetUID()), "controller": true, "blockOwnerDeletion": true}}
 }
 
-// place makes the controller's own pod.
+// place creates the controller's own pod.
 func (a *ARC) place(ctx context.Context, version string) error {
 	pod, err := createBy(ctx, a.admin, podResource, "Pod", a.o.Namespace, map[string]any{"name": podName, "labels": map[string]any{"app.kubernetes.io/part-of": "gha-rs-controller",
 		"app.kubernetes.io/component": "controller-manager", "app.kubernetes.io/version": version, "app.kubernetes.io/name": "gha-rs-controller", "app.kubernetes.io/instance": "arc"}},
@@ -118,7 +118,7 @@ func (a *ARC) place(ctx context.Context, version string) error {
 	return a.ready(ctx, pod)
 }
 
-// ready is what a node would say of a pod. On a cluster with a node it says so itself.
+// ready sets the pod's status as a node would. On a cluster with a node, the node sets it.
 func (a *ARC) ready(ctx context.Context, pod *unstructured.Unstructured) error {
 	if text(pod, "spec", "nodeName") != "" || isReady(pod) {
 		return nil
@@ -142,7 +142,7 @@ func isReady(pod *unstructured.Unstructured) bool {
 	return false
 }
 
-// remove deletes a pod at once, and says whether it has gone.
+// remove deletes a pod at once and reports whether it is gone.
 func (a *ARC) remove(ctx context.Context, namespace, name string) (bool, error) {
 	pods := a.client.Resource(podResource).Namespace(namespace)
 	if err := pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {

@@ -28,7 +28,7 @@ const (
 	unlimited      = 2147483647
 )
 
-// A view is one scale set and what there is of it, at the beginning of a pass.
+// view is one scale set and its objects at the start of a pass.
 type view struct {
 	*ARC
 	k       types.NamespacedName
@@ -40,8 +40,8 @@ type view struct {
 	runners    []unstructured.Unstructured
 }
 
-// pass brings one scale set as far as it comes now. Again says that something has to
-// end first that nothing tells of.
+// pass reconciles one scale set as far as possible now. again reports that pass waits for an end that no event
+// announces.
 func (a *ARC) pass(ctx context.Context, k types.NamespacedName) (again bool, err error) {
 	a.working.RLock()
 	defer a.working.RUnlock()
@@ -63,7 +63,7 @@ func (a *ARC) pass(ctx context.Context, k types.NamespacedName) (again bool, err
 	if v.set.GetDeletionTimestamp() != nil {
 		return v.end(ctx)
 	}
-	// The version gate: autoscalingrunnerset_controller.go, before the finalizer is put on.
+	// The version gate: autoscalingrunnerset_controller.go, before it adds the finalizer.
 	if !allowed(v.set.GetLabels()["app.kubernetes.io/version"], v.version) {
 		a.note("%s: deleted: it is of version %q, and the controller of %s", k, v.set.GetLabels()["app.kubernetes.io/version"], v.version)
 		return false, gone(a.client.Resource(setResource).Namespace(k.Namespace).Delete(ctx, k.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(v.set.GetUID())}}))
@@ -73,7 +73,7 @@ func (a *ARC) pass(ctx context.Context, k types.NamespacedName) (again bool, err
 			return false, err
 		}
 	}
-	// 0.14: any change of spec or labels begins anew, also for a set that was switched off.
+	// 0.14: any change of spec or labels starts again from Pending, also for a set that was switched off.
 	if v.phases() {
 		if h := hash(v.set.Object["spec"], v.set.GetLabels()); v.set.GetAnnotations()[changeHash] != h {
 			if err := v.status(ctx, setResource, v.set, map[string]any{"phase": "Pending"}); err != nil {
@@ -99,7 +99,7 @@ func (a *ARC) pass(ctx context.Context, k types.NamespacedName) (again bool, err
 	return v.run(ctx)
 }
 
-// look reads what there is of a set.
+// look reads the objects of a set.
 func (v *view) look(ctx context.Context) error {
 	l, err := v.client.Resource(listenerResource).Namespace(v.o.Namespace).Get(ctx, v.listenerName(), metav1.GetOptions{})
 	switch {
@@ -118,21 +118,21 @@ func (v *view) look(ctx context.Context) error {
 		return err
 	}
 	v.runnerSets, v.runners = sets.Items, runners.Items
-	slices.SortFunc(v.runnerSets, func(a, b unstructured.Unstructured) int { // the newest first
+	slices.SortFunc(v.runnerSets, func(a, b unstructured.Unstructured) int { // newest first
 		if d := b.GetCreationTimestamp().Compare(a.GetCreationTimestamp().Time); d != 0 {
 			return d
 		}
-		// Those of one second, by the order in which the server stored them.
+		// For the same second: the order in which the fake created them.
 		return int(number(&b, "metadata", "annotations", "order") - number(&a, "metadata", "annotations", "order"))
 	})
 	return nil
 }
 
-// phases says whether the version has phases of a set: from 0.14 on. Before, the status
-// has a word named state, which no release was seen to write.
+// phases reports whether sets have a phase in this version: from 0.14 on. Earlier versions have a status field state,
+// but no release was seen to write it.
 func (v *view) phases() bool { return allowed("0.14.0", v.version) }
 
-// id is the number at GitHub, 0 if there is none.
+// id returns the scale set's id at GitHub, or 0 if there is none.
 func (v *view) id() int64 {
 	n, err := strconv.ParseInt(v.set.GetAnnotations()[idAnnotation], 10, 64)
 	if err != nil || n <= 0 {
@@ -141,7 +141,7 @@ func (v *view) id() int64 {
 	return n
 }
 
-// secret reads the credential; it is in the namespace of the set.
+// secret reads the credential from the namespace of the set.
 func (v *view) secret(ctx context.Context) (map[string][]byte, error) {
 	name := text(v.set, "spec", "githubConfigSecret")
 	s, err := v.client.Resource(secretResource).Namespace(v.k.Namespace).Get(ctx, name, metav1.GetOptions{})
@@ -159,8 +159,8 @@ func (v *view) secret(ctx context.Context) (map[string][]byte, error) {
 	return data.Data, json.Unmarshal(b, &data)
 }
 
-// register makes the scale set at GitHub, or takes the one that has its name: ARC asks
-// for the name first. Its labels are only told to GitHub when it is made.
+// register creates the scale set at GitHub, or uses the existing one with its name: ARC queries the name first. ARC
+// sends the labels to GitHub only when it creates the scale set.
 func (v *view) register(ctx context.Context, secret map[string][]byte) error {
 	place, name, group := text(v.set, "spec", "githubConfigUrl"), text(v.set, "spec", "runnerScaleSetName"), text(v.set, "spec", "runnerGroup")
 	if name == "" {
@@ -192,9 +192,8 @@ func (v *view) register(ctx context.Context, secret map[string][]byte) error {
 		idAnnotation: strconv.FormatInt(id, 10), "actions.github.com/runner-scale-set-name": name, "actions.github.com/runner-group-name": group}}})
 }
 
-// end takes a set down in ARC's order: the listener, the runners, the scale set at
-// GitHub, and then the finalizer. Without the Secret it comes no further than the first
-// runner that must be removed at GitHub.
+// end removes a set in ARC's order: the listener, the runners, the scale set at GitHub, and then the finalizer.
+// Without the Secret it stops at the first runner that it must remove at GitHub.
 func (v *view) end(ctx context.Context) (again bool, err error) {
 	if !slices.Contains(v.set.GetFinalizers(), setFinalizer) {
 		return false, nil
@@ -207,7 +206,7 @@ func (v *view) end(ctx context.Context) (again bool, err error) {
 	return false, gone(v.patchSet(ctx, map[string]any{"metadata": map[string]any{"finalizers": rest, "resourceVersion": v.set.GetResourceVersion()}}))
 }
 
-// clear removes everything of a set but itself, also at GitHub.
+// clear removes all objects of a set except the set itself, also at GitHub.
 func (v *view) clear(ctx context.Context) (left bool, err error) {
 	if v.listener != nil {
 		if left, err := v.endListener(ctx); left || err != nil {
@@ -237,8 +236,8 @@ func (v *view) clear(ctx context.Context) (left bool, err error) {
 	return false, v.patchSet(ctx, map[string]any{"metadata": map[string]any{"annotations": map[string]any{idAnnotation: nil}}})
 }
 
-// off switches a set off whose runners GitHub rejected, 0.14.2: listener, runners and
-// the scale set go, and it stays so until its spec or its labels change.
+// off switches off a set whose runners GitHub rejected, as in 0.14.2. Listener, runners and the scale set are
+// removed. The set stays off until its spec or its labels change.
 func (v *view) off(ctx context.Context) (off, again bool, err error) {
 	if text(v.set, "status", "phase") != "Outdated" {
 		if len(v.runnerSets) == 0 || text(&v.runnerSets[0], "status", "phase") != "Outdated" || v.stale(&v.runnerSets[0]) {
@@ -262,7 +261,7 @@ func (v *view) patchSet(ctx context.Context, change map[string]any) error {
 	return nil
 }
 
-// hash is of anything that JSON has a form for.
+// hash returns a short hash of values that JSON can encode.
 func hash(of ...any) string {
 	b, err := json.Marshal(of)
 	if err != nil {
@@ -272,8 +271,8 @@ func hash(of ...any) string {
 	return hex.EncodeToString(sum[:5])
 }
 
-// runnerSetHash is of what ARC makes another runner set for: the numbers are not in it,
-// and neither is what the Secret says.
+// runnerSetHash returns a hash that changes when ARC creates another runner set. It excludes the runner numbers and
+// the content of the Secret.
 func (v *view) runnerSetHash() string {
 	spec := map[string]any{}
 	all, _, _ := unstructured.NestedMap(v.set.Object, "spec")
@@ -284,7 +283,7 @@ func (v *view) runnerSetHash() string {
 	return hash(spec)
 }
 
-// allowed is ARC's rule: the same major and minor version. Builds of developers take all.
+// allowed is ARC's rule: major and minor version must be equal. Developer builds accept all versions.
 func allowed(resource, build string) bool {
 	if build == "dev" || resource == build || strings.HasPrefix(build, "canary-") {
 		return true
@@ -299,7 +298,7 @@ func allowed(resource, build string) bool {
 	return resource != "" && minor(resource) == minor(build)
 }
 
-// gone takes that something is not there for success.
+// gone returns err, or nil if err is a NotFound error.
 func gone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

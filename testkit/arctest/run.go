@@ -16,15 +16,15 @@ const (
 	runnerSetFinalizer = "ephemeralrunner.actions.github.com/finalizer"
 )
 
-// run keeps runner set, listener and runners of a set that is registered.
+// run maintains runner set, listener and runners of a registered set.
 func (v *view) run(ctx context.Context) (again bool, err error) {
 	if len(v.runnerSets) == 0 {
 		if err := v.makeRunnerSet(ctx); err != nil {
 			return false, err
 		}
 	}
-	// A listener of another spec is deleted, whatever the strategy. The numbers are in
-	// its hash, so a change of capacity is a new listener.
+	// A listener with a different spec is deleted with every strategy. The runner numbers are part of its hash, so a
+	// change of capacity creates a new listener.
 	if v.listener != nil && (v.listener.GetDeletionTimestamp() != nil || v.listener.GetAnnotations()[hashAnnotation] != hash(v.set.Object["spec"])) {
 		if left, err := v.endListener(ctx); left || err != nil {
 			return left, err
@@ -84,7 +84,7 @@ func (v *view) stale(runnerSet *unstructured.Unstructured) bool {
 	return runnerSet.GetAnnotations()[hashAnnotation] != v.runnerSetHash()
 }
 
-// drains says whether ARC waits for runners that are left: the strategy eventual.
+// drains reports whether ARC waits for remaining runners, as with the strategy eventual.
 func (v *view) drains(runnerSet *unstructured.Unstructured) bool {
 	return v.o.Eventual && number(runnerSet, "status", "runningEphemeralRunners")+number(runnerSet, "status", "pendingEphemeralRunners") > 0
 }
@@ -92,7 +92,7 @@ func (v *view) drains(runnerSet *unstructured.Unstructured) bool {
 func (v *view) makeRunnerSet(ctx context.Context) error {
 	template, _, _ := unstructured.NestedMap(v.set.Object, "spec", "template")
 	spec := map[string]any{"githubConfigUrl": text(v.set, "spec", "githubConfigUrl"), "githubConfigSecret": text(v.set, "spec", "githubConfigSecret"), "runnerScaleSetId": v.id()}
-	for k, part := range template { // the pod's template stands inline there
+	for k, part := range template { // the pod template is inline there
 		spec[k] = part
 	}
 	order := 1
@@ -114,8 +114,7 @@ func (v *view) listenerName() string {
 	return v.k.Name + "-" + hash(v.k.Namespace, text(v.set, "spec", "runnerGroup"), text(v.set, "spec", "githubConfigUrl"))[:8] + "-listener"
 }
 
-// makeListener makes the listener. Its numbers are left out where they are 0, and a
-// set that says no maximum has the largest.
+// makeListener creates the listener. It omits numbers that are 0. A set without a maximum gets the largest number.
 func (v *view) makeListener(ctx context.Context, runnerSet *unstructured.Unstructured) error {
 	least, most := number(v.set, "spec", "minRunners"), int64(unlimited)
 	if n, there, _ := unstructured.NestedInt64(v.set.Object, "spec", "maxRunners"); there {
@@ -139,7 +138,7 @@ func (v *view) makeListener(ctx context.Context, runnerSet *unstructured.Unstruc
 	return nil
 }
 
-// endListener deletes the listener: its pod goes first, and it stays until that has.
+// endListener deletes the listener. The listener stays until its pod is gone.
 func (v *view) endListener(ctx context.Context) (left bool, err error) {
 	listeners := v.client.Resource(listenerResource).Namespace(v.o.Namespace)
 	if v.listener.GetDeletionTimestamp() == nil {
@@ -171,9 +170,8 @@ func (v *view) endListener(ctx context.Context) (left bool, err error) {
 	return false, nil
 }
 
-// listen keeps the listener's pod, and does what it does: it takes jobs, and asks for
-// as many runners as it has jobs. It says whether the pod is up. One that is told to
-// have fewer runners at most than at least ends at once.
+// listen maintains the listener's pod and does the listener's work: it takes jobs, and requests as many runners as it
+// has jobs. It reports whether the pod is up. A listener whose maximum is below its minimum ends at once.
 func (v *view) listen(ctx context.Context, newest *unstructured.Unstructured) (up bool, err error) {
 	if v.listener == nil {
 		return false, nil
@@ -221,8 +219,8 @@ func (v *view) listen(ctx context.Context, newest *unstructured.Unstructured) (u
 	return true, v.ask(ctx, newest, min(most, least+int64(jobs)))
 }
 
-// ask says how many runners there are to be: when that changes, and when a runner is to
-// take the place of one that has ended.
+// ask sets the requested number of runners. It writes when the number changes, and when a runner must replace one
+// that has ended.
 func (v *view) ask(ctx context.Context, runnerSet *unstructured.Unstructured, n int64) error {
 	alive, ended := int64(0), false
 	for _, r := range v.of(runnerSet) {

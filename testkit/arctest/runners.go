@@ -14,11 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// A runner has two finalizers: one for what it has in the cluster, one for what it is
-// at GitHub.
+// A runner has two finalizers: one for its objects in the cluster, one for its registration at GitHub.
 var runnerFinalizers = []any{"ephemeralrunner.actions.github.com/finalizer", "ephemeralrunner.actions.github.com/runner-registration-finalizer"}
 
-// tries is how often ARC makes the pod of a runner again.
+// tries is how many failures of a runner's pod ARC accepts.
 const tries = 5
 
 func busy(r *unstructured.Unstructured) bool {
@@ -42,7 +41,7 @@ func (v *view) of(runnerSet *unstructured.Unstructured) (mine []*unstructured.Un
 	return mine
 }
 
-// counts are what a runner set says of its runners.
+// counts returns the runner numbers in the status of a runner set.
 func (v *view) counts(runnerSet *unstructured.Unstructured) map[string]any {
 	var pending, running, failed, outdated int64
 	for _, r := range v.of(runnerSet) {
@@ -62,8 +61,8 @@ func (v *view) counts(runnerSet *unstructured.Unstructured) map[string]any {
 	return c
 }
 
-// scale brings the runners of all runner sets to what is asked for. It says whether
-// something is left to be done that nothing tells of.
+// scale brings the runners of all runner sets to the requested number. It reports whether work is left that no event
+// announces.
 func (v *view) scale(ctx context.Context) (left bool, err error) {
 	for i := range v.runnerSets {
 		s := &v.runnerSets[i]
@@ -96,9 +95,8 @@ func (v *view) scaleOne(ctx context.Context, s *unstructured.Unstructured) (left
 			alive = append(alive, r)
 		}
 	}
-	// Numbers are acted upon once: when the listener has written since the last runner
-	// was made. So nobody replaces a runner that ends while there is no listener, and the
-	// object of one that has had its job stays until there is.
+	// ARC applies the number only when the listener has written since the last runner was created. So a runner that
+	// ends without a listener is not replaced, and its object stays until there is a listener again.
 	if patch := number(s, "spec", "patchID"); patch == 0 || patch != v.latest(s) {
 		if err := v.adjust(ctx, s, alive); err != nil {
 			return false, err
@@ -114,7 +112,7 @@ func (v *view) scaleOne(ctx context.Context, s *unstructured.Unstructured) (left
 	return left, nil
 }
 
-// latest is the number of the listener's write that the newest runner was made for.
+// latest returns the patch id of the listener's write for which the newest runner was created.
 func (v *view) latest(s *unstructured.Unstructured) (n int64) {
 	for _, r := range v.of(s) {
 		n = max(n, number(r, "metadata", "annotations", "actions.github.com/patch-id"))
@@ -122,7 +120,7 @@ func (v *view) latest(s *unstructured.Unstructured) (n int64) {
 	return n
 }
 
-// adjust makes and deletes runners.
+// adjust creates and deletes runners.
 func (v *view) adjust(ctx context.Context, s *unstructured.Unstructured, alive []*unstructured.Unstructured) error {
 	for _, r := range v.of(s) {
 		if text(r, "status", "phase") == "Succeeded" && r.GetDeletionTimestamp() == nil {
@@ -132,7 +130,7 @@ func (v *view) adjust(ctx context.Context, s *unstructured.Unstructured, alive [
 		}
 	}
 	want := int(number(s, "spec", "replicas"))
-	// Idle runners go first come, and those that run a job stay.
+	// Idle runners are deleted, newest first. Runners with a job stay.
 	for i := len(alive) - 1; i >= 0 && len(alive) > want; i-- {
 		if !busy(alive[i]) {
 			if err := v.drop(ctx, alive[i]); err != nil {
@@ -160,7 +158,7 @@ func (v *view) makeRunner(ctx context.Context, s *unstructured.Unstructured) err
 	return nil
 }
 
-// drop deletes a runner, which begins at GitHub: it needs the credential.
+// drop deletes a runner. This starts at GitHub and needs the credential.
 func (v *view) drop(ctx context.Context, r *unstructured.Unstructured) error {
 	if number(r, "status", "runnerId") > 0 && !done(r) {
 		if _, err := v.secret(ctx); err != nil {
@@ -170,8 +168,8 @@ func (v *view) drop(ctx context.Context, r *unstructured.Unstructured) error {
 	return gone(v.client.Resource(runnerResource).Namespace(v.k.Namespace).Delete(ctx, r.GetName(), metav1.DeleteOptions{}))
 }
 
-// endRunnerSet deletes a runner set. Those of its runners that run a job stay until
-// that has ended, and it stays until they have gone.
+// endRunnerSet deletes a runner set. Runners with a job stay until the job ends, and the set stays until all runners
+// are gone.
 func (v *view) endRunnerSet(ctx context.Context, s *unstructured.Unstructured) error {
 	if s.GetDeletionTimestamp() == nil {
 		if err := v.client.Resource(runnerSetResource).Namespace(v.k.Namespace).Delete(ctx, s.GetName(), metav1.DeleteOptions{}); gone(err) != nil {
@@ -196,7 +194,7 @@ func (v *view) endRunnerSet(ctx context.Context, s *unstructured.Unstructured) e
 	return gone(err)
 }
 
-// runner brings one runner as far as it comes now.
+// runner reconciles one runner as far as possible now.
 func (v *view) runner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
 	if r.GetDeletionTimestamp() != nil {
 		return v.endRunner(ctx, r)
@@ -222,7 +220,7 @@ func (v *view) runner(ctx context.Context, r *unstructured.Unstructured) (left b
 		return true, v.status(ctx, runnerResource, r, map[string]any{"phase": "Outdated", "ready": false, "reason": "Outdated", "message": "Runner is deprecated"})
 	case crash != "":
 		if time.Since(pod.GetCreationTimestamp().Time) < time.Second {
-			return true, nil // ARC waits between tries, and longer each time
+			return true, nil // ARC waits between attempts, longer each time
 		}
 		return true, v.fail(ctx, r, pod, crash)
 	}
@@ -251,7 +249,7 @@ func (v *view) makePod(ctx context.Context, r *unstructured.Unstructured) (*unst
 		labels[k] = l
 	}
 	labels["actions-ephemeral-runner"] = "True"
-	if v.o.Confined { // what the runner registers with; it is collected with the runner
+	if v.o.Confined { // the runner's registration; garbage-collected with the runner
 		if _, err := v.create(ctx, secretResource, "Secret", v.k.Namespace, map[string]any{"name": r.GetName(), "ownerReferences": controlledBy(r)}, map[string]any{"stringData": map[string]any{"jitToken": "what a runner registers with"}}); err != nil {
 			return nil, err
 		}
@@ -268,8 +266,8 @@ func (v *view) makePod(ctx context.Context, r *unstructured.Unstructured) (*unst
 	return v.create(ctx, podResource, "Pod", v.k.Namespace, map[string]any{"name": r.GetName(), "labels": labels, "ownerReferences": controlledBy(r)}, map[string]any{"spec": spec})
 }
 
-// fail lets the pod of a runner fail once. After five times ARC 0.13 leaves the runner
-// as Failed, and 0.14 deletes it, upon which another one is made.
+// fail lets the pod of a runner fail once. After five failures, ARC 0.13 leaves the runner as Failed. ARC 0.14
+// deletes the runner and creates another one.
 func (v *view) fail(ctx context.Context, r, pod *unstructured.Unstructured, reason string) error {
 	failures, _, _ := unstructured.NestedMap(r.Object, "status", "failures")
 	if failures == nil {
@@ -289,8 +287,8 @@ func (v *view) fail(ctx context.Context, r, pod *unstructured.Unstructured, reas
 	return v.status(ctx, runnerResource, r, map[string]any{"phase": "Failed", "failures": failures, "reason": "TooManyPodFailures", "message": "Pod has failed to start more than 5 times: " + reason})
 }
 
-// endRunner removes a runner, which waits for its job. Its number at GitHub goes with
-// the credential, unless it has had its job: then GitHub has forgotten it already.
+// endRunner removes a runner after its job. It needs the credential to remove the registration at GitHub, unless the
+// runner has completed a job: then GitHub has already removed it.
 func (v *view) endRunner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
 	if busy(r) {
 		return true, nil

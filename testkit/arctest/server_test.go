@@ -25,13 +25,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A bench is an ARC on a real API server, in namespaces of its own.
+// bench is an ARC on a real API server, in its own namespaces.
 type bench struct {
 	*arctest.ARC
 	t       *testing.T
 	client  *dynamic.DynamicClient
 	github  *arctest.Places
-	ns, arc string // where the runners are, and where the controller is
+	ns, arc string // namespaces of the runners and of the controller
 	version string
 }
 
@@ -52,7 +52,7 @@ func secret(name string) map[string]any {
 	return map[string]any{"kind": "Secret", "metadata": map[string]any{"name": name}, "stringData": map[string]any{"github_token": "a token"}}
 }
 
-// set is an AutoscalingRunnerSet as the fleet makes it.
+// set returns an AutoscalingRunnerSet as the fleet writes it.
 func (b *bench) set(name string, least, most int64) map[string]any {
 	return map[string]any{"kind": "AutoscalingRunnerSet", "metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/version": b.version, "tailplane.dev/org": "acme"}},
 		"spec": map[string]any{"githubConfigUrl": "https://github.example/acme", "githubConfigSecret": "one", "runnerScaleSetName": name, "runnerScaleSetLabels": []any{"nix"}, "minRunners": least, "maxRunners": most,
@@ -93,7 +93,7 @@ func (b *bench) list(ctx context.Context, namespace, version, plural string) ([]
 	return l.Items, nil
 }
 
-// parts reads all that there is of a set, by package arc alone.
+// parts reads all objects of a set, only through package arc.
 func (b *bench) parts(name string) (arc.Parts, error) {
 	ctx := b.t.Context()
 	var p arc.Parts
@@ -218,9 +218,8 @@ func (b *bench) finish(id string) {
 	}
 }
 
-// FLEET-03: a scale set of each version is registered, runs jobs, is paused while one
-// runs and resumed: the pause shows in a listener that says nothing of its numbers, and
-// is not confirmed while the pod of the older listener is left.
+// FLEET-03: a scale set of each version is registered and runs jobs. It is paused while a job runs, and resumed. The
+// pause is visible as a listener without numbers. It is not confirmed while the pod of the older listener exists.
 func TestFLEET03_Pause(t *testing.T) {
 	for _, version := range []string{"0.13.1", "0.14.2"} {
 		t.Run(version, func(t *testing.T) {
@@ -278,8 +277,8 @@ func TestFLEET03_Pause(t *testing.T) {
 	}
 }
 
-// FLEET-10: the controller deletes what is of another version than itself, and nothing
-// else; what is made again and again for it is found out, and stopped after two times.
+// FLEET-10: the controller deletes sets of other versions and no other sets. The gate detects that a set is created
+// again and again, and stops after two attempts.
 func TestFLEET10_VersionGate(t *testing.T) {
 	b := newBench(t, "0.14.2", false)
 	other := b.set("other", 0, 1)
@@ -296,7 +295,7 @@ func TestFLEET10_VersionGate(t *testing.T) {
 			}
 			break
 		}
-		gate = arc.ReadGate(gate.Making("0.13.1", time.Now()).String()) // as it comes back from where it is kept
+		gate = arc.ReadGate(gate.Making("0.13.1", time.Now()).String()) // as it is read back from its storage
 		b.apply(group, "autoscalingrunnersets", other)
 		made++
 		b.until("deleted", "other", gone)
@@ -312,9 +311,8 @@ func TestFLEET10_VersionGate(t *testing.T) {
 	b.until("registered", "patch", registered)
 }
 
-// FLEET-10: while the controller is replaced and its old pod has gone, the sets get the
-// new version, and all of them stay: the same scale sets at GitHub. While the old pod
-// works nothing is to be changed.
+// FLEET-10: during the replacement of the controller, after the old pod is gone, the sets get the new version. All of
+// them keep their scale sets at GitHub. While the old pod runs, nothing may change.
 func TestFLEET10_Upgrade(t *testing.T) {
 	b := newBench(t, "0.13.1", false)
 	names := []string{"nix", "docker"}
@@ -367,8 +365,8 @@ func TestFLEET10_Upgrade(t *testing.T) {
 	}
 }
 
-// FLEET-07: a set is taken down in ARC's order, waits for its last job, and hangs for as
-// long as its Secret is not there; which Secrets are needed is told to the end.
+// FLEET-07: a set is removed in ARC's order and waits for its last job. It hangs as long as its Secret is missing.
+// The required Secrets are reported until the end.
 func TestFLEET07_Deletion(t *testing.T) {
 	b := newBench(t, "0.14.2", false)
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 1, 3))
@@ -399,7 +397,7 @@ func TestFLEET07_Deletion(t *testing.T) {
 	b.inOrder("listener has gone", "job a has ended", "scale set 1 has gone from GitHub", "its finalizer goes")
 }
 
-// said waits until something was done.
+// said waits until the log contains an action.
 func (b *bench) said(what string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); !slices.ContainsFunc(b.Log(), func(l string) bool { return strings.Contains(l, what) }); time.Sleep(50 * time.Millisecond) {
@@ -409,7 +407,7 @@ func (b *bench) said(what string) {
 	}
 }
 
-// inOrder finds lines of the log, each after the one before.
+// inOrder finds the lines in the log, each after the one before.
 func (b *bench) inOrder(lines ...string) {
 	b.t.Helper()
 	log := b.Log()
@@ -423,9 +421,8 @@ func (b *bench) inOrder(lines ...string) {
 	}
 }
 
-// FLEET-03: with the strategy eventual, a set that is resumed while a job runs gets no
-// listener before the job has ended. That is told, and is not taken for a set that is
-// stopped for good.
+// FLEET-03: with the strategy eventual, a set that is resumed while a job runs gets no listener before the job ends.
+// This state is reported, and not treated as a permanent stop.
 func TestFLEET03_Eventual(t *testing.T) {
 	b := newBench(t, "0.14.2", true)
 	found, err := b.controllers()
@@ -450,9 +447,8 @@ func TestFLEET03_Eventual(t *testing.T) {
 	})
 }
 
-// FLEET-08: another Secret's name makes another runner set, and the old one stays for its
-// job and still needs the old Secret. FLEET-13: what another set of the same name does is
-// told apart from nothing.
+// FLEET-08: another Secret name creates another runner set. The old one stays for its job and still needs the old
+// Secret. FLEET-13: objects of another set with the same name are distinguished from missing objects.
 func TestFLEET08_Rotation(t *testing.T) {
 	b := newBench(t, "0.14.2", false)
 	b.apply("v1", "secrets", secret("two"))
@@ -479,7 +475,7 @@ func TestFLEET08_Rotation(t *testing.T) {
 		t.Errorf("at GitHub: %v", sets)
 	}
 
-	// Somebody else's set of that name, elsewhere, works with the same scale set.
+	// Another owner's set with that name, in another namespace, uses the same scale set.
 	twin := b.set("twin", 0, 1)
 	twin["spec"].(map[string]any)["runnerScaleSetName"] = "NIX"
 	b.apply(group, "autoscalingrunnersets", twin)
@@ -493,9 +489,8 @@ func TestFLEET08_Rotation(t *testing.T) {
 	}
 }
 
-// FLEET-10: a set whose runners GitHub rejects is switched off, and comes back with
-// another image. Of 0.13, which has no such thing, and of 0.14, runners that crash are
-// found.
+// FLEET-10: a set whose runners GitHub rejects is switched off, and returns with another image. ARC 0.13 has no such
+// state: there, crashing runners are detected, and in 0.14 too.
 func TestFLEET10_Outdated(t *testing.T) {
 	b := newBench(t, "0.14.2", false)
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 1, 3))
@@ -520,8 +515,8 @@ func TestFLEET10_Outdated(t *testing.T) {
 	}
 }
 
-// Runners whose pods fail: 0.13 gives them up after five times, and 0.14 makes others for
-// ever, which only shows when one looks again and again.
+// Runners with failing pods: 0.13 gives up after five failures. 0.14 creates new runners forever, which is
+// visible only in repeated observations.
 func TestCrash(t *testing.T) {
 	for _, version := range []string{"0.13.1", "0.14.2"} {
 		t.Run(version, func(t *testing.T) {

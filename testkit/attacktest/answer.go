@@ -12,19 +12,19 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// An Answer is what came back from the server.
+// Answer is a response of the server.
 type Answer struct {
 	Status  int
 	Header  http.Header
 	Body    string
-	Problem problem.Error // zero when it is none
+	Problem problem.Error // zero if the body is not a problem
 }
 
 func (a Answer) Code() problem.Code { return a.Problem.Code }
 
 func (a Answer) String() string { return fmt.Sprintf("%d %s", a.Status, a.Body) }
 
-// NewRequest is a request to the access server, with pairs of header names and values.
+// NewRequest returns a request to the access server. headers are pairs of header names and values.
 func (s *Env) NewRequest(t *testing.T, method, path, body string, headers ...string) *http.Request {
 	t.Helper()
 	var r io.Reader
@@ -43,12 +43,12 @@ func (s *Env) NewRequest(t *testing.T, method, path, body string, headers ...str
 			req.Host = headers[i+1]
 			continue
 		}
-		req.Header[headers[i]] = append(req.Header[headers[i]], headers[i+1]) // as spelt
+		req.Header[headers[i]] = append(req.Header[headers[i]], headers[i+1]) // keep the exact spelling of the name
 	}
 	return req
 }
 
-// Do sends a request and reads the answer.
+// Do sends a request and reads the response.
 func Do(t *testing.T, hc *http.Client, req *http.Request) Answer {
 	t.Helper()
 	res, err := hc.Do(req)
@@ -66,14 +66,14 @@ func ReadAnswer(t *testing.T, res *http.Response) Answer {
 		t.Fatal(err)
 	}
 	a := Answer{Status: res.StatusCode, Header: res.Header, Body: string(b)}
-	_ = json.Unmarshal(b, &a.Problem) // not a problem: its code stays empty
+	_ = json.Unmarshal(b, &a.Problem) // not a problem: the code stays empty
 	if a.Problem.Code == "" {
 		a.Problem = problem.Error{}
 	}
 	return a
 }
 
-// Ask is do for p.
+// Ask sends a request as p and reads the response.
 func (s *Env) Ask(t *testing.T, p *testenv.Person, method, path, body string, headers ...string) Answer {
 	t.Helper()
 	return Do(t, s.HTTPClient(p), s.NewRequest(t, method, path, body, headers...))

@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/audittest"
 )
 
-// A Witness counts what a check finds, instead of failing its test.
+// Witness is a testing.TB that collects the failures of a check and does not fail its test.
 type Witness struct {
 	testing.TB
 	Found []string
@@ -27,16 +27,16 @@ func (w *Witness) Errorf(format string, args ...any) {
 	w.Found = append(w.Found, fmt.Sprintf(format, args...))
 }
 
-// A Canary is everything secret, and everything that was put out.
+// Canary collects all secrets and all output, to find secrets in the output.
 type Canary struct {
 	T       *testing.T
-	Secrets map[string]string // what it is, by the text
-	Out     map[string]string // text, by where
-	Expect  map[string]string // what a text must have to be what it should be
+	Secrets map[string]string // description of the secret, by its text
+	Out     map[string]string // output, by its place
+	Expect  map[string]string // text that the output of a place must contain
 }
 
-// Secret notes something that must not be seen. Short texts are none: they would
-// be found by chance.
+// Secret registers a text that must not appear in any output. Texts below 16 bytes are an error: they match by
+// chance.
 func (c *Canary) Secret(what, text string) {
 	c.T.Helper()
 	if text = strings.TrimSpace(text); len(text) < 16 {
@@ -45,7 +45,8 @@ func (c *Canary) Secret(what, text string) {
 	c.Secrets[text] = what
 }
 
-// Put notes what came out somewhere. With want in it, it is what it should be.
+// Put adds output of a place. If want is not empty, the output must contain it; this proves that it is the right
+// output.
 func (c *Canary) Put(where, text, want string) {
 	c.T.Helper()
 	c.Out[where] += text
@@ -54,8 +55,7 @@ func (c *Canary) Put(where, text, want string) {
 	}
 }
 
-// Scan looks for every secret in a text, in any usual spelling, and for what looks
-// like a token of anybody.
+// Scan searches a text for every secret in any usual encoding, and for anything that looks like an API server token.
 func (c *Canary) Scan(where, text string) (found []string) {
 	w := &Witness{TB: c.T}
 	for secret, what := range c.Secrets {
@@ -71,10 +71,10 @@ func (c *Canary) Scan(where, text string) (found []string) {
 	return found
 }
 
-// keyForm is how Tailscale writes private keys.
+// keyForm matches private keys as Tailscale writes them.
 var keyForm = regexp.MustCompile(`(?:privkey|nlpriv|machine-priv|disco-priv):[0-9a-f]{64}`)
 
-// NodeSecrets notes the private keys in the state folder of a node.
+// NodeSecrets registers the private keys in the state directory of a node.
 func (c *Canary) NodeSecrets(dir string) {
 	c.T.Helper()
 	kinds := map[string]int{}
@@ -97,7 +97,7 @@ func (c *Canary) NodeSecrets(dir string) {
 			for _, key := range keyForm.FindAllString(text, -1) {
 				kind, hex, _ := strings.Cut(key, ":")
 				if strings.Trim(hex, "0") == "" {
-					continue // one that is not set
+					continue // key is not set
 				}
 				kinds[kind]++
 				c.Secret("a node's "+kind, hex)

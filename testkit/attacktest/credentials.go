@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// TokenClient is somebody with a token and nothing else.
+// TokenClient returns a client that has only the bearer token.
 func (s *Env) TokenClient(t *testing.T, token string) *kubernetes.Clientset {
 	t.Helper()
 	k, err := kubernetes.NewForConfig(s.Cluster.TokenConfig(token))
@@ -23,15 +23,15 @@ func (s *Env) TokenClient(t *testing.T, token string) *kubernetes.Clientset {
 	return k
 }
 
-// ListPods asks the API server for the pods of a namespace, and returns how that ended.
+// ListPods lists the pods of a namespace and returns the error.
 func ListPods(t *testing.T, k *kubernetes.Clientset, namespace string) error {
 	t.Helper()
 	_, err := k.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 	return err
 }
 
-// AccountConfig is the configuration of one of the product's ServiceAccounts, for what
-// a program of ours does not do and its stolen credential could.
+// AccountConfig returns the client configuration of one of the product's ServiceAccounts. Tests use it for requests
+// that the programs never send, but that a thief of the credential could send.
 func (s *Env) AccountConfig(t *testing.T, name string) *rest.Config {
 	t.Helper()
 	path, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, name, t.TempDir())
@@ -51,7 +51,7 @@ func ClientConfig(t *testing.T, kubeconfig string) *rest.Config {
 	return config
 }
 
-// Decode reads one line of JSON.
+// Decode decodes one line of JSON.
 func Decode(t *testing.T, line string, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(line), into); err != nil {
@@ -59,7 +59,7 @@ func Decode(t *testing.T, line string, into any) {
 	}
 }
 
-// KubectlAs runs kubectl as somebody, by the administrator's right to be anybody.
+// KubectlAs runs kubectl as user, by the administrator's right to impersonate.
 func (s *Env) KubectlAs(t *testing.T, user string, args ...string) (stdout, stderr string, exit int) {
 	t.Helper()
 	return kubetest.Kubectl(t.Context(), s.Cluster.Kubeconfig, append(args, "--as="+user, "--as-group=system:authenticated")...)

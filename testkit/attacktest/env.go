@@ -31,15 +31,14 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// Where the fleet is, as deploy/fleet has it.
+// Location of the fleet, as in deploy/fleet.
 const (
 	FleetNamespace = "tailplane-fleet"
 	FleetAccount   = "system:serviceaccount:" + FleetNamespace + ":tailplane-fleet"
 	SharedRunners  = "tailplane-runners"
 )
 
-// basePolicy lets every node connect. Besides the people that a test grants something
-// to, alice may view and bob may nothing.
+// basePolicy lets every node connect. Alice has the role view, bob has no grant. Tests add grants for other people.
 const basePolicy = `{
   "groups": {"group:viewers": ["alice@example.com"]},
   "tagOwners": {"tag:tailplane": [], "tag:other": [], "tag:ci": [], "tag:robot": [], "tag:ingress": []},
@@ -51,14 +50,14 @@ const basePolicy = `{
   "nodeAttrs": [{"target": ["tag:other"], "attr": ["funnel"]}],
 }`
 
-// Accounts of the product's programs, as the API server knows them.
+// Accounts of the product's programs, as the API server names them.
 const (
 	AccessAccount   = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-access"
 	OperatorAccount = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-operator"
 )
 
-// auditPolicy makes the API server write down every request of the product's
-// accounts before it acts on it: that is the far side of the product.
+// auditPolicy makes the API server log every request of the product's accounts before it handles it. So tests see the
+// product from the API server's side.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
@@ -69,36 +68,35 @@ rules:
 `
 
 const (
-	// long is how long a test waits for what takes milliseconds on an idle machine.
-	// Waiting costs nothing while all is well, and some machines have much to do.
+	// Long is the limit for waits that take milliseconds on an idle machine. It is long because a busy machine can be
+	// slow, and the limit costs nothing when tests pass.
 	Long = 5 * time.Minute
-	// soon is the limit for a change of authority to be felt. The contract says 2 s;
-	// what it took is printed, and a shared machine is given more before it fails.
+	// Soon is the limit until a change of rights takes effect. The contract is 2 s. Tests print the measured time; a
+	// shared machine gets more time before the test fails.
 	Soon = time.Minute
-	// tokenCache is how long an API server may take a token that it has seen: it
-	// knows it for 10 s, and may be as late with all else as a shared machine is. A
-	// token that nobody takes back is good for 10 minutes.
+	// TokenCache is the time for which an API server may accept a revoked token: its token cache lasts 10 s, and a
+	// shared machine adds delay. Without revocation, a token is valid for 10 minutes.
 	TokenCache = time.Minute
 
 	NoLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
 )
 
-// An Env is the whole product on a real tailnet and a real API server, and
-// what is needed to look at its far side.
+// Env is the whole product on a real tailnet and a real API server. It also contains clients and logs to inspect the
+// side of the API server.
 type Env struct {
 	*testenv.Env
 	KubeClient    client.WithWatch
 	Clientset     *kubernetes.Clientset
-	KubeAuditFile string // the API server's own log of what the product's accounts asked
+	KubeAuditFile string // the API server's audit log of the requests of the product's accounts
 
 	Mu       sync.Mutex
 	People   map[string]*testenv.Person // by host
-	uses     map[string]int             // of their devices, by tests that have not ended
+	uses     map[string]int             // number of running tests that use a device
 	Clients  map[*testenv.Person]*http.Client
-	policies int // how many SetPolicy has put in force
+	policies int // number of policies that SetPolicy has set
 }
 
-// shared is the environment of all tests of a package that leave it as they found it.
+// shared is the environment for all tests of a package that leave it unchanged.
 var shared struct {
 	once sync.Once
 	env  *Env
@@ -108,15 +106,15 @@ var shared struct {
 // ends are the functions that AtEnd has collected.
 var ends []func() error
 
-// AtEnd has Main call end after the last test, in the reverse order of the calls. A
-// test that starts what all tests of its package share calls it once.
+// AtEnd registers end. Main calls the registered functions after the last test, in reverse order. A test that starts
+// something for all tests of its package calls AtEnd once.
 func AtEnd(end func() error) { ends = append(ends, end) }
 
-// Main runs the tests of a package, then stops the shared environment and all that
-// AtEnd collected. It exits the process.
+// Main runs the tests of a package, then stops the shared environment and calls the functions of AtEnd. It exits the
+// process.
 func Main(m *testing.M) {
 	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // of clients, which say nothing that a test does not
+	ctrllog.SetLogger(logr.Discard()) // for the logs of clients, which add nothing to the tests' output
 	code := m.Run()
 	for _, end := range slices.Backward(ends) {
 		if err := end(); err != nil {
@@ -125,7 +123,7 @@ func Main(m *testing.M) {
 		}
 	}
 	if s := shared.env; s != nil {
-		if code != 0 { // what the programs said, for whoever looks for the reason
+		if code != 0 { // print the logs of the programs, to find the reason
 			for _, p := range []*testenv.Process{s.Access, s.Operator} {
 				lines := strings.Split(p.Output(), "\n")
 				fmt.Fprintf(os.Stderr, "end of the log of %v:\n%s\n", p.Args[1], strings.Join(lines[max(0, len(lines)-40):], "\n"))
@@ -149,7 +147,7 @@ func Start(t *testing.T) *Env {
 	return shared.env
 }
 
-// New returns an environment that only this test uses and may destroy. It ends with the test.
+// New returns an environment for one test, which may destroy it. It ends with the test.
 func New(t *testing.T) *Env {
 	t.Helper()
 	s, err := newEnv()
@@ -178,8 +176,8 @@ func newEnv() (_ *Env, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	// "ghost" is on the server's list, and no such ClusterRole exists: whoever
-	// lists a role also lets the operator read and bind it.
+	// The role "ghost" is on the server's list, but its ClusterRole does not exist. An administrator who lists a role
+	// also allows the operator to read and bind it.
 	var rights rbacv1.ClusterRole
 	if err := s.KubeClient.Get(ctx, client.ObjectKey{Name: "tailplane-operator"}, &rights); err != nil {
 		return nil, err
@@ -198,8 +196,7 @@ func newEnv() (_ *Env, err error) {
 	return s, s.StartOperator(ctx)
 }
 
-// Run starts a cluster that notes what the product asks of it, and an access
-// server.
+// Run starts a cluster that logs the requests of the product, and an access server.
 func Run(ctx context.Context, o testenv.Options) (_ *Env, err error) {
 	dir, err := os.MkdirTemp("", "at")
 	if err != nil {
@@ -212,7 +209,7 @@ func Run(ctx context.Context, o testenv.Options) (_ *Env, err error) {
 	}
 	cluster, err := kubetest.Run(ctx, kubetest.Options{Name: o.ClusterName, Args: []string{
 		"--audit-policy-file=" + auditFile, "--audit-log-path=" + s.KubeAuditFile, "--audit-log-mode=blocking-strict",
-		// No token lives longer than an hour here, whatever is asked for (SI-07).
+		// No token lives longer than an hour here, even if a request asks for more (SI-07).
 		"--service-account-max-token-expiration=1h",
 	}})
 	if err != nil {
@@ -244,16 +241,16 @@ func (s *Env) Close() error {
 	return errors.Join(s.Env.Close(), s.Cluster.Close(), os.RemoveAll(s.Dir))
 }
 
-// Policy is basePolicy with further grants.
+// Policy returns basePolicy with additional grants.
 func Policy(grants ...string) string { return fmt.Sprintf(basePolicy, strings.Join(grants, ",\n    ")) }
 
-// Grant is a grant of our capability to one source.
+// Grant returns a grant of the product's capability to one source.
 func Grant(src, rules string) string {
 	return fmt.Sprintf(`{"src": [%q], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [%s]}}`, src, rules)
 }
 
-// SetPolicy puts further grants in force until the test's end. Nodes hear of it
-// within milliseconds, not at once: waitPolicy waits for that.
+// SetPolicy adds grants to the policy until the end of the test. Nodes receive it within milliseconds, but not at
+// once: waitPolicy waits for that.
 func (s *Env) SetPolicy(t *testing.T, grants ...string) {
 	t.Helper()
 	before := s.Net.Policy()

@@ -27,8 +27,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// ReleaseLease takes away the Lease of an operator that was killed. Without that
-// the next one would wait for it to run out, and do the same.
+// ReleaseLease deletes the Lease of a killed operator. Otherwise the next operator would wait until the Lease
+// expires.
 func (s *Env) ReleaseLease(t *testing.T) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SystemNamespace, Name: "tailplane-operator"}}
@@ -46,7 +46,7 @@ func (s *Env) ClientFor(t *testing.T, config *rest.Config) client.Client {
 	return c
 }
 
-// ForgedSignIn is a sign-in as nobody but the access server should write it.
+// ForgedSignIn returns a sign-in that only the access server is allowed to write.
 func ForgedSignIn(login, device, role string) *v1alpha1.TkaSignin {
 	o := signin.Owner{Login: login, DeviceID: device, DeviceName: "d", Tailnet: "example.com"}
 	return &v1alpha1.TkaSignin{
@@ -56,15 +56,15 @@ func ForgedSignIn(login, device, role string) *v1alpha1.TkaSignin {
 	}
 }
 
-// A Gate stands between one program and the API server, as its only way there. It
-// counts what succeeds in changing something, and strikes after one of them.
+// Gate is a proxy between one program and the API server, and its only way there. It counts the successful writes and
+// kills the program after one of them.
 type Gate struct {
 	*httptest.Server
 
 	mu     sync.Mutex
 	armed  bool
-	after  int    // this write is the last; 0: never
-	only   string // those count whose path has it
+	after  int    // kill after this many writes; 0: never
+	only   string // count only writes whose path contains this text
 	wrote  []string
 	strike func()
 	struck chan struct{}
@@ -99,7 +99,7 @@ func (s *Env) NewGate(t *testing.T) *Gate {
 			if len(g.wrote) != g.after {
 				return nil
 			}
-			g.strike() // the answer is never heard
+			g.strike() // the program never receives the response
 			close(g.struck)
 			return http.ErrAbortHandler
 		},
@@ -115,22 +115,22 @@ type quiet struct{}
 
 func (quiet) Write(p []byte) (int, error) { return len(p), nil }
 
-// Arm lets the gate count from now on, and strike p after so many writes.
+// Arm starts the count of writes, and kills p after the given number of writes.
 func (g *Gate) Arm(after int, p *testenv.Process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.armed, g.after, g.wrote, g.strike, g.struck = true, after, nil, p.Kill, make(chan struct{})
 }
 
-// About has only those writes count whose path has a text.
+// About limits the count to writes whose path contains text.
 func (g *Gate) About(text string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.only = text
 }
 
-// Strikes waits for the blow. It reports false when what was begun is long over
-// and nothing was written that would have brought it.
+// Strikes waits until the gate has killed the program. It returns false if the operation ended long ago without
+// enough writes.
 func (g *Gate) Strikes(begun <-chan struct{}) bool {
 	select {
 	case <-g.struck:
@@ -154,7 +154,7 @@ func (g *Gate) Disarm() []string {
 	return slices.Clone(g.wrote)
 }
 
-// KubeconfigThrough is a kubeconfig by which an account reaches the API server through g only.
+// KubeconfigThrough returns the path of a kubeconfig with which an account reaches the API server only through g.
 func (s *Env) KubeconfigThrough(t *testing.T, g *Gate, namespace, account string) (path string) {
 	t.Helper()
 	path, err := s.Cluster.ServiceAccountKubeconfig(context.WithoutCancel(t.Context()), namespace, account, t.TempDir())

@@ -16,8 +16,8 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// An IdentityServer is the product's own door with one operation behind it, for what the
-// programs cannot be brought to: it keeps what was recorded and who got through.
+// IdentityServer is the product's HTTP API with a single operation. It serves tests of identities that the programs
+// cannot produce. It records the audit entries and the callers that passed the decision.
 type IdentityServer struct {
 	door.Door
 	Op    door.Op[struct{}, Whoami]
@@ -25,14 +25,14 @@ type IdentityServer struct {
 
 	mu      sync.Mutex
 	record  bytes.Buffer
-	through []access.Caller // whom a permit was made for
+	through []access.Caller // callers that received a permit
 }
 
 type Whoami struct {
 	Identity string `json:"identity"`
 }
 
-// NewIdentityServer returns a door at which identify says who is calling.
+// NewIdentityServer returns a server that identifies callers by identify.
 func NewIdentityServer(names []string, identify func(*http.Request) (access.Caller, error)) *IdentityServer {
 	s := &IdentityServer{Op: door.Op[struct{}, Whoami]{Pattern: "GET /who", Verb: access.SigninRead}}
 	log := audit.NewLog(&s.record)
@@ -56,7 +56,7 @@ func NewIdentityServer(names []string, identify func(*http.Request) (access.Call
 	return s
 }
 
-// Entries returns what was recorded since the last time, and who got through.
+// Entries returns the audit entries since the last call, and the callers that passed the decision.
 func (s *IdentityServer) Entries(t *testing.T) (out []audit.Entry, through []access.Caller) {
 	t.Helper()
 	s.mu.Lock()
@@ -72,7 +72,7 @@ func (s *IdentityServer) Entries(t *testing.T) (out []audit.Entry, through []acc
 	return out, through
 }
 
-// Serve answers on ln, as Door.Run does it for the programs, until the test ends.
+// Serve serves on ln until the test ends, through Door.Run as the programs do.
 func (s *IdentityServer) Serve(t *testing.T, ln net.Listener, connContext func(context.Context, net.Conn) context.Context) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Index has the id of every row of the list of attacks that has a test in a package
-// below test/attack. The value names the parts of the row that no test can check
-// yet, each with what is missing. The test of package attack compares it with the tests.
+// Index contains the id of every row of the list of attacks that has a test in a package in test/attack. The value
+// names the parts of the row that no test can check yet, and the reason. The test of package attack compares Index
+// with the tests.
 var Index = map[string][]string{
 	"ID-01": nil, "ID-02": nil,
 	"ID-03": {"verbs for people only: there are none before elevation"},
@@ -47,7 +47,7 @@ var Index = map[string][]string{
 	"DS-05": {"signature, SBOM and provenance: there are no releases yet"},
 }
 
-// Missing skips a part that Index names as missing.
+// Missing skips a part that Index lists as missing.
 func Missing(t *testing.T, part string) {
 	t.Helper()
 	row, _, _ := strings.Cut(strings.TrimPrefix(t.Name(), "Test"), "_")

@@ -11,18 +11,17 @@ import (
 	"testing"
 )
 
-// A ProcessWatch looks at the processes of a person while they run: what stands in their
-// arguments and in their environments.
+// ProcessWatch examines the arguments and environments of a person's processes while they run.
 type ProcessWatch struct {
 	Mu    sync.Mutex
-	seen  map[string]bool // programs that were looked at
+	seen  map[string]bool // names of the programs that were examined
 	Found []string
 	stop  chan struct{}
 	done  chan struct{}
 }
 
-// WatchProcesses looks at every process that carries a mark in its environment, as fast
-// as it can, for what looks like a token.
+// WatchProcesses examines every process that has mark in its environment, as often as possible. It searches for texts
+// that look like a token.
 func WatchProcesses(mark string) *ProcessWatch {
 	w := &ProcessWatch{seen: map[string]bool{}, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
@@ -45,7 +44,7 @@ func (w *ProcessWatch) look(mark string) {
 		return
 	}
 	for _, dir := range folders {
-		env, _ := os.ReadFile(dir + "/environ") // it may be gone by now
+		env, _ := os.ReadFile(dir + "/environ") // the process may be gone
 		if !bytes.Contains(env, []byte(mark)) {
 			continue
 		}
@@ -62,10 +61,10 @@ func (w *ProcessWatch) look(mark string) {
 	}
 }
 
-// TokenForm is what the API server's tokens look like.
+// TokenForm matches tokens of the API server.
 var TokenForm = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{20,}\.eyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}`)
 
-// End returns what was found.
+// End returns the findings.
 func (w *ProcessWatch) End(t *testing.T, programs ...string) []string {
 	t.Helper()
 	close(w.stop)

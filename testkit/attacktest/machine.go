@@ -17,15 +17,15 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A Machine is a person's device with a home folder of its own, on which the
-// built programs run. Several machines may share a device: the tailnet sees one.
+// Machine is a person's device with its own home directory, on which the built programs run. Several machines may
+// share a device: the tailnet sees only one.
 type Machine struct {
 	*testenv.Person
 	s *Env
 	t *testing.T
 }
 
-// NewMachine returns a fresh home for p, which knows the server's name and no more.
+// NewMachine returns a machine with a new home for p, which contains only the server's name.
 func (s *Env) NewMachine(t *testing.T, p *testenv.Person) *Machine {
 	t.Helper()
 	return s.NewMachineAt(t, p, t.TempDir())
@@ -37,7 +37,7 @@ func (s *Env) NewMachineAt(t *testing.T, p *testenv.Person, home string) *Machin
 	own.Home = home
 	m := &Machine{&own, s, t}
 	m.Write(".config/tka/config.yaml", "server: tka."+s.Net.Suffix()+"\n")
-	m.Exec(0, "tka", "exit-codes") // and the programs are in PATH
+	m.Exec(0, "tka", "exit-codes") // this also checks that the programs are in PATH
 	return m
 }
 
@@ -54,7 +54,7 @@ func (m *Machine) Write(name, text string) {
 	}
 }
 
-// Read returns a file's text, "" when it is not there.
+// Read returns the content of a file, or "" if it does not exist.
 func (m *Machine) Read(name string) string {
 	m.t.Helper()
 	b, err := os.ReadFile(m.Path(name))
@@ -64,7 +64,7 @@ func (m *Machine) Read(name string) string {
 	return string(b)
 }
 
-// Files are all files in the home, with their contents.
+// Files returns all files in the home with their contents.
 func (m *Machine) Files() map[string]string {
 	m.t.Helper()
 	all := map[string]string{}
@@ -74,7 +74,7 @@ func (m *Machine) Files() map[string]string {
 		}
 		name, err := filepath.Rel(m.Home, path)
 		if st, serr := d.Info(); serr == nil && strings.HasPrefix(name, ".run/") && st.Size() == 0 {
-			return err // by which programs take turns
+			return err // a lock file of the programs
 		}
 		if err == nil && d.Type().IsRegular() {
 			var b []byte
@@ -91,7 +91,7 @@ func (m *Machine) Files() map[string]string {
 	return all
 }
 
-// Clean checks what every run of a program must keep to, however it ends.
+// Clean checks the rules that every run of a program must follow, regardless of its exit code.
 func (m *Machine) Clean(what string, r testenv.Result) {
 	m.t.Helper()
 	for _, text := range []string{r.Stdout, r.Stderr} {
@@ -104,7 +104,7 @@ func (m *Machine) Clean(what string, r testenv.Result) {
 	}
 }
 
-// Exec runs a program to its end, which must be with that code.
+// Exec runs a program to its end. The exit code must be want.
 func (m *Machine) Exec(want int, program string, args ...string) testenv.Result {
 	m.t.Helper()
 	r, err := m.Run(m.t.Context(), program, args...)
@@ -119,7 +119,7 @@ func (m *Machine) Exec(want int, program string, args ...string) testenv.Result 
 	return r
 }
 
-// A Child is a program that runs until the test or the program ends it.
+// Child is a program that runs until it ends or the test ends.
 type Child struct {
 	*exec.Cmd
 	m        *Machine
@@ -127,7 +127,7 @@ type Child struct {
 	done     chan struct{}
 }
 
-// StartProgram starts a program of PATH, with further environment and standard input.
+// StartProgram starts a program in PATH with additional environment variables and standard input.
 func (m *Machine) StartProgram(env []string, in io.Reader, program string, args ...string) *Child {
 	m.t.Helper()
 	if !filepath.IsAbs(program) {
@@ -147,7 +147,7 @@ func (m *Machine) StartProgram(env []string, in io.Reader, program string, args 
 
 func Exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
-// End waits for the program's end and returns what it did.
+// End waits for the program's end and returns the result.
 func (c *Child) End() testenv.Result {
 	c.m.t.Helper()
 	select {
@@ -166,13 +166,13 @@ func (c *Child) End() testenv.Result {
 	return r
 }
 
-// Peak returns the most memory that was seen in the program's hands until its end,
-// in KiB. What the system counts itself begins with its parent's.
+// Peak polls the memory of the program until its end and returns the highest value, in KiB. The kernel's own count is
+// not usable, because it starts with the memory of the parent.
 func (c *Child) Peak() (most int) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for late := time.After(Long); ; {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid)) // it may be gone
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid)) // the process may be gone
 		if _, after, ok := strings.Cut(string(text), "VmHWM:"); ok {
 			var kib int
 			if _, err := fmt.Sscan(after, &kib); err == nil && strings.HasPrefix(string(text), "Name:\ttka\n") {

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Mark is a moment: what was recorded and asked since can be told.
+// Mark is a moment in the logs. Its methods return the audit entries and API requests since then.
 type Mark struct {
 	Env            *Env
 	Product, kube_ int64
@@ -39,7 +39,7 @@ func FileSize(t *testing.T, path string) int64 {
 	return st.Size()
 }
 
-// ReadSince calls f for each whole line of a file after an offset.
+// ReadSince calls f for each complete line of a file that starts after an offset.
 func ReadSince(t *testing.T, path string, from int64, f func(line []byte)) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -50,7 +50,7 @@ func ReadSince(t *testing.T, path string, from int64, f func(line []byte)) {
 	if _, err := file.Seek(from, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
-	whole := from == 0 // a moment may lie within a line: that one began before
+	whole := from == 0 // an offset can be inside a line that started before the mark
 	if !whole {
 		before := make([]byte, 1)
 		if _, err := file.ReadAt(before, from-1); err != nil {
@@ -61,7 +61,7 @@ func ReadSince(t *testing.T, path string, from int64, f func(line []byte)) {
 	for r := bufio.NewReader(file); ; whole = true {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
-			return // half a line is being written
+			return // the last line is still being written
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func ReadSince(t *testing.T, path string, from int64, f func(line []byte)) {
 	}
 }
 
-// Recorded is what the access server recorded since, of visits and of itself.
+// Recorded returns all audit entries of the access server since the mark, including those about the process itself.
 func (m Mark) Recorded(t *testing.T) (out []audit.Entry) {
 	t.Helper()
 	ReadSince(t, m.Env.AuditFile(), m.Product, func(text []byte) {
@@ -95,13 +95,13 @@ func (m Mark) Recorded(t *testing.T) (out []audit.Entry) {
 	return out
 }
 
-// Entries is what the access server recorded of visits since.
+// Entries returns the audit entries of the access server since the mark that are about requests.
 func (m Mark) Entries(t *testing.T) []audit.Entry {
 	t.Helper()
 	return slices.DeleteFunc(m.Recorded(t), func(e audit.Entry) bool { return e.Surface == "process" })
 }
 
-// A KubeRequest is what the API server noted of a request before it acted on it.
+// KubeRequest is an entry of the API server's audit log about a request.
 type KubeRequest struct {
 	Stage, Verb, RequestURI string
 	User                    struct{ Username string }
@@ -114,25 +114,24 @@ type KubeRequest struct {
 
 func (k KubeRequest) String() string { return k.Verb + " " + k.RequestURI }
 
-// Writes tells whether the request changes something, or makes a token.
+// Writes reports whether the request changes an object or creates a token.
 func (k KubeRequest) Writes() bool {
 	return !slices.Contains([]string{"get", "list", "watch"}, k.Verb)
 }
 
-// Requests is what an account asked of the API server since, but for watches and
-// for the operator's Lease.
+// Requests returns the requests of an account to the API server since the mark. It omits watches and housekeeping.
 func (m Mark) Requests(t *testing.T, account string) []KubeRequest {
 	t.Helper()
 	return m.noted(t, account, "RequestReceived")
 }
 
-// housekeeping is what servers write of themselves, whoever asks for what.
+// housekeeping reports whether the server sends the request for itself, independently of any caller.
 func (k KubeRequest) housekeeping() bool {
 	return k.ObjectRef.Resource == "leases" ||
 		k.ObjectRef.Resource == "configmaps" && (k.ObjectRef.Name == "tailplane-members" || k.ObjectRef.Name == "tailplane-gossip-pins")
 }
 
-// Bodies are the same requests when they were answered, with what they carried.
+// Bodies returns the same requests after their responses, with request bodies.
 func (m Mark) Bodies(t *testing.T, account string) (out []KubeRequest) {
 	t.Helper()
 	Eventually(t, Long, "all requests are answered", func() bool {
@@ -156,15 +155,15 @@ func (m Mark) noted(t *testing.T, account, stage string) (out []KubeRequest) {
 	return out
 }
 
-// Writes are those of requests that change something, or make a token.
+// Writes returns the requests that change an object or create a token.
 func (m Mark) Writes(t *testing.T, account string) []KubeRequest {
 	t.Helper()
 	return slices.DeleteFunc(m.Requests(t, account), func(k KubeRequest) bool { return !k.Writes() })
 }
 
-// Refused carries out do, which must be refused in the listener's form with the
-// code: at no cost to the API server, with one entry in the record that gives the
-// reason, and nothing secret in either.
+// Refused calls do and checks that it is refused with the code, in the standard form of a problem. The refusal must
+// send no request to the API server and write exactly one audit entry with the reason. Neither response nor entry may
+// contain a secret.
 func (s *Env) Refused(t *testing.T, what string, code problem.Code, do func() Answer) (Answer, audit.Entry) {
 	t.Helper()
 	m := s.Mark(t)
@@ -176,7 +175,7 @@ func (s *Env) Refused(t *testing.T, what string, code problem.Code, do func() An
 	return a, e
 }
 
-// Refusal checks the answer and the one entry about it.
+// Refusal checks the response and its single audit entry.
 func (m Mark) Refusal(t *testing.T, what string, code problem.Code, a Answer) audit.Entry {
 	t.Helper()
 	if a.Code() != code || a.Status != code.Status() {
@@ -185,7 +184,7 @@ func (m Mark) Refusal(t *testing.T, what string, code problem.Code, a Answer) au
 	if a.Problem.Message == "" || len(a.Problem.Advice) == 0 || a.Problem.AuditID == "" || a.Header.Get("X-Request-Id") != a.Problem.AuditID {
 		t.Errorf("%s: no sentence, advice or audit id: %v %v", what, a, a.Header)
 	}
-	// What was refused to others before is summed in an entry that may come now.
+	// Earlier refusals of others are aggregated in an entry that can appear now.
 	entries := slices.DeleteFunc(m.Entries(t), func(e audit.Entry) bool { return e.Args["count"] != "" && e.RequestID != a.Problem.AuditID })
 	if len(entries) != 1 {
 		t.Errorf("%s: %d entries in the record, want 1: %+v", what, len(entries), entries)

@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// WaitGranted waits until p's grants of the policy in force let p ask.
+// WaitGranted waits until p's grants in the current policy allow p to send requests.
 func (s *Env) WaitGranted(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	s.waitPolicy(t)
@@ -24,7 +24,7 @@ func (s *Env) WaitGranted(t *testing.T, p *testenv.Person) {
 	})
 }
 
-// ResidentMemory is how many bytes of memory a process holds.
+// ResidentMemory returns the resident memory of a process in bytes.
 func ResidentMemory(t *testing.T, pid int) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
@@ -38,7 +38,7 @@ func ResidentMemory(t *testing.T, pid int) int {
 	return pages * os.Getpagesize()
 }
 
-// ListeningPorts returns the TCP ports on which a process listens on this machine.
+// ListeningPorts returns the TCP ports on which a process of this machine listens.
 func ListeningPorts(t *testing.T, pid int) []int {
 	t.Helper()
 	ports, told, err := testenv.Listening(pid)
@@ -51,11 +51,11 @@ func ListeningPorts(t *testing.T, pid int) []int {
 	return ports
 }
 
-// ProbePaths are what the listener of probes has.
+// ProbePaths are the paths of the probe listener.
 var ProbePaths = []string{"/livez", "/readyz", "/metrics"}
 
-// ProbeAddress is where a process answers probes: what it said last, as one log holds all
-// its runs.
+// ProbeAddress returns the address of a process's probe listener. It reads the last address in the log, because one
+// log contains all runs.
 func (s *Env) ProbeAddress(t *testing.T, p *testenv.Process) (address string) {
 	t.Helper()
 	for _, line := range strings.Split(p.Output(), "\n") {
@@ -71,7 +71,7 @@ func (s *Env) ProbeAddress(t *testing.T, p *testenv.Process) (address string) {
 	return address
 }
 
-// RawProbe sends bytes to a listener on this machine and reads the one answer.
+// RawProbe sends bytes to a listener on this machine and reads one response.
 func RawProbe(t *testing.T, addr, raw string) Answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -89,7 +89,7 @@ func RawProbe(t *testing.T, addr, raw string) Answer {
 	return ReadAnswer(t, res)
 }
 
-// Metrics is a process's metrics, by name and labels.
+// Metrics returns the metrics of a process, by name and labels.
 func (s *Env) Metrics(t *testing.T, p *testenv.Process) map[string]float64 {
 	t.Helper()
 	a := RawProbe(t, s.ProbeAddress(t, p), "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -16,17 +16,17 @@ import (
 
 const PlaneAccount = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-plane"
 
-// A PlaneEnv is the operator plane's program beside the shared system.
+// PlaneEnv is a plane process that runs in addition to the shared system.
 type PlaneEnv struct {
 	*Env
 	Issuer  *testenv.Issuer
-	Unnamed error // why it exposes nothing on this machine
+	Unnamed error // reason why this machine cannot expose a service
 
 	Mu    sync.Mutex
-	Asked []*http.Request // of the service that it exposes
+	Asked []*http.Request // requests that the exposed service received
 }
 
-// PlaneGrant is a grant of the plane's capability.
+// PlaneGrant returns a grant of the plane's capability.
 func PlaneGrant(src, rules string) string {
 	return fmt.Sprintf(`{"src": [%q], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [%s]}}`, src, rules)
 }
@@ -36,7 +36,7 @@ const (
 	ViewerRule     = `{"role": "viewer", "orgs": ["*"]}`
 )
 
-// Took is what the exposed service was asked since it was looked at last.
+// Took returns the requests that the exposed service received since the last call.
 func (o *PlaneEnv) Took() []*http.Request {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -45,7 +45,7 @@ func (o *PlaneEnv) Took() []*http.Request {
 	return asked
 }
 
-// Visitor is somebody whose device reaches the plane.
+// Visitor returns a person whose device reaches the plane.
 func (o *PlaneEnv) Visitor(t *testing.T, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	p := o.Person(t, host, login, tags...)
@@ -53,7 +53,7 @@ func (o *PlaneEnv) Visitor(t *testing.T, host, login string, tags ...string) *te
 	return p
 }
 
-// A PlaneReply is an answer of the plane.
+// PlaneReply is a response of the plane.
 type PlaneReply struct {
 	Status int
 	Header http.Header
@@ -64,7 +64,7 @@ type PlaneReply struct {
 	Err  struct{ Code problem.Code } `json:"error"`
 }
 
-// Request asks the plane as p's device.
+// Request sends a request to the plane as p's device.
 func (o *PlaneEnv) Request(t *testing.T, p *testenv.Person, method, path, body string, headers ...string) PlaneReply {
 	t.Helper()
 	req := o.NewRequest(t, method, path, body, headers...)
@@ -77,17 +77,17 @@ func (o *PlaneEnv) Request(t *testing.T, p *testenv.Person, method, path, body s
 	}
 	req.URL.Host = at.Host
 	for i := 0; i+1 < len(headers); i += 2 {
-		if headers[i] == "Content-Type" { // one, not another one
+		if headers[i] == "Content-Type" { // replaces the default value
 			req.Header.Set(headers[i], headers[i+1])
 		}
 	}
 	a := Do(t, o.HTTPClient(p), req)
 	r := PlaneReply{Status: a.Status, Header: a.Header, Body: a.Body}
-	_ = json.Unmarshal([]byte(a.Body), &r) // a page is none
+	_ = json.Unmarshal([]byte(a.Body), &r) // a page is not JSON
 	return r
 }
 
-// Allowed waits until the plane knows what the policy in force gives p.
+// Allowed waits until the plane applies the current policy to p.
 func (o *PlaneEnv) Allowed(t *testing.T, p *testenv.Person, want bool) {
 	t.Helper()
 	Eventually(t, Long, "the plane decides by the policy in force", func() bool {
@@ -95,7 +95,7 @@ func (o *PlaneEnv) Allowed(t *testing.T, p *testenv.Person, want bool) {
 	})
 }
 
-// RecordedBy is what the plane recorded of a login, the newest first.
+// RecordedBy returns the plane's audit entries about a login, newest first.
 func (o *PlaneEnv) RecordedBy(t *testing.T, login string) (out []audit.Entry) {
 	t.Helper()
 	if _, err := (plane.Record{Path: o.PlaneAuditFile()}).Newest(t.Context(), func(e plane.Recorded) bool {
@@ -109,7 +109,7 @@ func (o *PlaneEnv) RecordedBy(t *testing.T, login string) (out []audit.Entry) {
 	return out
 }
 
-// Untouched fails when the plane has asked the API server to change anything.
+// Untouched fails if the plane has sent a write to the API server.
 func (o *PlaneEnv) Untouched(t *testing.T, m Mark, what string) {
 	t.Helper()
 	if wrote := m.Writes(t, PlaneAccount); len(wrote) > 0 {

@@ -15,41 +15,40 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A Server is an access server beside the shared one, which a test may treat as it
-// likes: another node, state and record.
+// Server is a second access server for one test, which may do anything with it. It has its own node, state and audit
+// log.
 type Server struct {
 	*testenv.Process
 	SystemEnv *Env
 	Dir       string
-	Name      string // in full, as control assigned it
-	Record    string // the file
+	Name      string // full name, as the control server assigned it
+	Record    string // path of the audit log
 }
 
-// A ServerOptions says what is other than of the shared server.
+// ServerOptions are the differences from the shared server.
 type ServerOptions struct {
 	Env     []string
-	Replace []string // in its settings: old and new, in turn
+	Replace []string // replacements in its settings: pairs of old and new text
 	Args    []string
 }
 
-// StartServer starts one and waits until it serves. The test's end stops it.
+// StartServer starts a server and waits until it serves. It stops at the end of the test.
 func (s *Env) StartServer(t *testing.T, name string, o ServerOptions) *Server {
 	t.Helper()
 	x := &Server{SystemEnv: s, Dir: filepath.Join(s.Dir, name)}
 	x.Record = filepath.Join(x.Dir, "audit.jsonl")
-	if err := os.RemoveAll(x.Dir); err != nil { // of a run of the test before
+	if err := os.RemoveAll(x.Dir); err != nil { // left by an earlier run of the test
 		t.Fatal(err)
 	}
 	x.Restart(t, name, o)
 	return x
 }
 
-// Restart starts the server with its state and its record as they are; its log goes
-// to the folder called as.
+// Restart starts the server again with its state and its audit log. Its log goes to the directory as.
 func (x *Server) Restart(t *testing.T, as string, o ServerOptions) {
 	t.Helper()
 	kubeconfig, text := x.WriteSettings(t, o)
-	if err := os.RemoveAll(filepath.Join(x.SystemEnv.Dir, as, "log")); err != nil { // what it says now counts
+	if err := os.RemoveAll(filepath.Join(x.SystemEnv.Dir, as, "log")); err != nil { // only new log lines count
 		t.Fatal(err)
 	}
 	p, err := x.SystemEnv.Try(as, "access", o.Env, text, append([]string{"--kubeconfig", kubeconfig}, o.Args...)...)
@@ -71,7 +70,7 @@ func (x *Server) Restart(t *testing.T, as string, o ServerOptions) {
 	x.Process, x.Name = p, ServingNames(t, p)[0]
 }
 
-// WriteSettings prepares the server's folder.
+// WriteSettings writes the files in the server's directory.
 func (x *Server) WriteSettings(t *testing.T, o ServerOptions) (kubeconfig, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(x.Dir, "state"), 0o700); err != nil {
@@ -91,7 +90,7 @@ func (x *Server) WriteSettings(t *testing.T, o ServerOptions) (kubeconfig, text 
 	return kubeconfig, strings.NewReplacer(append([]string{filepath.Join(x.SystemEnv.Dir, "access") + "/", x.Dir + "/", x.SystemEnv.AuthKeyFile(), key}, o.Replace...)...).Replace(string(b))
 }
 
-// Ask is system.ask at this server.
+// Ask sends a request to this server, as Env.Ask does to the shared one.
 func (x *Server) Ask(t *testing.T, p *testenv.Person, method, path, body string, headers ...string) Answer {
 	t.Helper()
 	req := x.SystemEnv.NewRequest(t, method, path, body, headers...)
@@ -99,7 +98,7 @@ func (x *Server) Ask(t *testing.T, p *testenv.Person, method, path, body string,
 	return Do(t, x.SystemEnv.HTTPClient(p), req)
 }
 
-// AuditKey is the public key that signs the server's record, as its log says.
+// AuditKey returns the public key of the server's audit log, which the server's log contains.
 func (x *Server) AuditKey(t *testing.T) string {
 	t.Helper()
 	all := regexp.MustCompile(`"the audit record is open","key":"(ed25519:[^"]+)"`).FindAllStringSubmatch(x.Output(), -1)
@@ -109,7 +108,7 @@ func (x *Server) AuditKey(t *testing.T) string {
 	return all[len(all)-1][1]
 }
 
-// Samples are the samples of the metrics of a process, by name and labels.
+// Samples returns the metric samples of a process, by name and labels.
 func (s *Env) Samples(t *testing.T, p *testenv.Process) map[string]float64 {
 	t.Helper()
 	a := RawProbe(t, s.ProbeAddress(t, p), "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -130,7 +129,7 @@ func (s *Env) Samples(t *testing.T, p *testenv.Process) map[string]float64 {
 	return out
 }
 
-// LinesOf are the whole lines of a record that a server is writing.
+// LinesOf returns the complete lines of an audit log that a server is writing.
 func LinesOf(t *testing.T, path string) (lines []audit.Line) {
 	t.Helper()
 	ReadSince(t, path, 0, func(text []byte) {
@@ -143,7 +142,7 @@ func LinesOf(t *testing.T, path string) (lines []audit.Line) {
 	return lines
 }
 
-// EntriesOf are the entries of visits among lines.
+// EntriesOf returns the entries about requests in lines.
 func EntriesOf(t *testing.T, lines []audit.Line) (out []audit.Entry) {
 	t.Helper()
 	for _, l := range lines {

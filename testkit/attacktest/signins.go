@@ -25,9 +25,9 @@ import (
 
 func ErrorOf[T any](_ T, err error) error { return err }
 
-// EndSignInIn makes a sign-in end in d, by the two fields that the access server's
-// account may write, and returns its end when the operator has taken note. When
-// that takes half of d, which is for the test, it ends later.
+// EndSignInIn lets a sign-in end in d. It changes the two fields that the access server's account may write. It
+// returns the end when the operator has observed it. If that takes more than half of d, which the test needs, the end
+// is later.
 func (s *Env) EndSignInIn(t *testing.T, name string, d time.Duration) time.Time {
 	t.Helper()
 	c, err := client.New(s.AccountConfig(t, "tailplane-access"), client.Options{Scheme: s.KubeClient.Scheme()})
@@ -64,8 +64,8 @@ func (s *Env) EndSignInIn(t *testing.T, name string, d time.Duration) time.Time 
 	}
 }
 
-// RestartOperator starts the operator again after it was killed. It does not wait
-// for the dead one's Lease, which a person would have to.
+// RestartOperator starts the operator again after it was killed. It deletes the Lease of the dead operator, so that
+// the new one does not wait for it.
 func (s *Env) RestartOperator(t *testing.T) {
 	t.Helper()
 	s.ReleaseLease(t)
@@ -74,9 +74,8 @@ func (s *Env) RestartOperator(t *testing.T) {
 	}
 }
 
-// AddReplica starts another access server: another node with a name, a state and a
-// record of its own, and settings in which pairs of texts are replaced. It returns
-// the name that control gave it.
+// AddReplica starts another access server: a second node with its own name, state and audit log. edit contains pairs
+// of texts to replace in the settings. AddReplica returns the name that the control server assigned.
 func (s *Env) AddReplica(t *testing.T, name string, edit ...string) string {
 	t.Helper()
 	dir := filepath.Join(s.Dir, name)
@@ -113,7 +112,7 @@ func (s *Env) AddReplica(t *testing.T, name string, edit ...string) string {
 	return ServingNames(t, p)[0]
 }
 
-// SignIns are the stored sign-ins of a login, all devices; of everybody for "".
+// SignIns returns the stored sign-ins of a login on all devices, or of all logins for "".
 func (s *Env) SignIns(t *testing.T, login string) []v1alpha1.TkaSignin {
 	t.Helper()
 	var list v1alpha1.TkaSigninList
@@ -123,11 +122,11 @@ func (s *Env) SignIns(t *testing.T, login string) []v1alpha1.TkaSignin {
 	return slices.DeleteFunc(list.Items, func(o v1alpha1.TkaSignin) bool { return login != "" && o.Spec.User.Login != login })
 }
 
-// A bound is what gives access in the cluster.
+// bound is an object that gives access in the cluster.
 type bound struct{ Kind, Namespace, name, Role, UID string }
 
-// AccessOf is everything that gives a sign-in's account access, or is that account:
-// found by its name, not by our labels, which somebody could have taken off.
+// AccessOf returns a sign-in's account and all objects that give it access. It finds them by the account's name and
+// not by the product's labels, because an attacker could have removed the labels.
 func (s *Env) AccessOf(t *testing.T, name string) (out []bound) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -160,9 +159,9 @@ func (s *Env) AccessOf(t *testing.T, name string) (out []bound) {
 	return out
 }
 
-// inconsistent names what breaks the laws that hold whenever nothing is under way:
-// every account and binding of a sign-in belongs to one that is live, each live
-// one has its account and one role, and none is over.
+// inconsistent returns violations of the invariants that hold when no operation is in progress. Every account and
+// every binding of a sign-in belongs to a live sign-in. Each live sign-in has its account and one role. No live
+// sign-in is past its end.
 func (s *Env) inconsistent(t *testing.T) (wrong []string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -224,7 +223,7 @@ func (s *Env) inconsistent(t *testing.T) (wrong []string) {
 	return wrong
 }
 
-// Settles waits until the laws of consistent hold.
+// Settles waits until the invariants of inconsistent hold.
 func (s *Env) Settles(t *testing.T, what string) time.Duration {
 	t.Helper()
 	var wrong []string

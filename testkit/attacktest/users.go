@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// HTTPClient is p's client: one, as the server bounds a device's connections.
+// HTTPClient returns p's client. A person has only one, because the server limits the connections of a device.
 func (s *Env) HTTPClient(p *testenv.Person) *http.Client {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -25,16 +25,15 @@ func (s *Env) HTTPClient(p *testenv.Person) *http.Client {
 	return s.Clients[p]
 }
 
-// APIClient is p's end of the operations.
+// APIClient returns p's client of the HTTP API.
 func (s *Env) APIClient(p *testenv.Person) door.Client {
 	return door.Client{HTTP: s.HTTPClient(p), Base: s.Server()}
 }
 
-// watchman is who is granted another period by each policy.
+// watchman is a login to which each policy grants a different period. waitPolicy uses it.
 const watchman = "watchman@example.com"
 
-// waitPolicy waits until the server decides by the policy in force, which is the
-// last that SetPolicy has put there.
+// waitPolicy waits until the server applies the policy that SetPolicy has set last.
 func (s *Env) waitPolicy(t *testing.T) {
 	t.Helper()
 	p := s.Person(t, "watchman-laptop", watchman)
@@ -43,20 +42,20 @@ func (s *Env) waitPolicy(t *testing.T) {
 		switch {
 		case err != nil:
 			return false
-		case len(w.Rules) == 0: // of the first one
+		case len(w.Rules) == 0: // the first policy has no rule
 			return !strings.Contains(s.Net.Policy(), watchman)
 		}
-		return slices.ContainsFunc(w.Rules, func(r signin.Rule) bool { // beside those for everybody
+		return slices.ContainsFunc(w.Rules, func(r signin.Rule) bool { // there are also rules for all logins
 			return strings.Contains(s.Net.Policy(), fmt.Sprintf(`"period": "%ds"`, int(time.Duration(r.Period).Seconds())))
 		})
 	})
 }
 
-// stayers are devices that many tests use.
+// stayers are devices that many tests use. They stay until the end.
 var stayers = []string{"alice-laptop", "bob-laptop", "watchman-laptop"}
 
-// Person is somebody on a device; the same one for the same host name. When no test
-// uses it any more the device leaves: each takes a hundred megabytes here.
+// Person returns a person on a device. The same host name returns the same person. The device leaves when no test
+// uses it any more, because each device takes about 100 MB of memory here.
 func (s *Env) Person(t *testing.T, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	s.Mu.Lock()
@@ -102,7 +101,7 @@ func (s *Env) Bob(t *testing.T) *testenv.Person {
 	return s.Person(t, "bob-laptop", "bob@example.com")
 }
 
-// Login signs p in and waits until that is ready. The test's end signs p out.
+// Login signs p in and waits until the sign-in is ready. The end of the test signs p out.
 func (s *Env) Login(t *testing.T, p *testenv.Person, req signin.LoginRequest) signin.Status {
 	t.Helper()
 	if _, err := signin.Login.Call(t.Context(), s.APIClient(p), req); err != nil {
@@ -117,7 +116,7 @@ func (s *Env) Login(t *testing.T, p *testenv.Person, req signin.LoginRequest) si
 	return st
 }
 
-// Kubeconfig waits for p's sign-in and returns a token of it.
+// Kubeconfig waits for p's sign-in and returns a kubeconfig with one of its tokens.
 func (s *Env) Kubeconfig(t *testing.T, p *testenv.Person) signin.Kubeconfig {
 	t.Helper()
 	var k signin.Kubeconfig
@@ -132,8 +131,8 @@ func (s *Env) Kubeconfig(t *testing.T, p *testenv.Person) signin.Kubeconfig {
 	return k
 }
 
-// Logout signs p out, if p is signed in, and waits until nothing is left of it.
-// It works at a test's end.
+// Logout signs p out, if p is signed in, and waits until nothing of the sign-in is left. It also works in a test's
+// cleanup.
 func (s *Env) Logout(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Long)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Eventually waits for what must become true, and returns how long that took.
+// Eventually waits until a condition holds and returns the time that it took. It fails the test after limit.
 func Eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -15,8 +15,8 @@ func Eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 	return time.Since(began)
 }
 
-// Within waits for what should become true, and says whether it did. It asks ever
-// more seldom, as asking costs what others wait for.
+// Within waits until a condition holds and reports whether it did within limit. The interval between polls grows,
+// because each poll slows down the work that the test waits for.
 func Within(limit time.Duration, ok func() bool) bool {
 	const most = 50 * time.Millisecond
 	wait := 5 * time.Millisecond
@@ -31,7 +31,7 @@ func Within(limit time.Duration, ok func() bool) bool {
 	}
 }
 
-// Always watches for a while that something stays true.
+// Always checks for a while that a condition stays true.
 func Always(t *testing.T, during time.Duration, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)

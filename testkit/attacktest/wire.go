@@ -17,7 +17,7 @@ import (
 
 const API = signin.Base
 
-// ServingNames are those by which an access server goes, as its log says.
+// ServingNames returns the names under which an access server serves, from its log.
 func ServingNames(t *testing.T, p *testenv.Process) (names []string) {
 	t.Helper()
 	for _, line := range strings.Split(p.Output(), "\n") {
@@ -33,14 +33,14 @@ func ServingNames(t *testing.T, p *testenv.Process) (names []string) {
 	return names
 }
 
-// A Conn is a connection on which a test writes what no client would.
+// Conn is a connection on which a test writes bytes that no ordinary client would send.
 type Conn struct {
 	t       *testing.T
 	NetConn net.Conn
 	r       *bufio.Reader
 }
 
-// Dial connects to the access server as p, with TLS and nothing above it.
+// Dial connects to the access server as p, with TLS only.
 func (s *Env) Dial(t *testing.T, p *testenv.Person, protocols ...string) *Conn {
 	t.Helper()
 	raw, err := p.Node.Dial(t.Context(), "tcp", "tka."+s.Net.Suffix()+":443")
@@ -55,7 +55,7 @@ func (s *Env) Dial(t *testing.T, p *testenv.Person, protocols ...string) *Conn {
 	return NewConn(t, conn)
 }
 
-// NewConn is a wire on a connection.
+// NewConn returns a Conn on a connection.
 func NewConn(t *testing.T, conn net.Conn) *Conn { return &Conn{t, conn, bufio.NewReader(conn)} }
 
 func (w *Conn) Send(raw string) {
@@ -64,11 +64,11 @@ func (w *Conn) Send(raw string) {
 		w.t.Fatal(err)
 	}
 	if _, err := io.WriteString(w.NetConn, raw); err != nil && !errors.Is(err, net.ErrClosed) {
-		w.t.Logf("write: %v", err) // the server may have hung up half way: what it answered counts
+		w.t.Logf("write: %v", err) // the server may have closed the connection already; its response counts
 	}
 }
 
-// Receive reads one answer.
+// Receive reads one response.
 func (w *Conn) Receive() (Answer, error) {
 	w.t.Helper()
 	res, err := http.ReadResponse(w.r, nil)
@@ -78,8 +78,7 @@ func (w *Conn) Receive() (Answer, error) {
 	return ReadAnswer(w.t, res), nil
 }
 
-// Rest reads all further answers until the server hangs up, or is silent for a
-// while, in which it would have answered.
+// Rest reads all further responses until the server closes the connection, or sends nothing for a while.
 func (w *Conn) Rest(while time.Duration) (answers []Answer, closed bool) {
 	w.t.Helper()
 	for {

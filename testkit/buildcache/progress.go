@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// progress tells how far a build is: on a terminal one line that is written over, elsewhere a line now and then, so that
-// a log stays readable and a CI that kills silent jobs is content.
+// progress reports how far a build is. On a terminal it overwrites one line. Otherwise it writes a line at intervals,
+// so that a log stays readable and a CI does not kill a silent job.
 type progress struct {
 	name     string
 	log      io.Writer
 	terminal bool
 	start    time.Time
-	total    int          // packages of the program
-	done     atomic.Int64 // packages compiled so far; those that Go's own cache holds are never counted
+	total    int          // number of packages of the program
+	done     atomic.Int64 // packages compiled so far; packages from Go's own cache are not counted
 }
 
 func (p *progress) String() string {
 	return fmt.Sprintf("%s: %d/%d packages, %v", p.name, p.done.Load(), p.total, time.Since(p.start).Round(time.Second))
 }
 
-// tick writes until the function it returns is called.
+// tick writes the progress until the caller calls stop.
 func (p *progress) tick() (stop func()) {
 	every := 30 * time.Second
 	if p.terminal {

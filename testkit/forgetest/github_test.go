@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// visit is somebody who asks a GitHub, without any client of ours.
+// visit is a client of a GitHub that uses no code of the product.
 type visit struct {
 	t     *testing.T
 	g     *forgetest.GitHubFake
@@ -102,7 +102,7 @@ func jwt(t *testing.T, k *rsa.PrivateKey, alg string, claims map[string]any) str
 		if sig, err = rsa.SignPKCS1v15(rand.Reader, k, crypto.SHA256, sum[:]); err != nil {
 			t.Fatal(err)
 		}
-	case "HS256": // with the public key, which anybody has
+	case "HS256": // signed with the public key, which is not secret
 		m := hmac.New(sha256.New, x509.MarshalPKCS1PublicKey(&k.PublicKey))
 		m.Write([]byte(text))
 		sig = m.Sum(nil)
@@ -110,8 +110,8 @@ func jwt(t *testing.T, k *rsa.PrivateKey, alg string, claims map[string]any) str
 	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(sig)
 }
 
-// The contract of who one is: "Generating a JSON Web Token (JWT) for a GitHub App",
-// "Authenticating as a GitHub App installation", "Troubleshooting the REST API".
+// The contract of authentication: "Generating a JSON Web Token (JWT) for a GitHub App", "Authenticating as a GitHub
+// App installation", "Troubleshooting the REST API".
 func TestGitHubIdentityContract(t *testing.T) {
 	g := forgetest.NewGitHub(t)
 	g.AddAccount("acme", "")
@@ -173,9 +173,8 @@ func TestGitHubIdentityContract(t *testing.T) {
 	}
 }
 
-// The contract of lists, limits and things: "Using pagination in the REST API",
-// "Best practices for using the REST API", "Rate limits for the REST API", and the
-// pages of runners, runner groups and workflow runs.
+// The contract of lists, limits and objects: "Using pagination in the REST API", "Best practices for using the REST
+// API", "Rate limits for the REST API", and the pages about runners, runner groups and workflow runs.
 func TestGitHubRunnersContract(t *testing.T) {
 	g := forgetest.NewGitHub(t)
 	g.AddAccount("acme", "")
@@ -248,8 +247,8 @@ func TestGitHubRunnersContract(t *testing.T) {
 	}
 }
 
-// The contract of files and pull requests: "REST API endpoints for repository
-// contents", "… Git references", "… pull requests".
+// The contract of files and pull requests: "REST API endpoints for repository contents", "… Git references", "… pull
+// requests".
 func TestGitHubGitContract(t *testing.T) {
 	g := forgetest.NewGitHub(t)
 	g.AddAccount("acme", "")
@@ -257,7 +256,7 @@ func TestGitHubGitContract(t *testing.T) {
 	id := g.AddRepository("acme/app", false)
 	main := g.Push(id, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{"a.yaml": new("hello\n")})
 	a := v.want("a file", "GET", "/repos/acme/app/contents/a.yaml", "", 200).json(t)
-	if a["sha"] != "ce013625030ba8dba906f756967f9e9ca394464a" { // what git hash-object says of "hello\n"
+	if a["sha"] != "ce013625030ba8dba906f756967f9e9ca394464a" { // output of git hash-object for "hello\n"
 		t.Errorf("its blob is %v", a["sha"])
 	}
 	v.want("no file", "GET", "/repos/acme/app/contents/b.yaml", "", 404)

@@ -19,17 +19,17 @@ import (
 
 const githubRoot = "/api/v3"
 
-// A visitor is who asks.
+// visitor is the authenticated sender of a request.
 type visitor struct {
-	app   int64               // by a JWT
-	at    *GitHubInstallation // by an installation's token
-	own   *githubToken        // by a person's
-	limit string              // whose limit it is
-	only  []string            // names of the repositories that its token is for; nil: all
+	app   int64               // authenticated by a JWT
+	at    *GitHubInstallation // authenticated by an installation token
+	own   *githubToken        // authenticated by a person's token
+	limit string              // key of the rate limit
+	only  []string            // names of the repositories that the token covers; nil: all
 }
 
-// reach says whether the visitor may do something with an account: permission is
-// what an App needs, scopes are those of which a person needs one.
+// reach checks whether the visitor may act on an account. permission is the permission that an App needs. A person
+// needs one of the scopes. reach returns an error status, or 0.
 func (v visitor) reach(account, permission string, write bool, scopes ...string) (status int) {
 	switch {
 	case v.at != nil && !strings.EqualFold(v.at.Account, account):
@@ -48,7 +48,7 @@ func (v visitor) reach(account, permission string, write bool, scopes ...string)
 	return http.StatusUnauthorized
 }
 
-// githubReply is an answer that is not written yet, so that it can get its ETag.
+// githubReply is a response before it is written, so that it can get its ETag.
 type githubReply struct {
 	status int
 	body   any
@@ -61,7 +61,7 @@ func no(status int, message string) githubReply {
 	return said(status, map[string]string{"message": message, "documentation_url": "https://docs.github.com/rest", "status": strconv.Itoa(status)})
 }
 
-// refused is how GitHub words a status that reach found.
+// refused returns GitHub's response for a status of reach.
 func refused(status int) githubReply {
 	switch status {
 	case http.StatusForbidden:
@@ -96,7 +96,7 @@ func (g *GitHubFake) api() http.Handler {
 	return mux
 }
 
-// answer frames every request: limits, who asks, ETag.
+// answer handles the common part of every request: limits, authentication, ETag.
 func (g *GitHubFake) answer(w http.ResponseWriter, r *http.Request, h githubHandler) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,8 +108,8 @@ func (g *GitHubFake) answer(w http.ResponseWriter, r *http.Request, h githubHand
 	case bad != "":
 		reply = no(http.StatusUnauthorized, bad)
 	case g.now().Before(g.secondary):
-		// "Rate limits for the REST API": 403 or 429 with a message about the secondary
-		// limit, and perhaps Retry-After.
+		// "Rate limits for the REST API": 403 or 429 with a message about the secondary limit, and perhaps
+		// Retry-After.
 		if g.wait > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(g.wait/time.Second)))
 		}
@@ -135,11 +135,11 @@ func (g *GitHubFake) answer(w http.ResponseWriter, r *http.Request, h githubHand
 	}
 	var body []byte
 	if reply.body != nil {
-		body, _ = json.Marshal(reply.body) // maps of strings and numbers
+		body, _ = json.Marshal(reply.body) // cannot fail: maps of strings and numbers
 	}
 	if r.Method == http.MethodGet && reply.status == http.StatusOK {
-		// "Best practices for using the REST API", conditional requests: 304 does not
-		// count against the primary limit if the request was authorized.
+		// "Best practices for using the REST API", conditional requests: 304 does not count against the primary limit
+		// if the request was authorized.
 		sum := sha256.Sum256(body)
 		tag := `W/"` + hex.EncodeToString(sum[:]) + `"`
 		w.Header().Set("ETag", tag)
@@ -153,7 +153,7 @@ func (g *GitHubFake) answer(w http.ResponseWriter, r *http.Request, h githubHand
 	w.Write(body)
 }
 
-// within keeps the primary limit of a credential: an hour from its first request.
+// within applies the primary limit of a credential. All credentials share one window of an hour.
 func (g *GitHubFake) within(h http.Header, v visitor, count bool) bool {
 	if v.limit == "" {
 		return true
@@ -174,7 +174,7 @@ func (g *GitHubFake) within(h http.Header, v visitor, count bool) bool {
 	return ok
 }
 
-// visitor finds out who asks; bad is why nobody does who may.
+// visitor authenticates the sender of a request. bad is the reason of a failure.
 func (g *GitHubFake) visitor(r *http.Request) (v visitor, bad string) {
 	shown := r.Header.Get("Authorization")
 	if shown == "" {
@@ -199,7 +199,7 @@ func (g *GitHubFake) visitor(r *http.Request) (v visitor, bad string) {
 	if !ok || at.Suspended {
 		return visitor{}, "Bad credentials"
 	}
-	// A token may what it was made for, as far as the installation still may.
+	// A token has the permissions that it was created with, limited to those that the installation still has.
 	narrow := *at
 	narrow.Permissions = map[string]string{}
 	for name, has := range t.permissions {
@@ -210,13 +210,13 @@ func (g *GitHubFake) visitor(r *http.Request) (v visitor, bad string) {
 	return visitor{at: &narrow, limit: "installation ID " + strconv.FormatInt(at.ID, 10), only: t.repositories}, ""
 }
 
-// least is the lesser of two permissions: read, write and admin.
+// least returns the lower of two permissions: read, write and admin.
 func least(a, b string) string {
 	order := []string{"read", "write", "admin"}
 	return order[min(slices.Index(order, a), slices.Index(order, b))]
 }
 
-// outside says whether a request is about a repository that the token is not for.
+// outside reports whether a request is about a repository that the token does not cover.
 func (v visitor) outside(path string) bool {
 	rest, ok := strings.CutPrefix(path, githubRoot+"/repos/")
 	if !ok || v.only == nil {
@@ -226,7 +226,7 @@ func (v visitor) outside(path string) bool {
 	return len(parts) > 1 && !slices.ContainsFunc(v.only, func(name string) bool { return strings.EqualFold(name, parts[1]) })
 }
 
-// appRoutes are those of "REST API endpoints for GitHub Apps".
+// appRoutes adds the routes of "REST API endpoints for GitHub Apps".
 func (g *GitHubFake) appRoutes(handle func(string, githubHandler)) {
 	find := func(account string, v visitor) githubReply {
 		if v.app == 0 {
@@ -281,8 +281,8 @@ func (g *GitHubFake) appRoutes(handle func(string, githubHandler)) {
 		case in.Suspended:
 			return no(http.StatusForbidden, "This installation has been suspended")
 		}
-		// "Create an installation access token for an app": permissions and repositories
-		// "that the token should have access to"; all, if they are not said.
+		// "Create an installation access token for an app": permissions and repositories "that the token should have
+		// access to". The default is all.
 		sent, _ := body[struct {
 			Permissions  map[string]string
 			Repositories []string
@@ -322,7 +322,7 @@ func (g *GitHubFake) installationForm(in *GitHubInstallation) map[string]any {
 	return form
 }
 
-// repo finds a repository; moved says that it is called otherwise now.
+// repo finds a repository. moved reports that it has a different name now.
 func (g *GitHubFake) repo(name string) (repo *GitHubRepository, moved bool) {
 	for _, r := range sorted(g.repos) {
 		if strings.EqualFold(r.Name, name) {
@@ -337,8 +337,8 @@ func (g *GitHubFake) repo(name string) (repo *GitHubRepository, moved bool) {
 	return nil, false
 }
 
-// paged answers with one page of a list: "Using pagination in the REST API", 30 a
-// page unless asked for up to 100, with the next page in the Link header.
+// paged returns one page of a list: "Using pagination in the REST API". A page has 30 entries, or up to 100 on
+// request. The Link header contains the next page.
 func (g *GitHubFake) paged(r *http.Request, key string, all []any) githubReply {
 	q := r.URL.Query()
 	size, _ := strconv.Atoi(q.Get("per_page"))
@@ -363,7 +363,7 @@ func (g *GitHubFake) paged(r *http.Request, key string, all []any) githubReply {
 	return reply
 }
 
-// body reads what was sent.
+// body decodes the request body.
 func body[T any](r *http.Request) (T, bool) {
 	var out T
 	d := json.NewDecoder(http.MaxBytesReader(httptest.NewRecorder(), r.Body, 1<<20))

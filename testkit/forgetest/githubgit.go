@@ -12,57 +12,57 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest/history"
 )
 
-// repositoryGit is what is in a repository, and its pull requests.
+// repositoryGit is the content of a repository, and its pull requests.
 type repositoryGit struct {
 	*history.Repository
-	logins  map[string]string // of commits' authors
-	pulls   []*GitHubPull     // the first is number 1
-	reviews map[string]int    // that a branch asks for
-	most    int               // entries of a tree that are told
+	logins  map[string]string // GitHub logins of commit authors
+	pulls   []*GitHubPull     // the first has number 1
+	reviews map[string]int    // number of reviews that a branch requires
+	most    int               // maximum number of entries in a tree response
 }
 
 func newRepositoryGit() *repositoryGit {
 	return &repositoryGit{Repository: history.New(), logins: map[string]string{}, reviews: map[string]int{}, most: 100_000}
 }
 
-// A GitHubCommit has its files whole.
+// GitHubCommit is a commit with all its files.
 type GitHubCommit struct {
 	SHA, Parent                   string
 	Message                       string
 	AuthorName, AuthorEmail       string
-	AuthorLogin                   string // empty: GitHub knows no account of the address
+	AuthorLogin                   string // empty: GitHub knows no account for the address
 	CommitterEmail, CommitterName string
 	Files                         map[string]string
 }
 
-// A GitHubPull is a pull request.
+// GitHubPull is a pull request.
 type GitHubPull struct {
 	Number             int
 	Title, Body, State string
 	Head, Base         string // branches
-	Last               string // the head's commit, once it is over
+	Last               string // the head commit after it was merged or closed
 	Merged, Draft      bool
 	By                 string
 	Labels             []string
 	Comments           []string
 	Reviews            []GitHubReview
 	Checks             []GitHubCheck
-	root               string // where it left its base
+	root               string // commit where it branched off its base
 }
 
-// A GitHubReview is of one commit.
+// GitHubReview is a review of one commit.
 type GitHubReview struct {
 	By, State, Commit string
 	At                time.Time
 }
 
-// A GitHubCheck is a check run, or with Status a commit status.
+// GitHubCheck is a check run, or with Status a commit status.
 type GitHubCheck struct {
 	Name, State string
 	Status      bool
 }
 
-// Bot is the login of an App that writes.
+// Bot is the login of an App that writes commits and comments.
 const Bot = "tailplane[bot]"
 
 func (b *repositoryGit) commit(branch string, c GitHubCommit, change map[string]*string) string {
@@ -82,8 +82,8 @@ func (b *repositoryGit) commit(branch string, c GitHubCommit, change map[string]
 	return id
 }
 
-// treeForm is "Get a tree": what recursive is set to does not matter, and a tree that is
-// too large is told in part, and says so.
+// treeForm is "Get a tree". Any value of recursive counts as true. A tree that is too large is truncated, and the
+// response reports this.
 func (b *repositoryGit) treeForm(r *http.Request) githubReply {
 	id := r.PathValue("sha")
 	all, ok := b.Tree(id, r.URL.Query().Has("recursive"))
@@ -101,12 +101,12 @@ func (b *repositoryGit) treeForm(r *http.Request) githubReply {
 	return said(http.StatusOK, map[string]any{"sha": id, "tree": entries, "truncated": len(all) > b.most})
 }
 
-// TreeLimit has a repository tell so many entries of a tree at most.
+// TreeLimit sets the maximum number of entries in a tree response of a repository.
 func (g *GitHubFake) TreeLimit(repository int64, most int) {
 	g.change(func() { g.repos[repository].git.most = most })
 }
 
-// since are the commits of a pull request, the first first.
+// since returns the commits of a pull request, oldest first.
 func (b *repositoryGit) since(head, root string) []history.Commit {
 	log := b.Log(head)
 	if at := slices.IndexFunc(log, func(c history.Commit) bool { return c.ID == root }); at >= 0 {
@@ -123,7 +123,7 @@ func (b *repositoryGit) headOf(p *GitHubPull) string {
 	return p.Last
 }
 
-// merged are the files that a pull request leaves; false: it conflicts.
+// merged returns the files after a merge of a pull request. It returns false on a conflict.
 func (b *repositoryGit) merged(p *GitHubPull) (map[string]string, bool) {
 	return b.Merged(b.headOf(p), p.Base)
 }
@@ -138,8 +138,7 @@ func (b *repositoryGit) approved(p *GitHubPull) int {
 	return n
 }
 
-// Push commits to a branch, as somebody does with git; a new one begins where main is.
-// Content nil takes a file away.
+// Push commits to a branch, as a user does with git. A new branch starts at main. Nil content deletes a file.
 func (g *GitHubFake) Push(repository int64, branch string, c GitHubCommit, change map[string]*string) (sha string) {
 	g.change(func() {
 		b := g.repos[repository].git
@@ -153,7 +152,7 @@ func (g *GitHubFake) Push(repository int64, branch string, c GitHubCommit, chang
 	return sha
 }
 
-// Commit returns the last commit of a branch; its SHA is empty if there is none.
+// Commit returns the last commit of a branch. Its SHA is empty if the branch does not exist.
 func (g *GitHubFake) Commit(repository int64, branch string) (c GitHubCommit) {
 	g.change(func() {
 		b := g.repos[repository].git
@@ -175,12 +174,12 @@ func (g *GitHubFake) Pulls(repository int64) (out []GitHubPull) {
 	return out
 }
 
-// ChangePull changes a pull request, as people do.
+// ChangePull changes a pull request, as users do.
 func (g *GitHubFake) ChangePull(repository int64, number int, change func(*GitHubPull)) {
 	g.change(func() { change(g.repos[repository].git.pulls[number-1]) })
 }
 
-// Review is somebody's review of a pull request as it is now.
+// Review adds a user's review of the current commit of a pull request.
 func (g *GitHubFake) Review(repository int64, number int, by, state string) {
 	g.change(func() {
 		b := g.repos[repository].git
@@ -189,14 +188,13 @@ func (g *GitHubFake) Review(repository int64, number int, by, state string) {
 	})
 }
 
-// Protect has a branch ask for so many approving reviews.
+// Protect sets the number of approving reviews that a branch requires.
 func (g *GitHubFake) Protect(repository int64, branch string, reviews int) {
 	g.change(func() { g.repos[repository].git.reviews[branch] = reviews })
 }
 
-// gitRoutes are those of "REST API endpoints for repository contents", "… Git
-// references", "… pull requests", "… pull request reviews", "… labels", "… Git
-// trees", "… check runs" and "… commit statuses".
+// gitRoutes adds the routes of "REST API endpoints for repository contents", "… Git references", "… pull requests",
+// "… pull request reviews", "… labels", "… Git trees", "… check runs" and "… commit statuses".
 func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 	const root = "/repos/{account}/{repo}"
 	type in struct {
@@ -270,7 +268,7 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 		if sha == "" {
 			return no(http.StatusUnprocessableEntity, "Reference does not exist")
 		}
-		for _, p := range r.git.pulls { // a pull request whose branch goes is closed
+		for _, p := range r.git.pulls { // deleting its branch closes a pull request
 			if p.Head == branch && p.State == "open" {
 				p.State, p.Last = "closed", sha
 			}
@@ -289,7 +287,7 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 			return refused(http.StatusNotFound)
 		}
 		text := base64.StdEncoding.EncodeToString([]byte(content))
-		var lines strings.Builder // in lines of 60, as GitHub has it
+		var lines strings.Builder // in lines of 60 characters, as GitHub returns it
 		for ; len(text) > 60; text = text[60:] {
 			lines.WriteString(text[:60] + "\n")
 		}

@@ -146,7 +146,7 @@ func (g *GitHubFake) pullRoutes(on func(pattern, permission string, h func(*http
 		return said(http.StatusOK, map[string]any{"merged": true, "sha": sha, "message": "Pull Request successfully merged"})
 	})
 	one("POST /issues/{number}/labels", "pull_requests", func(r *http.Request, _ string, _ *repositoryGit, p *GitHubPull) githubReply {
-		// GitHub takes a list, and an object that has one.
+		// GitHub accepts a list, and an object with a list.
 		raw, ok := body[json.RawMessage](r)
 		var sent struct{ Labels []string }
 		if !ok || json.Unmarshal(raw, &sent.Labels) != nil && json.Unmarshal(raw, &sent) != nil {

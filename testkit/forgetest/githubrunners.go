@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// runnerRoutes are those of "REST API endpoints for self-hosted runners", "… for
-// self-hosted runner groups", "… for workflow runs" and "… for repositories".
+// runnerRoutes adds the routes of "REST API endpoints for self-hosted runners", "… for self-hosted runner groups", "…
+// for workflow runs" and "… for repositories".
 func (g *GitHubFake) runnerRoutes(handle func(string, githubHandler)) {
-	// The same for the three kinds of place; what one must have differs.
+	// The routes are the same for the three kinds of owner. The required permissions differ.
 	for _, kind := range []struct{ root, permission, scope string }{
 		{"/orgs/{account}", "organization_self_hosted_runners", "admin:org"},
 		{"/repos/{account}/{repo}", "administration", "repo"},
@@ -62,7 +62,8 @@ func (g *GitHubFake) runnerRoutes(handle func(string, githubHandler)) {
 			case x == nil:
 				return reply
 			case x.Busy:
-				// actions/actions-runner-controller: "Runner … is currently running a job and cannot be deleted", status 422
+				// actions/actions-runner-controller: "Runner … is currently running a job and cannot be deleted",
+				// status 422
 				return no(http.StatusUnprocessableEntity, "Runner "+strconv.Quote(x.Name)+" is currently running a job and cannot be deleted.")
 			}
 			delete(g.runners, x.ID)
@@ -107,7 +108,7 @@ func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string
 	within := func(r *http.Request, v visitor, write bool) (string, githubReply) {
 		account, reply := enter(r, v, write)
 		if account != "" && g.accounts[strings.ToLower(account)].NoGroups {
-			return "", refused(http.StatusForbidden) // fleet.md 4.3: a plan without extra groups answers 403 or 404
+			return "", refused(http.StatusForbidden) // fleet.md 4.3: a plan without extra groups returns 403 or 404
 		}
 		return account, reply
 	}
@@ -257,7 +258,7 @@ func (g *GitHubFake) runRoutes(handle func(string, githubHandler)) {
 		if repo == nil {
 			return refused(http.StatusNotFound)
 		}
-		if moved { // "Best practices", follow redirects: 301 to where it is found by its number
+		if moved { // "Best practices", follow redirects: 301 to the URL with its ID
 			return githubReply{status: http.StatusMovedPermanently, body: map[string]string{"message": "Moved Permanently"},
 				header: http.Header{"Location": {g.URL + githubRoot + "/repositories/" + text(repo.ID)}}}
 		}

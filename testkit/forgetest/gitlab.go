@@ -12,56 +12,56 @@ import (
 	"time"
 )
 
-// GitLabFake is a GitLab with groups, their runners and their jobs. What it does is
-// what GitLab's own sources say, which are named where it matters.
+// GitLabFake is a GitLab with groups, their runners and their jobs. It behaves as GitLab's source code. Comments name
+// the source file where it matters.
 type GitLabFake struct {
 	front
 
 	mu       sync.Mutex
 	now      func() time.Time
 	version  string
-	last     int64 // number that was given out
+	last     int64 // last id that was assigned
 	tokens   map[string]*GitLabToken
 	groups   map[int64]string // path
 	runners  map[int64]*GitLabRunner
 	jobs     map[int64]*GitLabJob
 	projects map[string]*gitLabProject
-	cancels  map[int64]int // which role may cancel jobs of a project, where that is restricted
-	limit    int           // requests a minute; 0: none
+	cancels  map[int64]int // minimum role to cancel jobs of a project, if that is restricted
+	limit    int           // requests per minute; 0: unlimited
 	window   time.Time
 	used     int
 }
 
-// A GitLabToken is an access token of somebody who owns groups.
+// GitLabToken is an access token of a user who owns groups.
 type GitLabToken struct {
 	User      string // login; empty: bot
-	Level     int    // in projects: 30 is a Developer, 40 a Maintainer; 0: it sees none
+	Level     int    // role in projects: 30 is Developer, 40 is Maintainer; 0: no access
 	Scopes    []string
-	Owns      []int64   // groups, with those below; nil: all
+	Owns      []int64   // groups, including their subgroups; nil: all
 	ExpiresAt time.Time // zero: never
 	Revoked   bool
 }
 
-// A GitLabRunner is a runner of a group.
+// GitLabRunner is a runner of a group.
 type GitLabRunner struct {
 	ID, Group                              int64
-	Token                                  string // shown when it is made or reset, and never again
+	Token                                  string // shown only when it is created or reset
 	Tags                                   []string
 	RunUntagged, Locked, Protected, Paused bool
 	MaximumTimeout                         int64 // seconds; 0: none
 	Description, Note                      string
 	CreatedAt                              time.Time
 	Managers                               []GitLabManager // in the order of their first contact
-	Status                                 string          // instead of the one that follows from contacts
+	Status                                 string          // overrides the status that follows from contacts
 }
 
-// A GitLabManager is a process that spoke for a runner.
+// GitLabManager is a process that contacts GitLab for a runner.
 type GitLabManager struct {
 	SystemID, Version      string
 	CreatedAt, ContactedAt time.Time
 }
 
-// A GitLabJob is a job that a runner took.
+// GitLabJob is a job that a runner has taken.
 type GitLabJob struct {
 	ID, Project, Runner int64
 	Status              string // running, success, failed, canceled
@@ -74,7 +74,7 @@ func NewGitLab(t testing.TB) *GitLabFake {
 	return g
 }
 
-// OpenGitLab starts a GitLab without groups, until it is stopped.
+// OpenGitLab starts a GitLab without groups. The caller must call stop.
 func OpenGitLab() (g *GitLabFake, stop func()) {
 	g = &GitLabFake{now: time.Now, version: "18.9.1-ee", last: 100, tokens: map[string]*GitLabToken{}, groups: map[int64]string{},
 		runners: map[int64]*GitLabRunner{}, jobs: map[int64]*GitLabJob{}, projects: map[string]*gitLabProject{}, cancels: map[int64]int{}}
@@ -83,14 +83,14 @@ func OpenGitLab() (g *GitLabFake, stop func()) {
 
 func (t *GitLabToken) user() string { return cmp.Or(t.User, "bot") }
 
-// Clock gives it another clock.
+// Clock sets another clock.
 func (g *GitLabFake) Clock(now func() time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.now = now
 }
 
-// Limit has it answer so many requests a minute, and 429 to more; 0: all.
+// Limit sets the number of requests per minute. GitLab rejects further ones with 429. 0: unlimited.
 func (g *GitLabFake) Limit(perMinute int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,7 +102,7 @@ func (g *GitLabFake) number() int64 {
 	return g.last
 }
 
-// AddToken makes an access token.
+// AddToken creates an access token.
 func (g *GitLabFake) AddToken(t GitLabToken) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +118,7 @@ func (g *GitLabFake) ChangeToken(token string, change func(*GitLabToken)) {
 	change(g.tokens[token])
 }
 
-// AddGroup makes a group; path names the groups that it is below.
+// AddGroup creates a group. path contains the parent groups.
 func (g *GitLabFake) AddGroup(path string) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,7 +127,7 @@ func (g *GitLabFake) AddGroup(path string) int64 {
 	return id
 }
 
-// AddRunner makes a runner, as somebody else would, and returns it with number and token.
+// AddRunner creates a runner, as another user would, and returns it with ID and token.
 func (g *GitLabFake) AddRunner(r GitLabRunner) GitLabRunner {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,7 +140,7 @@ func (g *GitLabFake) add(r GitLabRunner) *GitLabRunner {
 	return &r
 }
 
-// Runners returns all runners, by number.
+// Runners returns all runners, by ID.
 func (g *GitLabFake) Runners() []GitLabRunner {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -157,7 +157,7 @@ func (g *GitLabFake) sorted() []*GitLabRunner {
 	return slices.SortedFunc(maps.Values(g.runners), func(a, b *GitLabRunner) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// ChangeRunner changes a runner, as somebody else would; false: there is none.
+// ChangeRunner changes a runner, as another user would. It returns false if the runner does not exist.
 func (g *GitLabFake) ChangeRunner(id int64, change func(*GitLabRunner)) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -168,7 +168,7 @@ func (g *GitLabFake) ChangeRunner(id int64, change func(*GitLabRunner)) bool {
 	return ok
 }
 
-// RemoveRunner deletes a runner, as somebody else would; its jobs fail.
+// RemoveRunner deletes a runner, as another user would. Its jobs fail.
 func (g *GitLabFake) RemoveRunner(id int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -184,8 +184,8 @@ func (g *GitLabFake) remove(id int64) {
 	}
 }
 
-// Contact is a manager that speaks for the runner of a token. 0: the token opens
-// nothing, or no more.
+// Contact simulates a contact of a manager for the runner of a token. It returns 0 if the token is not valid, or not
+// any longer.
 func (g *GitLabFake) Contact(token, systemID string) (runner int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -204,7 +204,7 @@ func (g *GitLabFake) Contact(token, systemID string) (runner int64) {
 	return 0
 }
 
-// StartJob gives a job to a runner; 0: it takes none, being paused or gone.
+// StartJob assigns a job to a runner. It returns 0 if the runner takes no jobs: it is paused or deleted.
 func (g *GitLabFake) StartJob(runner, project int64) (job int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -219,10 +219,10 @@ func (g *GitLabFake) StartJob(runner, project int64) (job int64) {
 // Roles that may cancel the jobs of a project.
 const (
 	Maintainer = 40
-	NoOne      = 100 // not even who owns the group
+	NoOne      = 100 // not even an owner of the group
 )
 
-// RestrictCancel lets only so high a role cancel the jobs of a project: its setting
+// RestrictCancel sets the minimum role to cancel the jobs of a project: its setting
 // ci_restrict_pipeline_cancellation_role.
 func (g *GitLabFake) RestrictCancel(project int64, role int) {
 	g.mu.Lock()
@@ -237,7 +237,7 @@ func (g *GitLabFake) EndJob(job int64, status string) {
 	g.jobs[job].Status = status
 }
 
-// Job returns a job; false: there is none.
+// Job returns a job. It returns false if the job does not exist.
 func (g *GitLabFake) Job(id int64) (GitLabJob, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -248,7 +248,7 @@ func (g *GitLabFake) Job(id int64) (GitLabJob, bool) {
 	return *j, true
 }
 
-// owns says whether a token is an owner's of a group: of itself, or of one above it.
+// owns reports whether a token has the owner role in a group, directly or through a parent group.
 func (g *GitLabFake) owns(t *GitLabToken, group int64) bool {
 	path, ok := g.groups[group]
 	if !ok {
@@ -257,13 +257,13 @@ func (g *GitLabFake) owns(t *GitLabToken, group int64) bool {
 	return t.Owns == nil || slices.ContainsFunc(t.Owns, func(own int64) bool { return within(path, g.groups[own]) })
 }
 
-// within says whether a path is another one, or below it.
+// within reports whether path equals above or is below it.
 func within(path, above string) bool { return path == above || strings.HasPrefix(path, above+"/") }
 
-// mayAsk says whether the scopes of a token are enough for a request, and which would
-// be: allow_access_with_scope in lib/api/api.rb, ci/runners.rb, user_runners.rb,
-// metadata.rb and personal_access_tokens/self_information.rb. With manage_runner one
-// may ask below /runners/:id only, so not for a group's runners.
+// mayAsk reports whether the scopes of a token are sufficient for a request, and which scopes would be:
+// allow_access_with_scope in lib/api/api.rb, ci/runners.rb, user_runners.rb, metadata.rb and
+// personal_access_tokens/self_information.rb. manage_runner covers only paths below /runners/:id, and not the list of
+// a group's runners.
 func mayAsk(scopes []string, r *http.Request) (enough []string, ok bool) {
 	path := strings.TrimPrefix(r.URL.Path, apiRoot)
 	enough = []string{"api"}
@@ -283,8 +283,8 @@ func mayAsk(scopes []string, r *http.Request) (enough []string, ok bool) {
 	return enough, slices.ContainsFunc(enough, func(s string) bool { return slices.Contains(scopes, s) })
 }
 
-// statusOf is deprecated_rest_status of app/models/ci/runner.rb: a paused runner says
-// neither online nor offline.
+// statusOf is deprecated_rest_status of app/models/ci/runner.rb: a paused runner has neither the status online nor
+// offline.
 func (g *GitLabFake) statusOf(r *GitLabRunner) (status string, online bool) {
 	contacted := r.contacted()
 	online = !contacted.IsZero() && g.now().Sub(contacted) < 2*time.Hour

@@ -11,13 +11,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// A labStep is one question to a GitLab, without any client of ours, and what GitLab's
-// own sources and manuals say that it answers.
+// labStep is one request to a GitLab that uses no code of the product, with the response that GitLab's own sources
+// and manuals define.
 type labStep struct {
-	source, token, question string // "METHOD /path"; {runner} is a number
+	source, token, question string // "METHOD /path"; {runner} is an ID
 	body                    string
 	status                  int
-	has, lacks              []string // of the answer
+	has, lacks              []string // of the response
 	header                  map[string]string
 }
 
@@ -61,7 +61,7 @@ func runLab(t *testing.T, g *forgetest.GitLabFake, runner int64, steps []labStep
 	}
 }
 
-// What the GitLab of tests does, and where it is said that GitLab does it.
+// The behaviour of GitLabFake, with the source that defines it for GitLab.
 func TestGitLabContract(t *testing.T) {
 	g := forgetest.NewGitLab(t)
 	group := g.AddGroup("acme")
@@ -128,7 +128,7 @@ func TestGitLabContract(t *testing.T) {
 	}
 }
 
-// The limits: headers on each answer, and a refusal that is no JSON.
+// The limits: headers on each response, and a rejection that is not JSON.
 func TestGitLabContractLimits(t *testing.T) {
 	g := forgetest.NewGitLab(t)
 	api := g.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}})

@@ -19,8 +19,7 @@ const apiRoot = "/api/v4"
 
 type object = map[string]any
 
-// api is GitLab's REST API, as far as the fleet uses it. What is not here is answered
-// as GitLab answers what it does not know.
+// api returns GitLab's REST API, as far as the fleet uses it. Other paths return GitLab's response for unknown paths.
 func (g *GitLabFake) api() http.Handler {
 	mux := http.NewServeMux()
 	routes := map[string]func(*GitLabToken, *http.Request) reply{
@@ -63,7 +62,7 @@ func (g *GitLabFake) api() http.Handler {
 	return mux
 }
 
-// A reply is what is answered. No body is none, which is not an empty one.
+// reply is a response. A nil body means no body, which differs from an empty body.
 type reply struct {
 	status int
 	header http.Header
@@ -78,9 +77,8 @@ func invalid(field, text string) reply {
 	return reply{status: http.StatusBadRequest, body: object{"message": object{field: []string{text}}}}
 }
 
-// answer puts the limit before what is answered (lib/gitlab/rack_attack.rb: headers on
-// each answer, and the refusal is plain text), and the tag behind it (Rack::ETag: of
-// the body alone).
+// answer adds rate limit and ETag to a response. The limit comes first (lib/gitlab/rack_attack.rb: headers on each
+// response, and the rejection is plain text). The ETag covers only the body (Rack::ETag).
 func (g *GitLabFake) answer(w http.ResponseWriter, r *http.Request, do func() reply) {
 	h := w.Header()
 	h.Set("Date", g.now().UTC().Format(http.TimeFormat))
@@ -127,8 +125,7 @@ func (g *GitLabFake) answer(w http.ResponseWriter, r *http.Request, do func() re
 	w.Write(body)
 }
 
-// authenticate is lib/api/api_guard.rb: of each way that a token may be no good, its
-// own words.
+// authenticate is lib/api/api_guard.rb: each reason why a token is invalid has its own message.
 func (g *GitLabFake) authenticate(r *http.Request) (*GitLabToken, *reply) {
 	text := cmp.Or(r.Header.Get("Private-Token"), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	token, ok := g.tokens[text]
@@ -153,7 +150,7 @@ func (g *GitLabFake) authenticate(r *http.Request) (*GitLabToken, *reply) {
 	return token, nil
 }
 
-// self is lib/api/personal_access_tokens/self_information.rb. The end is a date.
+// self is lib/api/personal_access_tokens/self_information.rb. The expiry is a date.
 func (g *GitLabFake) self(t *GitLabToken, _ *http.Request) reply {
 	var expires any
 	if !t.ExpiresAt.IsZero() {
@@ -166,8 +163,8 @@ func (g *GitLabFake) metadata(*GitLabToken, *http.Request) reply {
 	return reply{status: http.StatusOK, body: object{"version": g.version, "revision": "0123abc", "enterprise": true, "kas": object{"enabled": false}}}
 }
 
-// find finds a group by number or path: find_group of lib/api/helpers.rb, where digits
-// are a number. Who may not see it is told that it is not there.
+// find finds a group by ID or path: find_group of lib/api/helpers.rb, where digits are an ID. A group that the token
+// may not see returns 404.
 func (g *GitLabFake) find(t *GitLabToken, name string) (int64, *reply) {
 	id, err := strconv.ParseInt(name, 10, 64)
 	if err != nil {
@@ -192,8 +189,8 @@ func (g *GitLabFake) group(t *GitLabToken, r *http.Request) reply {
 	return reply{status: http.StatusOK, body: object{"id": id, "name": path, "path": path[strings.LastIndex(path, "/")+1:], "full_path": path, "web_url": g.URL + "/groups/" + path, "visibility": "private"}}
 }
 
-// page is lib/gitlab/pagination/offset_pagination.rb: 20 of a page, 100 at most; on the
-// last one the next is empty.
+// page is lib/gitlab/pagination/offset_pagination.rb: 20 entries per page, 100 at most. On the last page, the header
+// for the next page is empty.
 func page[T any](r *http.Request, all []T, form func(T) object) reply {
 	size, n := 20, 1
 	if v, err := strconv.Atoi(r.FormValue("per_page")); err == nil && v > 0 {
@@ -215,8 +212,8 @@ func page[T any](r *http.Request, all []T, form func(T) object) reply {
 		"X-Total": {strconv.Itoa(len(all))}, "X-Total-Pages": {strconv.Itoa(pages)}}}
 }
 
-// groupRunners are those of the group and of the groups above it: group_or_instance_wide
-// in lib/api/ci/runners.rb. This GitLab has none for everybody.
+// groupRunners returns the runners of the group and of its parent groups: group_or_instance_wide in
+// lib/api/ci/runners.rb. This GitLab has no instance runners.
 func (g *GitLabFake) groupRunners(t *GitLabToken, r *http.Request) reply {
 	id, no := g.find(t, r.PathValue("group"))
 	if no != nil {
@@ -231,7 +228,7 @@ func (g *GitLabFake) groupRunners(t *GitLabToken, r *http.Request) reply {
 	return page(r, all, g.item)
 }
 
-// item is entities/ci/runner.rb: neither tags nor when it was seen, and no token.
+// item is entities/ci/runner.rb: no tags, no contact time, no token.
 func (g *GitLabFake) item(x *GitLabRunner) object {
 	status, online := g.statusOf(x)
 	busy := "idle"
@@ -264,7 +261,7 @@ func (g *GitLabFake) details(x *GitLabRunner) object {
 	return out
 }
 
-// wanted are the parameters of a runner, of which none has to be there.
+// wanted are the parameters of a runner. All are optional.
 type wanted struct {
 	RunnerType     string          `json:"runner_type"`
 	GroupID        int64           `json:"group_id"`
@@ -278,8 +275,8 @@ type wanted struct {
 	MaximumTimeout json.RawMessage `json:"maximum_timeout"`
 }
 
-// apply changes a runner as is wanted, by the rules of app/models/ci/runner.rb; not nil:
-// it changed nothing.
+// apply changes a runner by the rules of app/models/ci/runner.rb. If it returns an error response, it has changed
+// nothing.
 func (wanted wanted) apply(x *GitLabRunner) *reply {
 	next := *x
 	set(&next.Description, wanted.Description)
@@ -339,8 +336,7 @@ func read(r *http.Request) (wanted, *reply) {
 	return w, nil
 }
 
-// create is lib/api/user_runners.rb. A group that is not there is forbidden, as one is
-// that the user does not own.
+// create is lib/api/user_runners.rb. A missing group returns 403, like a group that the user does not own.
 func (g *GitLabFake) create(t *GitLabToken, r *http.Request) reply {
 	w, no := read(r)
 	if no != nil {
@@ -360,8 +356,7 @@ func (g *GitLabFake) create(t *GitLabToken, r *http.Request) reply {
 	return reply{status: http.StatusCreated, body: object{"id": made.ID, "token": made.Token, "token_expires_at": nil}}
 }
 
-// known finds the runner of a request: get_runner and authenticate_… of
-// lib/api/ci/runners.rb.
+// known finds the runner of a request: get_runner and authenticate_… of lib/api/ci/runners.rb.
 func (g *GitLabFake) known(t *GitLabToken, r *http.Request) (*GitLabRunner, *reply) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
@@ -409,7 +404,7 @@ func (g *GitLabFake) delete(t *GitLabToken, r *http.Request) reply {
 	return reply{status: http.StatusNoContent}
 }
 
-// reset gives another token, and the old one is nobody's at once.
+// reset assigns a new token. The old one is invalid at once.
 func (g *GitLabFake) reset(t *GitLabToken, r *http.Request) reply {
 	x, no := g.known(t, r)
 	if no != nil {
@@ -419,7 +414,7 @@ func (g *GitLabFake) reset(t *GitLabToken, r *http.Request) reply {
 	return reply{status: http.StatusCreated, body: object{"token": x.Token, "token_expires_at": nil}}
 }
 
-// managers are not in pages: `get ':id/managers'` of lib/api/ci/runners.rb.
+// managers returns all managers without pages: `get ':id/managers'` of lib/api/ci/runners.rb.
 func (g *GitLabFake) managers(t *GitLabToken, r *http.Request) reply {
 	x, no := g.known(t, r)
 	if no != nil {
@@ -474,9 +469,9 @@ func (g *GitLabFake) job(_ *GitLabToken, r *http.Request) reply {
 	return reply{status: http.StatusOK, body: jobForm(j)}
 }
 
-// cancel is `post ':id/jobs/:job_id/cancel'` of lib/api/ci/jobs.rb: what has ended stays
-// as it ended. A Developer may, unless the project asks for more; who owns the group of a
-// runner has that role in the projects that it works for.
+// cancel is `post ':id/jobs/:job_id/cancel'` of lib/api/ci/jobs.rb. An ended job keeps its status. A Developer may
+// cancel unless the project requires a higher role. The owner of a runner's group has the owner role in the runner's
+// projects.
 func (g *GitLabFake) cancel(t *GitLabToken, r *http.Request) reply {
 	j, no := g.knownJob(r)
 	if no != nil {

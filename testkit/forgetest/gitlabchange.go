@@ -25,20 +25,20 @@ type gitLabProject struct {
 	path     string
 	requests []*GitLabMergeRequest // by IID, from 1
 	statuses map[string][]object
-	refusal  string // a detailed_merge_status instead of the one that follows
+	refusal  string // detailed_merge_status that overrides the computed one
 	lag      int
 }
 
-// A GitLabMergeRequest is a merge request.
+// GitLabMergeRequest is a merge request.
 type GitLabMergeRequest struct {
 	IID                               int64
 	Title, Description, State, Author string
 	Source, Target, SHA               string
-	Fork                              bool // its branch is another project's
+	Fork                              bool // its branch is in another project
 	Labels, Notes                     []string
-	Approvals                         map[string]time.Time // login to when
+	Approvals                         map[string]time.Time // time of approval by login
 	versions                          []gitLabVersion
-	late                              int // reads until it takes its branch's head up
+	late                              int // remaining reads until it shows the new head of its branch
 }
 
 type gitLabVersion struct {
@@ -46,7 +46,7 @@ type gitLabVersion struct {
 	at   time.Time
 }
 
-// AddProject makes a project with the branch main and a first commit of these files.
+// AddProject creates a project with the branch main and a first commit of these files.
 func (g *GitLabFake) AddProject(path string, files map[string]string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -55,8 +55,8 @@ func (g *GitLabFake) AddProject(path string, files map[string]string) {
 	g.advance(p, "main", history.Commit{Message: "first", AuthorName: "Root", AuthorEmail: "root@example.com", CommitterName: "Root", CommitterEmail: "root@example.com", Files: maps.Clone(files)})
 }
 
-// Push commits to a branch, as somebody would; nil content takes a file away. A branch
-// that is not there begins at main. It returns the commit.
+// Push commits to a branch, as a user would, and returns the commit ID. Nil content deletes a file. A new branch
+// starts at main.
 func (g *GitLabFake) Push(project, branch, login, message string, files map[string]*string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,7 +73,7 @@ func (g *GitLabFake) Push(project, branch, login, message string, files map[stri
 	return g.advance(p, branch, c)
 }
 
-// advance puts a commit on a branch.
+// advance adds a commit to a branch.
 func (g *GitLabFake) advance(p *gitLabProject, branch string, c history.Commit) string {
 	id := p.Add(branch, c)
 	for _, mr := range p.requests {
@@ -88,7 +88,7 @@ func (g *GitLabFake) advance(p *gitLabProject, branch string, c history.Commit) 
 	return id
 }
 
-// File returns a file at the head of a branch; false: there is none.
+// File returns a file at the head of a branch. It returns false if the file does not exist.
 func (g *GitLabFake) File(project, branch, path string) (string, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,7 +97,7 @@ func (g *GitLabFake) File(project, branch, path string) (string, bool) {
 	return text, ok
 }
 
-// Log returns the commits of a branch, the last first; nil: there is no such branch.
+// Log returns the commits of a branch, newest first, or nil if the branch does not exist.
 func (g *GitLabFake) Log(project, branch string) []history.Commit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,7 +105,7 @@ func (g *GitLabFake) Log(project, branch string) []history.Commit {
 	return p.Repository.Log(p.Head(branch))
 }
 
-// MergeRequests returns those of a project, by number.
+// MergeRequests returns the merge requests of a project, by IID.
 func (g *GitLabFake) MergeRequests(project string) []GitLabMergeRequest {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,14 +118,14 @@ func (g *GitLabFake) MergeRequests(project string) []GitLabMergeRequest {
 	return out
 }
 
-// ChangeMergeRequest changes one, as somebody at GitLab would.
+// ChangeMergeRequest changes a merge request, as a user of GitLab would.
 func (g *GitLabFake) ChangeMergeRequest(project string, iid int64, change func(*GitLabMergeRequest)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	change(g.projects[project].requests[iid-1])
 }
 
-// AddMergeRequest makes one, as somebody at GitLab would, and returns its number.
+// AddMergeRequest creates a merge request, as a user of GitLab would, and returns its IID.
 func (g *GitLabFake) AddMergeRequest(project string, mr GitLabMergeRequest) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,12 +140,12 @@ func (g *GitLabFake) request(p *gitLabProject, mr GitLabMergeRequest) *GitLabMer
 	return &mr
 }
 
-// Approve is somebody who approves a merge request now.
+// Approve approves a merge request as login at the current time.
 func (g *GitLabFake) Approve(project string, iid int64, login string) {
 	g.ChangeMergeRequest(project, iid, func(mr *GitLabMergeRequest) { mr.Approvals[login] = g.now() })
 }
 
-// SetStatus is what a program says of a commit.
+// SetStatus sets a commit status, as a CI program does.
 func (g *GitLabFake) SetStatus(project, commit, name, status string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,15 +153,15 @@ func (g *GitLabFake) SetStatus(project, commit, name, status string) {
 	p.statuses[commit] = append(p.statuses[commit], object{"id": g.number(), "sha": commit, "name": name, "status": status, "target_url": g.URL + "/jobs/" + name})
 }
 
-// Refuse has the merge requests of a project not be mergeable, for a reason in GitLab's
-// words; empty: for none.
+// Refuse makes the merge requests of a project not mergeable, with a detailed_merge_status of GitLab. Empty ends
+// that.
 func (g *GitLabFake) Refuse(project, status string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.projects[project].refusal = status
 }
 
-// Lag has merge requests take up what is pushed only after they were read so often.
+// Lag delays the effect of a push: merge requests show the new commit only after that many reads.
 func (g *GitLabFake) Lag(project string, reads int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -191,7 +191,7 @@ func (g *GitLabFake) changeRoutes() map[string]func(*GitLabToken, *gitLabProject
 	}
 }
 
-// inProject finds the project of a request. Who may not see it is told that it is not there.
+// inProject finds the project of a request. A project that the token may not see returns 404.
 func (g *GitLabFake) inProject(do func(*GitLabToken, *gitLabProject, *http.Request) reply) func(*GitLabToken, *http.Request) reply {
 	return func(t *GitLabToken, r *http.Request) reply {
 		for path, p := range g.projects {
@@ -241,7 +241,7 @@ func (g *GitLabFake) file(_ *GitLabToken, p *gitLabProject, r *http.Request) rep
 		"content": base64.StdEncoding.EncodeToString([]byte(text)), "content_sha256": hex.EncodeToString(sum[:]), "ref": ref, "commit_id": c.ID, "last_commit_id": p.LastFor(c.ID, path)}}
 }
 
-// tree is lib/api/repositories.rb, by numbered pages. Folders are entries too.
+// tree is lib/api/repositories.rb, with numbered pages. Directories are entries too.
 func (g *GitLabFake) tree(_ *GitLabToken, p *gitLabProject, r *http.Request) reply {
 	ref, folder := cmp.Or(r.FormValue("ref"), "main"), r.FormValue("path")
 	c, ok := p.Commit(cmp.Or(p.Head(ref), ref))
@@ -287,7 +287,7 @@ func (g *GitLabFake) commitStatuses(t *GitLabToken, p *gitLabProject, r *http.Re
 	return page(r, p.statuses[r.PathValue("sha")], func(s object) object { return s })
 }
 
-// push is lib/api/commits.rb and app/services/files/multi_service.rb: 400 of everything.
+// push is lib/api/commits.rb and app/services/files/multi_service.rb: all errors are 400.
 func (g *GitLabFake) push(t *GitLabToken, p *gitLabProject, r *http.Request) reply {
 	var w struct {
 		Branch      string `json:"branch"`
@@ -459,8 +459,8 @@ func (g *GitLabFake) changeRequest(_ *GitLabToken, p *gitLabProject, r *http.Req
 	return reply{status: http.StatusOK, body: g.requestForm(p, mr)}
 }
 
-// merge is `put ':id/merge_requests/:merge_request_iid/merge'`: 401 for who may not, 405
-// for what cannot be merged, 409 for another head, 422 for a conflict.
+// merge is `put ':id/merge_requests/:merge_request_iid/merge'`. It returns 401 without permission, 405 if the merge
+// request is not mergeable, 409 for a different head, and 422 for a conflict.
 func (g *GitLabFake) merge(t *GitLabToken, p *gitLabProject, r *http.Request) reply {
 	mr, no := g.numbered(p, r)
 	if no != nil {
@@ -528,8 +528,8 @@ func (g *GitLabFake) requestVersions(_ *GitLabToken, p *gitLabProject, r *http.R
 	return page(r, all, func(v object) object { return v })
 }
 
-// requestApprovals are entities/approvals.rb: who and when, not of which commit. This
-// project does not take approvals away when something is pushed.
+// requestApprovals are entities/approvals.rb: logins and times, but no commit. This project keeps approvals after a
+// push.
 func (g *GitLabFake) requestApprovals(_ *GitLabToken, p *gitLabProject, r *http.Request) reply {
 	mr, no := g.numbered(p, r)
 	if no != nil {

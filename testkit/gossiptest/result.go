@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// A Result is what a protocol did in a scenario. Times are virtual.
+// Result is the outcome of a protocol in a scenario. Times are virtual.
 type Result struct {
 	Protocol string        `json:"protocol"`
-	Join     time.Duration `json:"join"`  // until everybody listed everybody, as living; 0: not within Limit
-	Death    time.Duration `json:"death"` // until all others saw the one that was gone; 0: not within Limit
-	False    int           `json:"false"` // times that a member which lives was called dead by another
+	Join     time.Duration `json:"join"`  // until each member listed all members as alive; 0: not within Limit
+	Death    time.Duration `json:"death"` // until all others detected the removed member; 0: not within Limit
+	False    int           `json:"false"` // times that a member declared another, living member dead
 	Messages float64       `json:"messages"`
-	Bytes    float64       `json:"bytes"` // both sent per member and second, while nothing happened
-	Took     time.Duration `json:"took"`  // of this machine's time
+	Bytes    float64       `json:"bytes"` // average sent per member and second during the quiet period
+	Took     time.Duration `json:"took"`  // real time on this machine
 	Skipped  string        `json:"skipped,omitempty"`
 }
 
-// Print writes a table with a line for each result.
+// Print writes a table with one line per result.
 func Print(w io.Writer, s Scenario, all []Result) error {
 	if _, err := fmt.Fprintf(w, "%s\n\n", s); err != nil {
 		return err

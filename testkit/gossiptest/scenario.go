@@ -1,7 +1,6 @@
-// Package gossiptest is one scenario of many members, as text and as figures, so
-// that different protocols can be put through the same one and into one table. It
-// keeps the law that nothing is guessed: a value that is unknown or absurd is an
-// error, and a figure that was not reached is not a number.
+// Package gossiptest describes a scenario of many members as text and as numbers, so that different protocols can run
+// the same scenario and share one table. It guesses nothing: an unknown or absurd value is an error, and a result
+// that was not reached has no number.
 package gossiptest
 
 import (
@@ -12,27 +11,26 @@ import (
 	"time"
 )
 
-// A Scenario is a network and its faults, which hold from the start to the end:
-// all members start at once and find each other; then nothing happens for a
-// while; then one of them is gone without a word.
+// Scenario is a network and its faults, which last from start to end. All members start at once and find each other.
+// Then nothing happens for a while. Then one member disappears without notice.
 type Scenario struct {
 	N      int           // members
-	Loss   float64       // share of the messages that are lost
-	Jitter time.Duration // at most, on top of Delay
-	Watch  time.Duration // how long nothing happens
+	Loss   float64       // fraction of messages that are lost
+	Jitter time.Duration // maximum, in addition to Delay
+	Watch  time.Duration // length of the quiet period
 	Seed   uint64
 }
 
-// One way from member to member, at least and at most.
+// One-way delay between two members: minimum and maximum.
 const (
 	MinDelay = 5 * time.Millisecond
 	MaxDelay = 25 * time.Millisecond
 )
 
-// Limit is the virtual time after which a thing that has not happened is given up.
+// Limit is the virtual time after which the scenario gives up waiting for an event.
 const Limit = 5 * time.Minute
 
-// Bounds of what a scenario may ask for.
+// Bounds of the values of a scenario.
 const (
 	maxMembers = 2000
 	maxLoss    = 0.9
@@ -40,9 +38,8 @@ const (
 	maxWatch   = time.Hour
 )
 
-// Parse reads a scenario from arguments such as "N=100", "LOSS=0.5", "JITTER=300ms",
-// "SECONDS=30" and "SEED=1". What is not named is 10 members without faults,
-// watched for 30 seconds, from the seed 1.
+// Parse reads a scenario from arguments such as "N=100", "LOSS=0.5", "JITTER=300ms", "SECONDS=30" and "SEED=1". The
+// defaults are 10 members without faults, 30 seconds and seed 1.
 func Parse(args []string) (Scenario, error) {
 	s := Scenario{N: 10, Watch: 30 * time.Second, Seed: 1}
 	seen := map[string]bool{}
@@ -95,13 +92,13 @@ func (s *Scenario) set(name, value string) (err error) {
 	return nil
 }
 
-// Args returns the arguments that Parse reads the scenario from.
+// Args returns the arguments from which Parse reads the scenario.
 func (s Scenario) Args() []string {
 	return []string{"N=" + strconv.Itoa(s.N), "LOSS=" + strconv.FormatFloat(s.Loss, 'g', -1, 64), "JITTER=" + s.Jitter.String(),
 		"SECONDS=" + strconv.Itoa(int(s.Watch/time.Second)), "SEED=" + strconv.FormatUint(s.Seed, 10)}
 }
 
-// String is the scenario as a heading.
+// String returns the scenario as a heading.
 func (s Scenario) String() string {
 	way := fmt.Sprintf("%d to %d ms one way", MinDelay.Milliseconds(), MaxDelay.Milliseconds())
 	if s.Jitter > 0 {

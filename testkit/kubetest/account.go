@@ -14,13 +14,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// tokenSeconds is the life of a ServiceAccount's token in a kubeconfig of ours: longer than any test or demo, because
-// nothing renews it.
+// tokenSeconds is the lifetime of a ServiceAccount token in a generated kubeconfig. It is longer than any test or
+// demo, because nothing renews the token.
 const tokenSeconds = 12 * 60 * 60
 
-// ServiceAccountKubeconfig writes a kubeconfig with a token of the ServiceAccount to dir and returns its path. A program
-// that is started with it has exactly that account's rights, as in a pod. The token is good for twelve hours, and over a
-// Restart.
+// ServiceAccountKubeconfig writes a kubeconfig with a token of the ServiceAccount to dir and returns its path. A
+// program that uses it has exactly the rights of that account, as in a pod. The token is valid for twelve hours and
+// survives a Restart.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name, dir string) (string, error) {
 	request, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenSeconds))},
@@ -40,8 +40,8 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name,
 	return path, nil
 }
 
-// TokenConfig returns a client configuration for a bearer token, with no rights but the token's and no client-side
-// throttling.
+// TokenConfig returns a client configuration for a bearer token. Clients have only the rights of the token, and no
+// client-side throttling.
 func (c *Cluster) TokenConfig(token string) *rest.Config {
 	r := rest.AnonymousClientConfig(c.config)
 	r.BearerToken = token

@@ -29,17 +29,17 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// fieldOwner is the field manager of everything that is applied here.
+// fieldOwner is the field manager of all objects that this package applies.
 const fieldOwner = "kubetest"
 
-// servedLimit bounds the wait for new kinds. They are served about two seconds after they were made.
+// servedLimit bounds the wait until new kinds are served. The server needs about two seconds after their creation.
 const servedLimit = startLimit
 
-// kindLimit bounds the search for a kind that the server does not tell about.
+// kindLimit bounds the wait for a kind that is missing in API discovery.
 const kindLimit = 5 * time.Second
 
-// ApplyFiles applies the files that a pattern of [filepath.Glob] names, all at once.
-// That it names none is an error.
+// ApplyFiles applies all files that match the [filepath.Glob] pattern in one call of Apply. It returns an error if no
+// file matches.
 func (c *Cluster) ApplyFiles(ctx context.Context, pattern string) error {
 	files, err := filepath.Glob(pattern)
 	if err != nil {
@@ -59,9 +59,9 @@ func (c *Cluster) ApplyFiles(ctx context.Context, pattern string) error {
 	return c.Apply(ctx, documents...)
 }
 
-// Apply puts every object of the documents (YAML or JSON, many to a document, Lists too) on the server, by server-side
-// apply as the admin. CustomResourceDefinitions go first, all at once, and are waited for until the server serves them;
-// then namespaces; then the rest in the order given. The error names the object.
+// Apply creates or updates every object of the documents by server-side apply as the admin. A document is YAML or
+// JSON and can contain many objects and Lists. Apply handles all CustomResourceDefinitions first and waits until the
+// server serves them. Namespaces follow, and then the other objects in the given order. The error names the object.
 func (c *Cluster) Apply(ctx context.Context, documents ...[]byte) error {
 	objects, err := decode(documents)
 	if err != nil {
@@ -107,8 +107,8 @@ func (c *Cluster) Apply(ctx context.Context, documents ...[]byte) error {
 	return nil
 }
 
-// apply applies one object. The kind of a definition that is new may not be in what the server tells about itself yet, so
-// an unknown kind is looked for a few seconds more.
+// apply applies one object. API discovery may not contain a new kind yet, so apply retries an unknown kind for a few
+// seconds.
 func (c *Cluster) apply(ctx context.Context, mapper meta.ResettableRESTMapper, u *unstructured.Unstructured) error {
 	what := fmt.Sprintf("apply %s %s", u.GetKind(), strings.TrimPrefix(u.GetNamespace()+"/"+u.GetName(), "/"))
 	gvk := u.GroupVersionKind()
@@ -122,7 +122,7 @@ func (c *Cluster) apply(ctx context.Context, mapper meta.ResettableRESTMapper, u
 	}
 	var resource dynamic.ResourceInterface = c.dynamic.Resource(mapping.Resource)
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		// Without a namespace the server would answer with an unhelpful 404.
+		// Without a namespace, the server would return an unhelpful 404.
 		if u.GetNamespace() == "" {
 			return fmt.Errorf("%s: it needs a namespace", what)
 		}
@@ -134,8 +134,8 @@ func (c *Cluster) apply(ctx context.Context, mapper meta.ResettableRESTMapper, u
 	return nil
 }
 
-// waitServed waits until a definition is established and each of its served versions answers. The condition alone is
-// not enough: the server's outermost layer learns of a new group a little later.
+// waitServed waits until a definition is established and each of its served versions responds. The condition is not
+// enough, because the aggregation layer of the server learns of a new group a little later.
 func (c *Cluster) waitServed(ctx context.Context, name string) error {
 	definitions := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	var crd *unstructured.Unstructured
@@ -188,7 +188,7 @@ func (c *Cluster) waitServed(ctx context.Context, name string) error {
 	return nil
 }
 
-// condition returns status and message of an object's condition; both are empty if it has none of that type.
+// condition returns status and message of an object's condition, or empty strings if the condition does not exist.
 func condition(u *unstructured.Unstructured, kind string) (status, message string) {
 	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, x := range conditions {
@@ -200,12 +200,12 @@ func condition(u *unstructured.Unstructured, kind string) (status, message strin
 	return status, message
 }
 
-// pause waits a moment and says whether there is time for another try.
+// pause waits a moment and reports whether there is time for another attempt.
 func pause(ctx context.Context) bool {
 	return retry.Sleep(ctx, 20*time.Millisecond) == nil
 }
 
-// decode returns the objects of all documents. What is not an object is an error, not left out.
+// decode returns the objects of all documents. It returns an error if a document is not an object.
 func decode(documents [][]byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	for i, document := range documents {
@@ -220,7 +220,7 @@ func decode(documents [][]byte) ([]*unstructured.Unstructured, error) {
 				return nil, fmt.Errorf("document %d: %w", i, err)
 			}
 			if len(u.Object) == 0 {
-				continue // nothing but comments between two separators
+				continue // only comments between two separators
 			}
 			if u.GetKind() == "" || u.GetAPIVersion() == "" {
 				return nil, fmt.Errorf("document %d: an object without apiVersion or kind", i)

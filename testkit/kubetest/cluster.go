@@ -1,11 +1,11 @@
 //go:build unix
 
-// Package kubetest gives tests and the demo a real Kubernetes cluster on loopback: etcd, kube-apiserver and controllers
-// in a process of its own. It keeps the law of no mock data: what a test claims about RBAC, tokens, garbage collection or
-// admission is answered by Kubernetes itself, and a cluster that cannot be had is a failure with the command that helps.
+// Package kubetest starts a real Kubernetes cluster on loopback for tests and the demo: etcd, kube-apiserver and
+// controllers in one separate process. There are no mocks: a real Kubernetes decides about RBAC, tokens, garbage
+// collection and admission. If the cluster cannot start, the test fails and names the command that helps.
 //
-// The binary comes from the build cache (make testbed); nothing is built or downloaded here. A cluster never outlives the
-// process that started it, however that ends.
+// The binary comes from the build cache (make testbed). This package does not build or download anything. A cluster
+// always ends with the process that started it, even after a crash.
 package kubetest
 
 import (
@@ -34,27 +34,27 @@ import (
 )
 
 const (
-	startLimit = 150 * time.Second // three seconds on an idle machine; the process itself gives up each stage after 120
-	stopLimit  = 100 * time.Second // one to two seconds; the process itself gives up after 90
+	startLimit = 150 * time.Second // three seconds on an idle machine; the process itself gives up after 120 s per stage
+	stopLimit  = 100 * time.Second // one to two seconds; the process itself gives up after 90 s
 )
 
-// Options says which cluster to start. The zero value is a good one.
+// Options configure the cluster to start. The zero value is valid.
 type Options struct {
-	Name          string   // of the cluster in the kubeconfig; "devcluster" if empty
+	Name          string   // cluster name in the kubeconfig; "devcluster" if empty
 	NoControllers bool     // API server only: no garbage collection, no namespace deletion, no default ServiceAccounts
-	FakeNode      bool     // a Node that binds every pod and says it is ready; it runs nothing
-	Args          []string // further kube-apiserver flags, such as --audit-policy-file=…; kept over Restart
+	FakeNode      bool     // a Node that binds every pod and reports it as ready; it runs nothing
+	Args          []string // additional kube-apiserver flags, such as --audit-policy-file=…; kept over Restart
 }
 
-// Cluster is a Kubernetes cluster in a process of its own. Its fields do not change over a Restart: certificates, signing
-// key and port are kept, so kubeconfigs and tokens stay good. Kill, Stop, Restart, Pause, Resume and Close must not be
-// called at the same time; everything else may be.
+// Cluster is a Kubernetes cluster in a separate process. Its fields do not change over a Restart: certificates,
+// signing key and port stay the same, so kubeconfigs and tokens stay valid. Callers must not call Kill, Stop,
+// Restart, Pause, Resume and Close concurrently. All other methods are safe for concurrent use.
 type Cluster struct {
 	Name       string
-	Kubeconfig string // path of the admin's kubeconfig (group system:masters), complete in itself
+	Kubeconfig string // path of the admin's self-contained kubeconfig (group system:masters)
 	Server     string // https://127.0.0.1:port
-	CA         []byte // PEM of the authority of the server's certificate
-	Version    string // of Kubernetes, such as v1.37.0
+	CA         []byte // PEM of the CA of the server's certificate
+	Version    string // Kubernetes version, such as v1.37.0
 
 	options Options
 	dir     string
@@ -63,16 +63,17 @@ type Cluster struct {
 	dynamic *dynamic.DynamicClient
 
 	mu      sync.Mutex
-	process *process // nil: stopped or killed by us
+	process *process // nil after Stop or Kill
 }
 
-// Run starts a cluster and returns when it is ready. The context bounds the start only: the cluster runs until Close, or
-// until this process ends, however it ends. Its state lies in a temporary directory, which Close removes.
+// Run starts a cluster and returns when it is ready. ctx bounds only the start. The cluster runs until Close, or
+// until this process ends for any reason. Its state is in a temporary directory, which Close removes.
 func Run(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Name == "" {
 		o.Name = "devcluster"
 	}
-	// Directly under the temporary directory, because a Unix socket's path has about 100 characters.
+	// The directory must be directly under the temporary directory, because a Unix socket path is limited to about
+	// 100 characters.
 	dir, err := os.MkdirTemp("", "k")
 	if err != nil {
 		return nil, err
@@ -89,12 +90,12 @@ func Run(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// connect prepares the admin's clients. It asks the server nothing.
+// connect prepares the admin's clients. It sends no request.
 func (c *Cluster) connect() (err error) {
 	if c.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
 		return err
 	}
-	c.config.QPS = -1 // client-side throttling would only slow tests down
+	c.config.QPS = -1 // client-side throttling would only slow down tests
 	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
 		return err
 	}
@@ -102,7 +103,8 @@ func (c *Cluster) connect() (err error) {
 	return err
 }
 
-// AdminConfig returns a new client configuration with all rights (group system:masters) and no client-side throttling.
+// AdminConfig returns a new client configuration with all rights (group system:masters) and no client-side
+// throttling.
 func (c *Cluster) AdminConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
 // PID returns the process id, or 0 while the cluster is stopped.
@@ -113,10 +115,10 @@ func (c *Cluster) PID() int {
 	return 0
 }
 
-// Pause freezes the process: connections stay open and nothing answers. Resume is its undoing.
+// Pause freezes the process: connections stay open and the cluster does not respond. Resume reverses it.
 func (c *Cluster) Pause() error { return c.signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (c *Cluster) Resume() error { return c.signal(syscall.SIGCONT) }
 
 func (c *Cluster) signal(s os.Signal) error {
@@ -127,7 +129,7 @@ func (c *Cluster) signal(s os.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-// Kill ends the process as a crash would. The state stays for Restart.
+// Kill kills the process, as a crash would. The state stays for Restart.
 func (c *Cluster) Kill() error {
 	p := c.take()
 	if p == nil {
@@ -141,14 +143,15 @@ func (c *Cluster) Kill() error {
 	return nil
 }
 
-// Stop ends the process in good order, also a paused one. The state stays for Restart. It returns an error if the cluster
-// had ended by itself before.
+// Stop ends the process in an orderly way, even if it is paused. The state stays for Restart. Stop returns an error
+// if the cluster ended by itself before.
 func (c *Cluster) Stop() error {
 	p := c.take()
 	if p == nil {
 		return nil
 	}
-	// Closed only at the end: a closed standard input means that the owner is gone, and the state is removed.
+	// Close it only at the end: a closed standard input means that the owner is gone, and the process removes the
+	// state.
 	defer p.stdin.Close()
 	select {
 	case <-p.done:
@@ -159,7 +162,7 @@ func (c *Cluster) Stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 	select {
 	case <-p.done:
-		if p.crashed() { // and the word of it had not yet come
+		if p.crashed() { // the process crashed, but done was not closed yet
 			return c.endedByItself(p)
 		}
 		if p.err != nil {
@@ -173,8 +176,8 @@ func (c *Cluster) Stop() error {
 	}
 }
 
-// Restart stops the cluster if it runs and starts it again on its kept state: same data, address, certificates and keys.
-// The context bounds the start.
+// Restart stops the cluster if it runs, and starts it again on its kept state: same data, address, certificates and
+// keys. ctx bounds the start.
 func (c *Cluster) Restart(ctx context.Context) error {
 	if err := c.Stop(); err != nil {
 		return err
@@ -208,7 +211,7 @@ func (c *Cluster) take() *process {
 	return p
 }
 
-// explain adds to a process's end what it wrote to standard error: a sentence, or the beginning of a panic.
+// explain adds the standard error of the ended process to err: a sentence, or the beginning of a panic.
 func (c *Cluster) explain(err error) error {
 	b, _ := os.ReadFile(c.stderr())
 	if text := strings.TrimSpace(string(b[:min(len(b), 4<<10)])); text != "" {
@@ -236,12 +239,12 @@ func (c *Cluster) LogTail(n int) string {
 // process is one run of the devcluster program.
 type process struct {
 	cmd   *exec.Cmd
-	stdin io.Closer     // its end tells the process that we are gone
+	stdin io.Closer     // its end reports to the process that this process is gone
 	done  chan struct{} // closed when the process has ended
-	err   error         // of its end; to be read after done
+	err   error         // reason of the end; read it after done
 }
 
-// crashed reports, after done, whether another signal ended it than the one that asks it to stop.
+// crashed reports whether a signal other than the stop signal ended the process. Callers must wait for done first.
 func (p *process) crashed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() != syscall.SIGTERM
@@ -278,8 +281,9 @@ func (c *Cluster) start(ctx context.Context) (*ready, error) {
 	defer stderr.Close()
 	p := &process{cmd: exec.Command(bin, args...), done: make(chan struct{})}
 	p.cmd.Stderr = stderr
-	// A process group of its own has two uses: the terminal's Ctrl-C reaches us and not the cluster, which we then stop
-	// in order; and if we are killed while it is paused, the kernel wakes it with SIGHUP, so that it ends all the same.
+	// The separate process group has two purposes. A Ctrl-C in the terminal reaches only this process, which then
+	// stops the cluster in an orderly way. And if this process is killed while the cluster is paused, the kernel
+	// wakes the cluster with SIGHUP, so that it ends too.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -11,18 +11,18 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A Gate stands between a client and the API server. It is open until Set says otherwise.
+// Gate is a TCP proxy between a client and the API server. It is open until Set changes that.
 type Gate struct {
 	ln net.Listener
 	to string
 
 	mu    sync.Mutex
 	shut  bool
-	mute  bool // connections are taken, and nothing is carried
+	mute  bool // accept connections, but forward no data
 	conns map[net.Conn]bool
 }
 
-// NewGate returns a gate that ends with the test, and config with its way through it.
+// NewGate returns a gate that closes at the end of the test, and a copy of config that connects through the gate.
 func NewGate(t testing.TB, config *rest.Config) (*Gate, *rest.Config) {
 	t.Helper()
 	u, err := url.Parse(config.Host)
@@ -76,7 +76,7 @@ func (g *Gate) carry(c net.Conn) {
 	}
 	defer server.Close()
 	g.mu.Lock()
-	if g.conns[c] { // else it was cut meanwhile
+	if g.conns[c] { // otherwise it was closed in the meantime
 		g.conns[server] = true
 	} else {
 		server.Close()
@@ -114,8 +114,8 @@ func (g *Gate) muted() bool {
 	return g.mute
 }
 
-// Set opens, shuts or mutes the gate. Shutting it cuts what goes through; a mute one takes
-// connections, and carries nothing.
+// Set opens, shuts or mutes the gate. A shut gate closes all connections and accepts no new ones. A muted gate
+// accepts connections but forwards no data.
 func (g *Gate) Set(shut, mute bool) {
 	g.mu.Lock()
 	g.shut, g.mute = shut, mute

@@ -14,9 +14,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-// Kubectl runs the real kubectl with a kubeconfig (a path, or a list of paths as in $KUBECONFIG) and returns what it
-// printed and its exit code. A kubectl that could not be run, or was cut short by the context, has the code -1 and its
-// reason at the end of stderr. It reads and writes no settings or caches of the user.
+// Kubectl runs the real kubectl with a kubeconfig, and returns its output and exit code. kubeconfig is a path, or a
+// list of paths as in $KUBECONFIG. If kubectl did not start or ctx ended it, the exit code is -1 and stderr ends with
+// the reason. It uses no settings or caches of the user.
 func Kubectl(ctx context.Context, kubeconfig string, args ...string) (stdout, stderr string, exit int) {
 	bin, err := buildcache.Lookup("kubectl")
 	if err != nil {
@@ -36,7 +36,7 @@ func Kubectl(ctx context.Context, kubeconfig string, args ...string) (stdout, st
 		}
 	}
 	cmd.Env = append(cmd.Env, "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+cache, "KUBERC=off")
-	cmd.WaitDelay = 5 * time.Second // a credential plugin may hold the pipes
+	cmd.WaitDelay = 5 * time.Second // a credential plugin may keep the pipes open
 	err = cmd.Run()
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && (!exited || ctx.Err() != nil) {
 		errs.WriteString(err.Error())

@@ -2,7 +2,7 @@
 
 package kubetest_test
 
-// TB-03: how clusters start, stop, come back and end with their owner.
+// TB-03: how clusters start, stop, restart and end with their owner.
 
 import (
 	"bufio"
@@ -29,7 +29,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// TB-03: after a crash and after an orderly restart the data, the kubeconfig and a token issued before are still good.
+// TB-03: after a crash and after an orderly restart, the data, the kubeconfig and an earlier token are still valid.
 func TestRestartOnKeptState(t *testing.T) {
 	t.Parallel()
 	c := kubetest.New(t, kubetest.Options{Name: "restart"})
@@ -75,7 +75,7 @@ func TestRestartOnKeptState(t *testing.T) {
 	}
 }
 
-// TB-03: a paused cluster answers nothing and goes on where it was.
+// TB-03: a paused cluster does not respond, and Resume continues it in the same state.
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	c := kubetest.New(t, kubetest.Options{Name: "pause", NoControllers: true})
@@ -106,7 +106,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
-// TB-03: three at once, each with an authority and keys of its own.
+// TB-03: three clusters run at the same time, each with its own CA and keys.
 func TestThreeClustersAtOnce(t *testing.T) {
 	kubetest.SkipIfShort(t)
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestThreeClustersAtOnce(t *testing.T) {
 	}
 }
 
-// resident returns each process's resident memory in MB, where /proc tells.
+// resident returns the resident memory of each process in MB, if /proc reports it.
 func resident(t *testing.T, clusters []*kubetest.Cluster) []int {
 	t.Helper()
 	var mb []int
@@ -172,14 +172,14 @@ func resident(t *testing.T, clusters []*kubetest.Cluster) []int {
 	return mb
 }
 
-// owned is what the child process of TestKilledOwner tells about its clusters.
+// owned is the report of the child process of TestKilledOwner about its clusters.
 type owned struct {
 	PIDs    []int
 	Servers []string
 	Dirs    []string
 }
 
-// childVariable makes this test binary hold clusters until it is killed, and run no tests.
+// childVariable makes this test binary start clusters and hold them until it is killed. It runs no tests.
 const childVariable = "KUBETEST_TEST_OWNER"
 
 func TestMain(m *testing.M) {
@@ -190,7 +190,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// hold starts a cluster and a paused one, says what they are, and does not return if all is well.
+// hold starts a running and a paused cluster, and prints them. It does not return unless it fails.
 func hold() error {
 	var o owned
 	for _, pause := range []bool{false, true} {
@@ -213,8 +213,8 @@ func hold() error {
 	select {}
 }
 
-// TB-03: kill -9 of the test binary leaves no process, no listener and no state after five seconds, not even of a paused
-// cluster.
+// TB-03: after kill -9 of the test binary, no process, listener or state remains after five seconds. This includes a
+// paused cluster.
 func TestKilledOwner(t *testing.T) {
 	kubetest.SkipIfShort(t)
 	t.Parallel()
@@ -245,7 +245,7 @@ func TestKilledOwner(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was killed: there is an error
+	_ = cmd.Wait() // it was killed, so there is an error
 	looks := eventually(t, "no process, no listener, no state after kill -9", func() bool {
 		for i, pid := range o.PIDs {
 			if alive(pid) || listening(o.Servers[i]) || exists(o.Dirs[i]) {
@@ -254,13 +254,14 @@ func TestKilledOwner(t *testing.T) {
 		}
 		return true
 	})
-	// Five seconds, counted by what is as slow as the machine: a look lasts ten milliseconds on an idle one.
+	// This limit is five seconds on an idle machine, where one poll takes ten milliseconds. Counting polls extends
+	// the limit on a slow machine.
 	if looks > 500 {
 		t.Errorf("it was still there at the look %d", looks-1)
 	}
 }
 
-// alive says whether the process exists and is no zombie: who reaps it is not our business.
+// alive reports whether the process exists and is not a zombie. The test does not check which process reaps it.
 func alive(pid int) bool {
 	if err := syscall.Kill(pid, 0); err != nil {
 		return false
@@ -287,7 +288,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// TB-03: what cannot start says why, in one sentence.
+// TB-03: a cluster that cannot start reports the reason in one sentence.
 func TestStartFailures(t *testing.T) {
 	kubetest.SkipIfShort(t)
 	c, err := kubetest.Run(t.Context(), kubetest.Options{Args: []string{"--no-such-flag=1"}})
@@ -320,7 +321,7 @@ func TestStartFailures(t *testing.T) {
 	}
 }
 
-// A binary that nobody built is a failure that names the command.
+// A binary that was not built is a failure that names the command.
 func TestMissingBinary(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	c, err := kubetest.Run(t.Context(), kubetest.Options{})
@@ -335,7 +336,7 @@ func TestMissingBinary(t *testing.T) {
 	}
 }
 
-// A cluster that ends by itself is reported, not taken for a stopped one.
+// A cluster that ends by itself is reported, and not treated as stopped.
 func TestEndsByItself(t *testing.T) {
 	kubetest.SkipIfShort(t)
 	t.Parallel()

@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// A Log takes what a part of a test writes while others read it. The zero Log is
-// empty.
+// Log collects the output of a part of a test. It is safe for concurrent use. The zero value is an empty log.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -19,14 +18,14 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// String is all that was written.
+// String returns the whole log.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
-// Tail is the end of it, as much as a failed test shows.
+// Tail returns the end of the log, as much as a failed test prints.
 func (l *Log) Tail() string {
 	s := l.String()
 	return s[max(0, len(s)-6000):]

@@ -9,7 +9,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// again runs one test of this binary in a process with only the given environment.
+// again runs one test of this binary in a process that has only the given environment variables.
 func again(t *testing.T, test string, env ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+test+"$", "-test.v")
@@ -18,8 +18,7 @@ func again(t *testing.T, test string, env ...string) (string, error) {
 	return string(out), err
 }
 
-// TB-11: a part that nobody built is a failure that names the command, never a
-// skip and never a pass.
+// TB-11: a program that was not built is a failure that names the command. The test does not skip or pass.
 func TestTB11_AMissingBinaryFails(t *testing.T) {
 	kubetest.SkipIfShort(t)
 	t.Parallel()
@@ -29,7 +28,7 @@ func TestTB11_AMissingBinaryFails(t *testing.T) {
 	}
 }
 
-// TB-12: a test of one room needs nothing of make's environment.
+// TB-12: a test of one package needs nothing from make's environment.
 func TestTB12_RunsWithoutMake(t *testing.T) {
 	kubetest.SkipIfShort(t)
 	t.Parallel()

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Background runs controllers until stop is called, which waits for their end. That they
-// end with an error, or not within the limit, is an error of the test; killed says whether
-// the test itself cut them off, so that their error says nothing.
+// Background runs controllers until the caller calls stop, which waits for their end. The test fails if run returns
+// an error, or does not return within limit. An error is ignored if killed returns true, because the test itself cut
+// off the controllers.
 func Background(t testing.TB, what string, limit time.Duration, killed func() bool, run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -15,15 +15,15 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// shared is the test binary's cluster. It is package state because a test binary has no other place that all its tests
-// share; nothing stops it but the end of the process, which closes its standard input.
+// shared is the test binary's cluster. It is package state because all tests of a binary share it. It stops when the
+// process ends, because that closes its standard input.
 var shared = sync.OnceValues(func() (*Cluster, error) {
 	return Run(context.Background(), Options{Name: "shared"})
 })
 
-// Start returns the cluster that all tests of this test binary share. It is started on first use and ends with the
-// binary. Each test works in a Namespace of its own; a test that changes what all see (webhooks, cluster-wide bindings
-// for all, restarts) takes a cluster of its own with New.
+// Start returns the cluster that all tests of this test binary share. The first call starts it, and it ends with the
+// binary. Each test must use its own Namespace. A test must use New instead if it changes cluster-wide behaviour
+// (webhooks, cluster-wide bindings for all, restarts).
 func Start(t testing.TB) *Cluster {
 	t.Helper()
 	SkipIfShort(t)
@@ -35,7 +35,7 @@ func Start(t testing.TB) *Cluster {
 	return c
 }
 
-// New returns a cluster of the test's own, which ends with the test.
+// New returns a separate cluster for the test, which ends with the test.
 func New(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	SkipIfShort(t)
@@ -52,7 +52,7 @@ func New(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// SkipIfShort skips a test that needs a cluster under -short, which is for what is over in milliseconds.
+// SkipIfShort skips a test that needs a cluster under -short, which is for tests that need only milliseconds.
 func SkipIfShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -69,8 +69,8 @@ func (c *Cluster) showLog(t testing.TB) {
 	})
 }
 
-// Namespace makes a namespace for the test and returns its name, once its default ServiceAccount is there. It is deleted
-// after the test, without waiting for it to be gone.
+// Namespace creates a namespace for the test and returns its name when its default ServiceAccount exists. It is
+// deleted after the test, but Namespace does not wait for the end of the deletion.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	namespaces := c.client.CoreV1().Namespaces()

@@ -2,7 +2,7 @@
 
 package kubetest_test
 
-// TB-03: the cluster does what the product relies on.
+// TB-03: the cluster behaves as the product requires.
 
 import (
 	"context"
@@ -49,10 +49,10 @@ func clientset(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	return cs
 }
 
-// patience bounds every wait for what comes in a moment on an idle machine.
+// patience bounds every wait. On an idle machine each wait takes only a moment.
 const patience = 3 * time.Minute
 
-// eventually polls until ok and returns how often it looked.
+// eventually polls until ok returns true, and returns the number of polls.
 func eventually(t *testing.T, what string, ok func() bool) (looks int) {
 	t.Helper()
 	start := time.Now()
@@ -111,7 +111,7 @@ spec:
             - {rule: "!has(self.replicas) || self.replicas < 10", message: too many}
 `
 
-// TB-03: definitions, schema and CEL; and Apply sorts what depends on what.
+// TB-03: definitions, schema and CEL work, and Apply sorts objects by their dependencies.
 func TestApplyCRDAndCEL(t *testing.T) {
 	c := kubetest.Start(t)
 	start := time.Now()
@@ -169,7 +169,7 @@ func TestApplyRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: got %v, want %q", tc.why, err, tc.says)
 		}
-		if took := time.Since(start); took > 2*time.Minute { // what is waited for is waited for longer
+		if took := time.Since(start); took > 2*time.Minute { // the longest wait of Apply is longer
 			t.Errorf("%s: took %v", tc.why, took)
 		}
 	}
@@ -200,7 +200,8 @@ func whoami(t *testing.T, cs *kubernetes.Clientset) (authenticationv1.UserInfo, 
 	return r.Status.UserInfo, nil
 }
 
-// TB-03: tokens, RBAC and what revocation costs. It waits for the API server's token cache, ten seconds, on purpose.
+// TB-03: tokens, RBAC and the delay of a revocation. The test waits for the API server's token cache, ten seconds, on
+// purpose.
 func TestTokenRBACAndRevocation(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
@@ -267,7 +268,7 @@ func TestTokenRBACAndRevocation(t *testing.T) {
 			t.Fatal(err)
 		}
 		removed := time.Now()
-		last := removed // when the last request began that was let in
+		last := removed // start time of the last request that the server admitted
 		eventually(t, revoked.what, func() bool {
 			began := time.Now()
 			_, err := whoami(t, revoked.client)
@@ -276,14 +277,14 @@ func TestTokenRBACAndRevocation(t *testing.T) {
 			}
 			return apierrors.IsUnauthorized(err)
 		})
-		// A cluster without the cache would make every claim about revocation look better than it is.
+		// A cluster without the cache would make every result about revocation look better than it is.
 		if took := time.Since(used); took < time.Second || last.Sub(removed) > 20*time.Second {
 			t.Errorf("%s %v after its use, the last use %v after it; the API server's cache lasts 10 s", revoked.what, took, last.Sub(removed))
 		}
 	}
 }
 
-// TB-03: impersonation carries user, groups and extras, and no right of the impersonator.
+// TB-03: impersonation passes user, groups and extras, and no right of the impersonator.
 func TestImpersonation(t *testing.T) {
 	c := kubetest.Start(t)
 	config := c.AdminConfig()
@@ -304,7 +305,7 @@ func TestImpersonation(t *testing.T) {
 	}
 }
 
-// TB-03: a program started with a ServiceAccount's kubeconfig has that account's rights; run through the real kubectl.
+// TB-03: a program with a ServiceAccount's kubeconfig has the rights of that account. The test runs the real kubectl.
 func TestServiceAccountKubeconfig(t *testing.T) {
 	c := kubetest.Start(t)
 	ns := c.Namespace(t)
@@ -351,7 +352,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: `+ns+`}]
 	}
 }
 
-// TB-03: owners' dependents are collected.
+// TB-03: the garbage collector deletes the dependents of owners.
 func TestGarbageCollection(t *testing.T) {
 	c := kubetest.Start(t)
 	ns, cs := c.Namespace(t), clientset(t, c.AdminConfig())
@@ -373,7 +374,7 @@ func TestGarbageCollection(t *testing.T) {
 	})
 }
 
-// TB-03: a namespace goes with all that is in it.
+// TB-03: a deleted namespace is removed with all its objects.
 func TestNamespaceDeletion(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
@@ -395,7 +396,7 @@ func TestNamespaceDeletion(t *testing.T) {
 	})
 }
 
-// TB-03: a mutating webhook by URL. A cluster-wide configuration, but its selector names one namespace.
+// TB-03: a mutating webhook by URL. The configuration is cluster-wide, but its selector matches one namespace.
 func TestMutatingWebhook(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
@@ -486,7 +487,7 @@ func selfSigned(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// workloads makes a Deployment and a StatefulSet of two pods each, with a Service for the latter.
+// workloads creates a Deployment and a StatefulSet with two pods each, and a Service for the StatefulSet.
 func workloads(t *testing.T, cs *kubernetes.Clientset, ns string) {
 	t.Helper()
 	template := func(app string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
@@ -515,7 +516,7 @@ func workloads(t *testing.T, cs *kubernetes.Clientset, ns string) {
 	}
 }
 
-// TB-03: without a node the workload controllers make pods, and the pods stay pending.
+// TB-03: without a node, the workload controllers create pods and the pods stay pending.
 func TestWorkloadsPending(t *testing.T) {
 	c := kubetest.Start(t)
 	ns, cs := c.Namespace(t), clientset(t, c.AdminConfig())
@@ -538,7 +539,8 @@ func TestWorkloadsPending(t *testing.T) {
 	}
 }
 
-// TB-03: with the fake node they become ready, the Service has endpoints, and a namespace with running pods goes.
+// TB-03: with the fake node, pods become ready and the Service has endpoints. A namespace with running pods can be
+// deleted.
 func TestWorkloadsOnTheFakeNode(t *testing.T) {
 	t.Parallel()
 	c := kubetest.New(t, kubetest.Options{Name: "withnode", FakeNode: true})
@@ -572,7 +574,7 @@ func TestWorkloadsOnTheFakeNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The node works in order of events, so once a later pod runs the earlier ones have been passed over.
+	// The node handles events in order. So when a later pod runs, the node has already skipped the earlier ones.
 	if _, err := cs.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "later"}, Spec: podSpec()}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

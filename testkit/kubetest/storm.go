@@ -15,27 +15,28 @@ import (
 	"time"
 )
 
-// A Fault is one way in which an API server, or what lies before it, fails a request.
+// Fault is one way in which a request to the API server fails, in the server or on the path to it.
 type Fault string
 
-// The faults. Events and Leases are spared: they are not what a test is about, and an election that is lost ends a program.
+// The faults. Requests for Events and Leases never fail: tests do not examine them, and a lost leader election ends a
+// program.
 const (
-	TooManyRequests Fault = "429"          // with Retry-After: 1, which client-go obeys up to ten times
+	TooManyRequests Fault = "429"          // with Retry-After: 1; client-go retries up to ten times
 	ServerError     Fault = "500"          // InternalError
 	Unavailable     Fault = "503"          // without Retry-After
-	Conflict        Fault = "409"          // of a write to an object that exists: as if somebody else had been first
-	Refused         Fault = "refused"      // the connection breaks before the request is carried out
-	Lost            Fault = "lost"         // it is carried out, and the connection breaks before the answer
-	Silent          Fault = "silent"       // no answer, and no end, until the client gives up
-	WatchExpired    Fault = "410"          // a watch cannot begin where the client wants
-	WatchCut        Fault = "watch is cut" // a watch that runs ends within a second
+	Conflict        Fault = "409"          // for a write to an existing object, as after a concurrent update
+	Refused         Fault = "refused"      // the connection breaks before the server handles the request
+	Lost            Fault = "lost"         // the server handles the request, and the connection breaks before the response
+	Silent          Fault = "silent"       // no response and no end, until the client gives up
+	WatchExpired    Fault = "410"          // a watch cannot start at the requested resourceVersion
+	WatchCut        Fault = "watch is cut" // a running watch ends within a second
 )
 
-// errBroken is what a client sees of a connection that breaks.
+// errBroken is the error that a client sees when the storm breaks its connection.
 var errBroken = fmt.Errorf("the storm broke the connection: %w", io.ErrUnexpectedEOF)
 
-// A Storm stands between a client and the API server and lets requests fail at random; all that it lets through is
-// answered by Kubernetes itself. A new one is calm.
+// Storm is a round tripper between a client and the API server that lets requests fail at random. The real API server
+// handles all other requests. A new Storm is calm: no request fails.
 type Storm struct {
 	mu      sync.Mutex
 	rand    *rand.Rand
@@ -44,19 +45,20 @@ type Storm struct {
 	struck  map[Fault]int
 }
 
-// NewStorm returns a calm storm. Seed chooses its dice.
+// NewStorm returns a calm storm. seed initialises its random numbers.
 func NewStorm(seed uint64) *Storm {
 	return &Storm{rand: rand.New(rand.NewPCG(seed, 0x5708)), watches: map[*watched]bool{}, struck: map[Fault]int{}}
 }
 
-// Blow makes the faults happen with these chances, from 0 to 1, from now on. None is calm.
+// Blow sets the probability of each fault, from 0 to 1. It replaces earlier values; an empty map makes the storm
+// calm.
 func (s *Storm) Blow(chances map[Fault]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.chances = chances
 }
 
-// Struck returns how often each fault has happened.
+// Struck returns the number of times that each fault occurred.
 func (s *Storm) Struck() map[Fault]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +69,7 @@ func (s *Storm) Struck() map[Fault]int {
 	return out
 }
 
-// CutWatches ends all watches that run, as a restarted load balancer does, and returns how many there were.
+// CutWatches ends all running watches, as a restart of a load balancer does, and returns their number.
 func (s *Storm) CutWatches() int {
 	s.mu.Lock()
 	cut := s.watches
@@ -75,12 +77,12 @@ func (s *Storm) CutWatches() int {
 	s.struck[WatchCut] += len(cut)
 	s.mu.Unlock()
 	for w := range cut {
-		_ = w.ReadCloser.Close() // what it reads then is an error, or the end
+		_ = w.ReadCloser.Close() // the next read of the watch returns an error or EOF
 	}
 	return len(cut)
 }
 
-// Wrap is for rest.Config.Wrap, or around the transport of a proxy.
+// Wrap is for rest.Config.Wrap, or wraps the transport of a proxy.
 func (s *Storm) Wrap(next http.RoundTripper) http.RoundTripper { return through{s, next} }
 
 type through struct {
@@ -88,7 +90,7 @@ type through struct {
 	next http.RoundTripper
 }
 
-// RoundTrip lets req through, or not.
+// RoundTrip forwards req, or fails with a random fault.
 func (t through) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.Contains(req.URL.Path, "/events") || strings.Contains(req.URL.Path, "/leases") {
 		return t.next.RoundTrip(req)
@@ -129,7 +131,7 @@ func (t through) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// strikes throws the dice for one request.
+// strikes chooses the fault for one request, or "".
 func (s *Storm) strikes(method string, watch bool) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +150,7 @@ func (s *Storm) strikes(method string, watch bool) Fault {
 	return ""
 }
 
-// response is what an API server says of the fault.
+// response returns the API server's response for the fault.
 func (f Fault) response(req *http.Request) *http.Response {
 	reason := map[Fault]string{TooManyRequests: "TooManyRequests", ServerError: "InternalError", Unavailable: "ServiceUnavailable", Conflict: "Conflict", WatchExpired: "Expired"}[f]
 	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"a storm: %s","reason":%q,"code":%s}`, f, reason, f)
@@ -162,7 +164,7 @@ func (f Fault) response(req *http.Request) *http.Response {
 		Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)), Request: req}
 }
 
-// watched is the body of a watch.
+// watched is the body of a watch response.
 type watched struct {
 	io.ReadCloser
 	storm *Storm

@@ -1,8 +1,8 @@
 //go:build unix
 
-// Package planekubetest gives the tests of what the plane does in Kubernetes a place on a
-// real API server, with an account that has the rights that are needed. It gives none that
-// a test has not named: what works there works with them.
+// Package planekubetest is the test environment for the Kubernetes part of the plane: a namespace on a real API
+// server, and an account with rights. The account has only the rights that the test names, so a passing test proves
+// that these rights are sufficient.
 package planekubetest
 
 import (
@@ -36,10 +36,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// deadline is for conditions that come at once on an idle machine.
+// deadline bounds waits for conditions. On an idle machine they become true at once.
 const deadline = 2 * time.Minute
 
-// Definitions are the kinds that the plane shows and writes, as documents to apply.
+// Definitions returns the CRDs of the kinds that the plane shows and writes, as documents to apply.
 var Definitions = sync.OnceValues(func() (docs [][]byte, err error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/tailplane/tailplane", "sigs.k8s.io/gateway-api").Output()
 	if err != nil {
@@ -64,10 +64,10 @@ var Definitions = sync.OnceValues(func() (docs [][]byte, err error) {
 	return docs, nil
 })
 
-// quiet is for what has no logger of its own.
+// quiet discards the log of controller-runtime code that has no logger.
 var quiet = sync.OnceFunc(func() { ctrllog.SetLogger(logr.Discard()) })
 
-// installed is the shared cluster, with the definitions.
+// installed is the shared cluster with the definitions installed.
 var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
 	c, err := kubetest.Run(context.Background(), kubetest.Options{Name: "shared"})
 	if err != nil {
@@ -80,22 +80,21 @@ var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
 	return c, c.Apply(context.Background(), docs...)
 })
 
-// A Place is a cluster with a namespace of the test's own, and an account that has the
-// rights that it was given, and no others.
+// Place is a cluster with a separate namespace for the test, and an account that has only the given rights.
 type Place struct {
 	*testing.T
 	Cluster   *kubetest.Cluster
 	Admin     client.Client
 	Namespace string
 	Config    *rest.Config // of the account
-	Log       kubetest.Log // what Logger writes
+	Log       kubetest.Log // output of Logger
 }
 
-// Rights are what a Place's account may do: in its namespace, and everywhere.
+// Rights are the rights of a Place's account: in its namespace (Here) and cluster-wide (Everywhere).
 type Rights struct{ Here, Everywhere []rbacv1.PolicyRule }
 
-// New is on the cluster that all tests of the test binary share, with the definitions,
-// unless another one is given. The test goes on beside others.
+// New returns a Place on c. If c is nil, it uses the cluster with the definitions that all tests of the binary share.
+// The test runs in parallel with others.
 func New(t *testing.T, c *kubetest.Cluster, may Rights) *Place {
 	t.Helper()
 	t.Parallel()
@@ -126,7 +125,7 @@ func New(t *testing.T, c *kubetest.Cluster, may Rights) *Place {
 
 const account = "plane"
 
-// allow gives the account its rights.
+// allow grants the rights to the account.
 func (p *Place) allow(may Rights) {
 	p.Helper()
 	here, everywhere := metav1.ObjectMeta{Namespace: p.Namespace, Name: account}, metav1.ObjectMeta{Name: p.Namespace}
@@ -141,7 +140,7 @@ func (p *Place) allow(may Rights) {
 	}
 }
 
-// Must ends the test with an error.
+// Must ends the test if err is not nil.
 func (p *Place) Must(err error) {
 	p.Helper()
 	if err != nil {
@@ -149,7 +148,7 @@ func (p *Place) Must(err error) {
 	}
 }
 
-// Logger writes to the Log.
+// Logger returns a logger that writes to Log.
 func (p *Place) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(&p.Log, nil)) }
 
 // Until waits for a condition.
@@ -162,7 +161,7 @@ func (p *Place) Until(what string, true func() bool) {
 	}
 }
 
-// Create stores an object, and its status if it has one.
+// Create creates an object, and its status if it has one.
 func (p *Place) Create(o client.Object) {
 	p.Helper()
 	with := o.DeepCopyObject().(client.Object)
@@ -172,7 +171,7 @@ func (p *Place) Create(o client.Object) {
 	p.Must(p.Admin.Get(p.Context(), client.ObjectKeyFromObject(o), o))
 }
 
-// Step is a subtest, which may fail where p may.
+// Step runs f as a subtest. In f, methods of p fail the subtest.
 func (p *Place) Step(name string, f func()) {
 	p.Run(name, func(t *testing.T) {
 		was := p.T
@@ -182,7 +181,7 @@ func (p *Place) Step(name string, f func()) {
 	})
 }
 
-// Permit is what the plane's door would give a caller with one rule.
+// Permit returns the permit that the plane issues to a caller with one rule.
 func (p *Place) Permit(login, rule string, v access.Verb) access.Permit {
 	p.Helper()
 	permit, err := access.DecidePlane(access.Caller{Login: access.Login(login), Device: access.Device{ID: "n", Name: "n"}, Via: access.ViaTailnet, Rules: []json.RawMessage{[]byte(rule)}},
@@ -191,7 +190,7 @@ func (p *Place) Permit(login, rule string, v access.Verb) access.Permit {
 	return permit
 }
 
-// Signin is a sign-in of the namespace, which is not stored yet.
+// Signin returns a sign-in in the namespace. It is not created yet.
 func (p *Place) Signin(name, login string) *v1alpha1.TkaSignin {
 	return &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name},
 		Spec: v1alpha1.TkaSigninSpec{User: v1alpha1.SigninUser{Login: login}, Device: v1alpha1.SigninDevice{ID: "n1", Name: "laptop"}, Role: "view",

@@ -34,8 +34,8 @@ type user struct {
 	login string
 }
 
-// node is what control knows of a node. The lock of control guards it.
-// Slices and Hostinfo are replaced, never changed, so map responses may hold them.
+// node is the state of a node in the control server. The lock of control guards it. Slices and Hostinfo are replaced
+// and never modified, so map responses may refer to them.
 type node struct {
 	id       tailcfg.NodeID
 	stable   tailcfg.StableNodeID
@@ -57,7 +57,7 @@ type node struct {
 	ephemeral bool
 	streams   int
 	ingress   bool // a Funnel ingress: unsigned, peer API only
-	sharee    bool // of another tailnet
+	sharee    bool // node of another tailnet
 	gone      bool
 }
 
@@ -71,17 +71,17 @@ type controlOptions struct {
 	logf                func(string, ...any)
 }
 
-// control is the control server. It speaks ts2021: Noise over an HTTP upgrade,
-// HTTP/2 inside, JSON of package tailcfg.
+// control is the control server. It speaks ts2021: Noise over an HTTP upgrade, HTTP/2 inside, JSON of package
+// tailcfg.
 type control struct {
 	controlOptions
 	noise   key.MachinePrivate
 	mux     *http.ServeMux
-	idTail  string // makes stable IDs of several tailnets differ
+	idTail  string // makes stable IDs of several tailnets different
 	idBase  tailcfg.NodeID
 	ctx     context.Context
 	cancel  context.CancelFunc
-	serving sync.WaitGroup // Noise connections, which http.Server no longer knows
+	serving sync.WaitGroup // Noise connections, which http.Server no longer tracks
 
 	mu         sync.Mutex
 	changed    chan struct{} // closed and replaced at each change
@@ -96,8 +96,8 @@ type control struct {
 	acme       *acmetest.Authority // nil: no HTTPS on this tailnet
 	unknown    map[string]int
 	closed     bool
-	fateless   map[*node]*time.Timer // ephemeral nodes that are away
-	gone       []tailcfg.NodeID      // nodes that were removed
+	fateless   map[*node]*time.Timer // ephemeral nodes that are offline
+	gone       []tailcfg.NodeID      // removed nodes
 }
 
 func newControl(o controlOptions, p *tailpolicy.Policy) *control {
@@ -212,7 +212,7 @@ func (c *control) bumpLocked() {
 	c.changed = make(chan struct{})
 }
 
-// Policy and ReplacePolicy are also what the API does with the policy.
+// Policy and ReplacePolicy implement [tsapi.Tailnet] for the policy.
 func (c *control) Policy() *tailpolicy.Policy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,8 +240,7 @@ func (c *control) dropLocked(n *node) {
 	}
 }
 
-// awayLocked lets an ephemeral node that has no stream vanish after the delay,
-// unless it comes back before.
+// awayLocked removes an ephemeral node without a stream after the delay, unless it returns before.
 func (c *control) awayLocked(n *node) {
 	if !n.ephemeral || n.gone || c.closed {
 		return
@@ -289,8 +288,7 @@ func (c *control) sortedLocked() []*node {
 	return slices.SortedFunc(maps.Values(c.nodes), func(a, b *node) int { return cmp.Compare(a.id, b.id) })
 }
 
-// findLocked returns the node with a MagicDNS label or full name, one that is
-// online before one that has gone.
+// findLocked returns the node with a MagicDNS label or full name. It prefers an online node.
 func (c *control) findLocked(host string) *node {
 	label := strings.TrimSuffix(strings.TrimSuffix(host, "."), "."+c.suffix)
 	var found *node

@@ -22,7 +22,7 @@ import (
 	"tailscale.com/types/key"
 )
 
-// relay is the tailnet's one DERP region: a relay and a STUN server on 127.0.0.1.
+// relay is the tailnet's only DERP region: a relay and a STUN server on 127.0.0.1.
 type relay struct {
 	server  *derpserver.Server
 	derpMap *tailcfg.DERPMap
@@ -77,8 +77,8 @@ func startRelay(logf func(string, ...any)) (_ *relay, err error) {
 	return d, nil
 }
 
-// serveSTUN tells each asker its own address until the socket closes. Tailscale's
-// own server would do it too, but announces itself in the log of the process.
+// serveSTUN returns to each client its own address until the socket closes. It replaces Tailscale's own server, which
+// writes to the log of the process.
 func serveSTUN(c *net.UDPConn) {
 	buf := make([]byte, 2048)
 	for {
@@ -92,8 +92,7 @@ func serveSTUN(c *net.UDPConn) {
 	}
 }
 
-// connected reports whether the node's connection to the relay stands, so that
-// packets for it have somewhere to wait.
+// connected reports whether the node is connected to the relay, so that the relay can deliver packets to it.
 func (d *relay) connected(k key.NodePublic) bool { return d.server.IsClientConnectedForTest(k) }
 
 func (d *relay) close() {

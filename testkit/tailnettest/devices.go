@@ -21,7 +21,7 @@ func (c *control) list() []*tailcfg.Node {
 	return out
 }
 
-// Devices, Delete, Retag, Rename and SetKeyExpiry are what the API does with nodes.
+// Devices, Delete, Retag, Rename and SetKeyExpiry implement [tsapi.Tailnet] for nodes.
 func (c *control) Devices() []tsapi.Device {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// lost is what a first packet that does not arrive costs: WireGuard's time to try again.
+// lost is the delay after a lost first packet: WireGuard's retry interval.
 const lost = 5 * time.Second
 
-// TB-04: after Ready the first packet arrives. Sixty fresh tailnets, none of which
-// is chosen.
+// TB-04: after Ready the first packet arrives, in each of sixty new tailnets.
 func TestFirstRequest(t *testing.T) {
 	starts := 60
 	if testing.Short() {
@@ -40,8 +39,8 @@ func TestFirstRequest(t *testing.T) {
 		up[len(up)/2].Round(time.Millisecond), up[len(up)-1].Round(time.Millisecond), first[len(first)/2].Round(time.Millisecond), first[len(first)-1].Round(time.Millisecond))
 }
 
-// A node that joins while others run is reached with the first packet too, as a
-// product process is that the test did not start itself.
+// A node that joins later is also reached with the first packet. This matters for processes that the test does not
+// start itself.
 func TestWaitPeer(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)

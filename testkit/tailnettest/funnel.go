@@ -13,17 +13,15 @@ import (
 	"tailscale.com/tsnet"
 )
 
-// SetIngress makes the node a Funnel ingress: an unsigned peer that may use the
-// peer API only, and there hand in connections from the internet. It reports
-// whether the node exists.
+// SetIngress makes the node a Funnel ingress: an unsigned peer that may only use the peer API, to pass on connections
+// from the internet. It reports whether the node exists.
 func (n *Net) SetIngress(id tailcfg.StableNodeID) bool {
 	return n.control.update(id, func(nd *node) { nd.ingress = true })
 }
 
-// FunnelDial connects to a node's Funnel port as somebody on the internet would:
-// through the ingress node, which tells the target where the connection came from.
-// target is host:port (a MagicDNS label or full name), srcAddr the ip:port that the
-// target is told. The target must listen with ListenFunnel; TLS is the caller's.
+// FunnelDial connects to a node's Funnel port as a client on the internet would. It connects through the ingress
+// node, which reports the client address to the target. target is host:port (a MagicDNS label or full name). srcAddr
+// is the reported ip:port. The target must listen with ListenFunnel. The caller must do TLS itself.
 func (n *Net) FunnelDial(ctx context.Context, ingress *tsnet.Server, target, srcAddr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(target)
 	if err != nil {
@@ -49,7 +47,7 @@ func (n *Net) FunnelDial(ctx context.Context, ingress *tsnet.Server, target, src
 	return &bufferedConn{Conn: c, r: br}, nil
 }
 
-// handIn does what an ingress node does: POST to the peer API, then raw TCP.
+// handIn does the work of an ingress node: POST to the peer API, then raw TCP.
 func handIn(c net.Conn, api, target, src string) (*bufio.Reader, error) {
 	req, err := http.NewRequest(http.MethodPost, "http://"+api+"/v0/ingress", nil)
 	if err != nil {
@@ -71,7 +69,7 @@ func handIn(c net.Conn, api, target, src string) (*bufio.Reader, error) {
 	return br, nil
 }
 
-// bufferedConn reads first what came with the answer.
+// bufferedConn first reads the bytes that arrived with the HTTP response.
 type bufferedConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -99,7 +97,7 @@ func (n *Net) peerAPI(host string) (addr, fqdn string, err error) {
 			continue
 		}
 		addr = net.JoinHostPort(ip.String(), strconv.Itoa(int(s.Port)))
-		if ip.Is6() { // the one that the client tells netstack apart from the host's own
+		if ip.Is6() { // the address that the client can distinguish from the host's own
 			break
 		}
 	}

@@ -10,19 +10,17 @@ import (
 
 const acmeVariable = "TS_DEBUG_ACME_DIRECTORY_URL"
 
-// processACME is the certificate authority of all tailnets of this process. It is
-// package state because what points Tailscale's client at it is: one environment
-// variable for all nodes of the process.
+// processACME is the certificate authority of all tailnets of this process. It is package state, because Tailscale's
+// client finds it through an environment variable of the process.
 var processACME struct {
 	sync.Mutex
 	users int
 	ca    *acmetest.Authority
 }
 
-// EnableHTTPS gives the tailnet certificates, so that tsnet's ListenTLS and Funnel
-// work, and returns the root (PEM) that clients must trust. Certificates come from
-// an ACME authority on loopback, by DNS-01 through control's set-dns. Call it before
-// the nodes ask for certificates; other processes need HTTPSEnv.
+// EnableHTTPS enables certificates on the tailnet, so that tsnet's ListenTLS and Funnel work. It returns the root
+// (PEM) that clients must trust. Certificates come from an ACME server on loopback, by DNS-01 through control's
+// set-dns. Call it before the nodes request certificates. Other processes need HTTPSEnv.
 func (n *Net) EnableHTTPS() (rootsPEM []byte) {
 	c := n.control
 	c.mu.Lock()
@@ -31,7 +29,7 @@ func (n *Net) EnableHTTPS() (rootsPEM []byte) {
 	if ca == nil {
 		var err error
 		if ca, err = acquireACME(); err != nil {
-			// No caller could go on: loopback has no port left or the machine no entropy.
+			// The caller cannot continue: there is no free port on loopback, or no entropy.
 			panic("tailnettest: certificate authority: " + err.Error())
 		}
 		n.onClose(releaseACME)
@@ -43,15 +41,15 @@ func (n *Net) EnableHTTPS() (rootsPEM []byte) {
 	return ca.RootPEM()
 }
 
-// HTTPSEnv enables HTTPS and returns what another process needs in its environment
-// ("NAME=value") to get certificates for its nodes.
+// HTTPSEnv enables HTTPS and returns the environment variables ("NAME=value") that another process needs to get
+// certificates for its nodes.
 func (n *Net) HTTPSEnv() []string {
 	n.EnableHTTPS()
 	return []string{acmeVariable + "=" + n.control.acmeURL()}
 }
 
-// Issued is how many certificates for a name have come from the authority, which all
-// tailnets of this process share. HTTPS must be enabled.
+// Issued returns the number of certificates for a name that the authority has signed. All tailnets of this process
+// share the authority. HTTPS must be enabled.
 func (n *Net) Issued(name string) int { return n.control.authority().Issued(name) }
 
 func (c *control) acmeURL() string { return c.authority().DirectoryURL() }

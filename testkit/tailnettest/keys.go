@@ -13,11 +13,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// AuthKey says what a node that registers with the key becomes. With a Login and
-// no Tags it is that person's node. With Tags it is a tagged node: every tag must
-// be declared in the policy's tagOwners and, if Login is given, be owned by it
-// (without one an administrator made the key). Both are checked when the key is
-// used, against the policy in force then.
+// AuthKey defines the identity of a node that registers with the key. With a Login and no Tags it is a node of that
+// person. With Tags it is a tagged node: the policy's tagOwners must declare every tag. If Login is set too, the
+// login must own every tag; otherwise an administrator created the key. The policy is checked when the key is used.
 type AuthKey struct {
 	Login     string
 	Tags      []string
@@ -26,7 +24,7 @@ type AuthKey struct {
 	Expires   time.Time // zero: never
 }
 
-// mintedKey is an auth key as control keeps it: also after it was used or revoked.
+// mintedKey is an auth key as control stores it, also after it was used or revoked.
 type mintedKey struct {
 	AuthKey
 	id, secret  string
@@ -42,7 +40,7 @@ func (k *mintedKey) valid(now time.Time) bool {
 
 func (k *mintedKey) text() string { return "tskey-auth-" + k.id + "-" + k.secret }
 
-// AuthKey mints an auth key for tsnet.Server.AuthKey, TS_AUTHKEY or `tailscale up`.
+// AuthKey creates an auth key for tsnet.Server.AuthKey, TS_AUTHKEY or `tailscale up`.
 func (n *Net) AuthKey(k AuthKey) string { return n.control.mint(k, "").text() }
 
 func (c *control) mint(k AuthKey, description string) *mintedKey {
@@ -55,7 +53,7 @@ func (c *control) mint(k AuthKey, description string) *mintedKey {
 	return m
 }
 
-// keyLocked returns the key that a node showed, if it still opens.
+// keyLocked returns the key that a node registers with, or nil if it is no longer valid.
 func (c *control) keyLocked(text string, now time.Time) *mintedKey {
 	rest, _ := strings.CutPrefix(text, "tskey-auth-")
 	id, secret, _ := strings.Cut(rest, "-")
@@ -66,13 +64,13 @@ func (c *control) keyLocked(text string, now time.Time) *mintedKey {
 	return k
 }
 
-// shown is the key as the API shows it.
+// shown returns the key in the form of the API.
 func (k *mintedKey) shown(now time.Time) tsapi.Key {
 	return tsapi.Key{ID: k.id, Description: k.description, Tags: k.Tags, Ephemeral: k.Ephemeral, Reusable: k.Reusable,
 		Valid: k.valid(now), Created: k.created, Expires: k.Expires, Revoked: k.revoked}
 }
 
-// Keys, Mint and Revoke are what the API does with keys.
+// Keys, Mint and Revoke implement [tsapi.Tailnet] for keys.
 func (c *control) Keys() []tsapi.Key {
 	c.mu.Lock()
 	defer c.mu.Unlock()

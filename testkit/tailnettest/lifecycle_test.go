@@ -27,8 +27,7 @@ func state(t testing.TB, s *tsnet.Server) string {
 	return st.BackendState
 }
 
-// TB-04: an expired node is out, yet WhoIs of it still answers, with Expired; a
-// removed one is unknown.
+// TB-04: an expired node has no connections, but WhoIs still returns it, with Expired. A removed node is unknown.
 func TestExpiryAndRemoval(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)
@@ -94,7 +93,7 @@ func TestShare(t *testing.T) {
 	})
 }
 
-// TB-04: which keys open, and what the server says of those that do not.
+// TB-04: valid keys let nodes in, and the server reports why it rejects the others.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)
@@ -112,7 +111,7 @@ func TestKeys(t *testing.T) {
 	for _, c := range []struct {
 		why, key string
 		tags     []string
-		says     string // empty: it opens
+		says     string // empty: the key is valid
 	}{
 		{"a key that was never minted", "tskey-auth-wrong", nil, "invalid key"},
 		{"a key with another secret", once[:strings.LastIndexByte(once, '-')] + "-0000", nil, "invalid key"},
@@ -148,8 +147,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A node that keeps its state keeps its identity; an ephemeral one that vanishes
-// without a word is gone after the delay.
+// A node that keeps its state keeps its identity. An ephemeral node that disappears without logout is removed after
+// the delay.
 func TestRestartAndEphemeral(t *testing.T) {
 	t.Parallel()
 	const delay = 2 * time.Second
@@ -166,7 +165,7 @@ func TestRestartAndEphemeral(t *testing.T) {
 	ready(t, n, watcher, first)
 	was := id(t, n, first)
 	first.Close()
-	// It is away, and stays a node for longer than the ephemeral delay.
+	// It is offline, but stays a node for longer than the ephemeral delay.
 	eventually(t, "it went offline", func() bool {
 		for _, nd := range n.Nodes() {
 			if nd.StableID == was && !*nd.Online {
@@ -175,7 +174,7 @@ func TestRestartAndEphemeral(t *testing.T) {
 		}
 		return false
 	})
-	second := node("", false) // no key: the state is enough
+	second := node("", false) // no key: the state is sufficient
 	ready(t, n, watcher, second)
 	if now := id(t, n, second); now != was {
 		t.Errorf("identity changed over a restart: %s, then %s", was, now)
@@ -184,7 +183,7 @@ func TestRestartAndEphemeral(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Ephemeral by its key: tsnet does not log out then, as if it had been killed.
+	// Ephemeral by its key: tsnet then does not log out, as if it had been killed.
 	gone := n.Node("fleeting", "")
 	gone.Ephemeral, gone.Store, gone.AuthKey = false, nil, n.AuthKey(AuthKey{Login: "carol@example.com", Ephemeral: true})
 	ready(t, n, gone)
@@ -206,7 +205,7 @@ func TestRestartAndEphemeral(t *testing.T) {
 	t.Logf("the ephemeral node vanished after %v", took.Round(time.Millisecond))
 }
 
-// loginURL starts an interactive login and returns the page that the node sends its person to.
+// loginURL starts an interactive login and returns the login page that the node shows to its user.
 func loginURL(t testing.TB, s *tsnet.Server, again bool) string {
 	t.Helper()
 	lc, err := s.LocalClient()
@@ -234,7 +233,7 @@ func loginURL(t testing.TB, s *tsnet.Server, again bool) string {
 	}
 }
 
-// choose answers the login page as a form would, and returns the status.
+// choose submits the login page as a form, and returns the status.
 func choose(t testing.TB, page, login, origin string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, page, strings.NewReader(url.Values{"login": {login}}.Encode()))
@@ -253,7 +252,7 @@ func choose(t testing.TB, page, login, origin string) int {
 	return res.StatusCode
 }
 
-// A node without a key waits for a person on control's login page.
+// A node without a key waits until a person submits control's login page.
 func TestLoginPage(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)
@@ -292,7 +291,7 @@ func TestLoginPage(t *testing.T) {
 		t.Errorf("seen as %+v", got)
 	}
 
-	// A person who may not give the tag that the node asks for.
+	// A person who may not assign the tag that the node requests.
 	greedy := n.Node("greedy", "", "tag:ci")
 	greedy.AuthKey = ""
 	page := loginURL(t, greedy, false)
@@ -301,13 +300,13 @@ func TestLoginPage(t *testing.T) {
 	}
 }
 
-// A person whose key expired signs in again: her machine stays the same node, and
-// somebody else at it is another one.
+// A person with an expired key signs in again and her machine stays the same node. If another person signs in at it,
+// it becomes another node.
 func TestSignInAgain(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)
 	tka, laptop := n.Node("tka", "", "tag:tka"), n.Node("laptop", "")
-	laptop.AuthKey = "" // a client shows its key at every login, also when it is used up
+	laptop.AuthKey = "" // otherwise the client sends its used key at every login
 	choose(t, loginURL(t, laptop, false), "alice@example.com", "")
 	ready(t, n, tka, laptop)
 	serveWhoIs(t, tka, ":80")
@@ -335,12 +334,12 @@ func TestSignInAgain(t *testing.T) {
 	}
 }
 
-// Several tailnets live in one process, with nothing in common but what is process-wide.
+// Several tailnets can run in one process, and share only process-wide state.
 func TestTwoTailnets(t *testing.T) {
 	t.Parallel()
 	one, two := Start(t, testPolicy), StartWith(t, Options{Policy: testPolicy, Domain: "other.org", Suffix: "other.ts.net"})
 	two.EnableHTTPS()
-	roots := two.EnableHTTPS() // a second time changes nothing
+	roots := two.EnableHTTPS() // a second call changes nothing
 	if string(one.EnableHTTPS()) != string(roots) {
 		t.Error("two authorities in one process: the client's setting knows only one")
 	}
@@ -368,7 +367,7 @@ func TestTwoTailnets(t *testing.T) {
 			t.Errorf("%s: %q %v", c.name, got, err)
 		}
 	}
-	// The other tailnet's key opens nothing here.
+	// The other tailnet's key is not valid here.
 	stranger := one.Node("stranger", "nobody@example.com")
 	stranger.AuthKey = two.AuthKey(AuthKey{Login: "alice@example.com"})
 	if _, err := stranger.Up(within(t, time.Minute)); err == nil || !strings.Contains(err.Error(), "invalid key") {
@@ -376,7 +375,7 @@ func TestTwoTailnets(t *testing.T) {
 	}
 }
 
-// Closing is asked for once and more, with nodes that never started, and frees what was opened.
+// Close can be called more than once and with nodes that never started, and releases all resources.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)

@@ -14,16 +14,16 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tailpolicy"
 )
 
-// pendingLogin is a node that waits for a person on the login page.
+// pendingLogin is a node that waits until a person submits the login page.
 type pendingLogin struct {
 	req     *tailcfg.RegisterRequest
 	machine key.MachinePublic
 	done    chan struct{} // closed when the person has chosen
 	owner   string
-	refused string // why the node was not let in
+	refused string // reason why the node was rejected
 }
 
-// askLocked returns the address of a login page for the node, the same one while it waits.
+// askLocked returns the URL of a login page for the node. It returns the same URL while the node waits.
 func (c *control) askLocked(req *tailcfg.RegisterRequest, mk key.MachinePublic) string {
 	for id, p := range c.pending {
 		if p.owner == "" && p.machine == mk && p.req.NodeKey == req.NodeKey {
@@ -35,18 +35,18 @@ func (c *control) askLocked(req *tailcfg.RegisterRequest, mk key.MachinePublic) 
 	return c.url + "/login/" + id
 }
 
-// pendingLocked returns the login of a page's address or ID.
+// pendingLocked returns the login for a page's URL or ID.
 func (c *control) pendingLocked(url string) *pendingLogin {
 	return c.pending[strings.TrimPrefix(url, c.url+"/login/")]
 }
 
-// waitLogin waits until the page was answered; false means that it never was.
+// waitLogin waits until a person submits the page. It returns false if that does not happen.
 func (c *control) waitLogin(ctx context.Context, url string) bool {
 	c.mu.Lock()
 	p := c.pendingLocked(url)
 	c.mu.Unlock()
 	if p == nil {
-		return true // register then asks for a new login
+		return true // register then starts a new login
 	}
 	select {
 	case <-p.done:
@@ -76,7 +76,7 @@ var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 {{end}}</html>
 `))
 
-// serveLogin is the page behind a node's AuthURL. It asks which persona to be.
+// serveLogin serves the page behind a node's AuthURL, on which the person chooses a login.
 func (c *control) serveLogin(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; form-action 'self'; frame-ancestors 'none'")
@@ -118,7 +118,7 @@ func (c *control) serveLogin(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// complete lets the waiting node in as login's, or says why not.
+// complete admits the waiting node as a node of login, or returns the reason why not.
 func (c *control) complete(p *pendingLogin, login string) (refused string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

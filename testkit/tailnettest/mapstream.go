@@ -17,13 +17,13 @@ import (
 
 const (
 	keepAlive = 50 * time.Second
-	// gather is how long a stream waits after a map before it sends the next, so
-	// that a burst of changes is one map.
+	// gather is the time that a stream waits after a map before it sends the next. So a burst of changes becomes one
+	// map.
 	gather = 5 * time.Millisecond
 )
 
-// serveMap takes a node's news of itself (Stream false) or streams the netmap:
-// a whole map at every change, which is fine for some dozens of nodes.
+// serveMap accepts a node's update about itself (Stream false) or streams the netmap. It sends a whole map at every
+// change, which is sufficient for some dozens of nodes.
 func (c *control) serveMap(w http.ResponseWriter, r *http.Request, mk key.MachinePublic) {
 	var req tailcfg.MapRequest
 	if err := readJSON(r, &req); err != nil {
@@ -79,7 +79,7 @@ func (c *control) serveMap(w http.ResponseWriter, r *http.Request, mk key.Machin
 		changed, gone := c.changed, n.gone
 		res := c.mapLocked(n)
 		c.mu.Unlock()
-		if gone { // tell the node that it is out, then hang up
+		if gone { // report the removal to the node, then close the stream
 			res = &tailcfg.MapResponse{Node: res.Node}
 			res.Node.KeyExpiry = time.Now().Add(-time.Minute)
 		}
@@ -122,7 +122,7 @@ func sendMap(w http.ResponseWriter, m *tailcfg.MapResponse, compress bool) error
 	return http.NewResponseController(w).Flush()
 }
 
-// mapLocked is the whole netmap as n sees it.
+// mapLocked returns the whole netmap as n sees it.
 func (c *control) mapLocked(n *node) *tailcfg.MapResponse {
 	all := c.sortedLocked()
 	var sources []tailpolicy.Node
@@ -142,7 +142,7 @@ func (c *control) mapLocked(n *node) *tailcfg.MapResponse {
 	if c.acme != nil {
 		res.DNSConfig.CertDomains = c.certNamesLocked(n)
 	}
-	// A profile for every peer's user, or WhoIs says "no userprofile".
+	// There must be a profile for every peer's user. Otherwise WhoIs fails with "no userprofile".
 	profiles := map[tailcfg.UserID]bool{}
 	for _, p := range all {
 		if up := c.profileLocked(p); !profiles[up.ID] {
@@ -158,14 +158,14 @@ func (c *control) mapLocked(n *node) *tailcfg.MapResponse {
 				Dsts: n.addrs, CapMap: tailcfg.PeerCapMap{tailcfg.PeerCapabilityIngress: nil}}}})
 		}
 	}
-	if len(res.Peers) == 0 { // an empty list is no news on the wire
+	if len(res.Peers) == 0 { // in the protocol, an empty list means no change
 		res.PeersRemoved = c.gone
 	}
 	res.PacketFilters = map[string][]tailcfg.FilterRule{"base": rules}
 	return res
 }
 
-// nodeLocked is n as its peers see it.
+// nodeLocked returns n as its peers see it.
 func (c *control) nodeLocked(n *node) *tailcfg.Node {
 	hi := n.hi
 	if n.sharee {
@@ -188,7 +188,7 @@ func (c *control) nodeLocked(n *node) *tailcfg.Node {
 	return t
 }
 
-// selfLocked is n as it sees itself: with its attributes.
+// selfLocked returns n as it sees itself: with its attributes.
 func (c *control) selfLocked(n *node) *tailcfg.Node {
 	t := c.nodeLocked(n)
 	t.CapMap = tailcfg.NodeCapMap{
@@ -196,7 +196,7 @@ func (c *control) selfLocked(n *node) *tailcfg.Node {
 		tailcfg.NodeAttrDisableCaptivePortalDetection: nil,
 	}
 	if c.derpOnly {
-		t.CapMap[tailcfg.NodeAttrOnlyTCP443] = nil // or netcheck waits 3 s for STUN
+		t.CapMap[tailcfg.NodeAttrOnlyTCP443] = nil // otherwise netcheck waits 3 s for STUN
 	}
 	if c.acme != nil {
 		t.CapMap[tailcfg.CapabilityHTTPS] = nil
@@ -223,7 +223,7 @@ func addrStrings(ps []netip.Prefix) []string {
 	return out
 }
 
-// inRulesLocked is n as the policy sees it.
+// inRulesLocked returns n as the policy sees it.
 func (c *control) inRulesLocked(n *node) tailpolicy.Node {
 	out := tailpolicy.Node{Tags: n.tags, Addrs: n.addrs, Foreign: n.sharee, Services: c.vipsLocked(n)}
 	if n.user != nil {

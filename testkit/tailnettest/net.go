@@ -1,11 +1,8 @@
-// Package tailnettest is a whole tailnet on loopback for tests and the demo: a
-// control server, a relay and a policy compiler that unmodified tsnet nodes join,
-// so that identity comes from real WhoIs answers and real grants. It keeps the
-// first law of trust by never answering in WhoIs's place, and it is never to run
-// in a process that also holds a production node: its switches are process-wide.
+// Package tailnettest runs a whole tailnet on loopback for tests and the demo: a control server, a relay and a policy
+// compiler. Unmodified tsnet nodes join it, so identities come from real WhoIs responses and real grants. The package
+// never replaces WhoIs. A process with a production node must not use it, because its switches are process-wide.
 //
-// Say of what passes here that it "speaks the protocol", never that it was
-// tested on Tailscale.
+// A test here proves that the product "speaks the protocol". Never say that it was tested on Tailscale.
 package tailnettest
 
 import (
@@ -31,22 +28,22 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// switches are the environment variables that keep Tailscale's client to this
-// machine. Each is unsafe to ship: no chart, image or unit file sets them.
+// switches are the environment variables that limit Tailscale's client to this machine. They are unsafe in
+// production: no chart, image or unit file sets them.
 var switches = []string{
-	"TS_NO_LOGS_NO_SUPPORT",        // no log upload, which would ask public relays at start
+	"TS_NO_LOGS_NO_SUPPORT",        // no log upload, which would contact public servers at start
 	"TS_DISABLE_PORTMAPPER",        // no UPnP, PCP or NAT-PMP
-	"IN_TS_TEST",                   // netcheck asks nobody outside
-	"TS_PANIC_IF_HIT_MAIN_CONTROL", // a forgotten ControlURL is a crash, not a visit
+	"IN_TS_TEST",                   // netcheck contacts no external server
+	"TS_PANIC_IF_HIT_MAIN_CONTROL", // a missing ControlURL causes a panic, not a connection to Tailscale
 	"TS_DEBUG_ALWAYS_USE_DERP",     // relay-only: magicsock opens no UDP socket
 }
 
-// Quiet makes this process keep to itself and relay-only. Call it from TestMain
-// or main before the first node: the switches are process-wide and are read once.
+// Quiet limits the nodes of this process to this machine and to the relay. Call it from TestMain or main before the
+// first node: the switches are process-wide and are read only once.
 func Quiet() { quiet(switches) }
 
-// QuietDirect is Quiet with UDP between the nodes, for measurements of throughput.
-// Nodes then bind UDP on every interface.
+// QuietDirect is Quiet with UDP between the nodes, for measurements of throughput. Nodes then bind UDP on every
+// interface.
 func QuietDirect() { quiet(switches[:len(switches)-1]) }
 
 func quiet(names []string) {
@@ -58,9 +55,8 @@ func quiet(names []string) {
 	netns.SetEnabled(false)
 }
 
-// ChildEnv returns the five environment variables ("NAME=true") that make another
-// program's nodes keep to this machine, relay-only. The program needs no other
-// test code than its own setting for the control URL.
+// ChildEnv returns the five environment variables ("NAME=true") that limit another program's nodes to this machine
+// and to the relay. The program needs no test code except its own setting for the control URL.
 func ChildEnv() []string {
 	env := make([]string, len(switches))
 	for i, name := range switches {
@@ -76,16 +72,14 @@ type Options struct {
 
 	// Policy is HuJSON text in the syntax of Tailscale's policy file.
 	Policy string
-	// PolicyFile is the path of such a file, read instead of Policy and again at
-	// each write or rename. A file that does not compile is reported to Logf and
-	// the last good policy stays in force.
+	// PolicyFile is the path of a policy file. Net reads it instead of Policy, and again after each write or rename.
+	// If the file does not compile, Net reports this to Logf and keeps the last valid policy.
 	PolicyFile string
 
-	// EphemeralDelay is how long an ephemeral node that went away without logging
-	// out stays in the tailnet; 3 s if zero.
+	// EphemeralDelay is the time after which an ephemeral node is removed that went offline without logout. Zero
+	// means 3 s.
 	EphemeralDelay time.Duration
-	// StrictLoopback keeps the nodes of Node from opening the peer API's wildcard
-	// TCP socket. Funnel does not work then.
+	// StrictLoopback keeps the nodes of Node from opening the peer API's wildcard TCP socket. Funnel does not work then.
 	StrictLoopback bool
 
 	Logf func(format string, args ...any) // discards if nil
@@ -101,16 +95,16 @@ type Net struct {
 
 	mu     sync.Mutex
 	nodes  []*tsnet.Server
-	hosts  map[string]int // node folders handed out, by host name
+	hosts  map[string]int // number of node directories per host name
 	stops  []func()
-	of     map[*tsnet.Server][]func() // what ends with a node, or with the tailnet
+	of     map[*tsnet.Server][]func() // cleanup of a node, at its end or the end of the tailnet
 	closed bool
 
 	retired sync.WaitGroup
 }
 
-// Start runs a tailnet with a policy (HuJSON text) for one test, which it fails
-// if the tailnet cannot start. The test's end closes the nodes and the servers.
+// Start runs a tailnet with a policy (HuJSON text) for one test. It fails the test if the tailnet cannot start. The
+// end of the test closes the nodes and the servers.
 func Start(t testing.TB, policy string) *Net {
 	t.Helper()
 	return StartWith(t, Options{Policy: policy})
@@ -119,7 +113,7 @@ func Start(t testing.TB, policy string) *Net {
 // StartWith is Start with all options.
 func StartWith(t testing.TB, o Options) *Net {
 	t.Helper()
-	// Not t.TempDir: a socket path in the state of a node must stay short.
+	// Not t.TempDir: the path of a socket in the state of a node must stay short.
 	dir, err := os.MkdirTemp("", "tn")
 	if err != nil {
 		t.Fatal(err)
@@ -138,8 +132,8 @@ func StartWith(t testing.TB, o Options) *Net {
 	return n
 }
 
-// Run starts control, relay and STUN on 127.0.0.1 and returns when they answer.
-// dir takes the state of the nodes that Node makes.
+// Run starts control, relay and STUN on 127.0.0.1 and returns when they respond. dir will contain the state of the
+// nodes of Node.
 func Run(dir string, o Options) (_ *Net, err error) {
 	if !envknob.NoLogsNoSupport() {
 		return nil, errors.New("tailnettest.Quiet was not called: nodes of this process would speak to the internet")
@@ -203,15 +197,14 @@ func Run(dir string, o Options) (_ *Net, err error) {
 	return n, nil
 }
 
-// ControlURL returns the control server's address, as in tsnet.Server.ControlURL.
+// ControlURL returns the control server's URL, for tsnet.Server.ControlURL.
 func (n *Net) ControlURL() string { return n.url }
 
 // Suffix returns the MagicDNS suffix, such as "tiny.ts.net".
 func (n *Net) Suffix() string { return n.control.suffix }
 
-// SetPolicy puts a policy (HuJSON text) in force; nodes see it within milliseconds.
-// One that does not compile, uses what this tailnet does not have, or fails its own
-// tests section is refused whole, and the policy that was in force stays.
+// SetPolicy applies a policy (HuJSON text). Nodes see it within milliseconds. If the policy does not compile, uses an
+// unsupported feature, or fails its own tests section, SetPolicy returns an error and the earlier policy stays.
 func (n *Net) SetPolicy(hujson string) error {
 	p, err := tailpolicy.Parse(hujson)
 	if err != nil {
@@ -221,7 +214,7 @@ func (n *Net) SetPolicy(hujson string) error {
 	return nil
 }
 
-// Policy returns the text of the policy in force.
+// Policy returns the text of the current policy.
 func (n *Net) Policy() string { return n.control.Policy().Text() }
 
 // Nodes returns the tailnet's nodes by ID, as their peers see them.
@@ -235,23 +228,23 @@ func (n *Net) Expire(id tailcfg.StableNodeID) bool {
 // Delete removes the node from the tailnet. It reports whether the node existed.
 func (n *Net) Delete(id tailcfg.StableNodeID) bool { return n.control.Delete(id) }
 
-// Share makes the node look like one of another tailnet's users whom a machine of
-// ours was shared with: its peers see Hostinfo.ShareeNode, and it is no member.
+// Share makes the node look like a node of another tailnet's user with whom a machine was shared. Its peers see
+// Hostinfo.ShareeNode, and it is not a member.
 func (n *Net) Share(id tailcfg.StableNodeID) bool {
 	return n.control.update(id, func(nd *node) { nd.sharee = true })
 }
 
-// Unknown returns the requests that control answered with 404, with counts:
-// whatever stands here the protocol has and this server has not.
+// Unknown returns the requests that control rejected with 404, with counts. Each is a part of the protocol that this
+// server does not implement.
 func (n *Net) Unknown() map[string]int { return n.control.unknownRequests() }
 
-// Fault and TrustedIssuer are what a caller of API writes out.
+// Fault and TrustedIssuer are aliases for callers of API.
 type (
 	Fault         = tsapi.Fault
 	TrustedIssuer = tsapi.TrustedIssuer
 )
 
-// API starts the tailnet's HTTP API; it ends with the tailnet.
+// API starts the tailnet's HTTP API. It ends with the tailnet.
 func (n *Net) API() (*tsapi.API, error) {
 	a, err := tsapi.Start(n.control.domain, n.control)
 	if err != nil {
@@ -261,12 +254,11 @@ func (n *Net) API() (*tsapi.API, error) {
 	return a, nil
 }
 
-// closeDeadline bounds the end of one node: with some settings tsnet's Close can hang for ever.
+// closeDeadline bounds the end of one node: with some settings tsnet's Close can hang forever.
 const closeDeadline = 45 * time.Second
 
-// Close stops the nodes made by Node, all at once, and the servers. It waits for
-// each node at most 45 seconds and names those that had not stopped by then, but for
-// the deleted ones: a node that control no longer knows cannot take its leave.
+// Close stops the nodes of Node concurrently, and the servers. It waits at most 45 seconds for each node and names
+// the nodes that had not stopped by then. Deleted nodes are not named, because they cannot log out.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -304,7 +296,7 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// closed closes a node, and reports whether that came to an end in time.
+// closed closes a node, and reports whether it ended in time.
 func closed(s *tsnet.Server) bool {
 	done := make(chan struct{})
 	go func() { s.Close(); close(done) }()
@@ -316,8 +308,8 @@ func closed(s *tsnet.Server) bool {
 	}
 }
 
-// Retire ends a node made by Node before the tailnet ends, with what was made for it:
-// a node takes tens of megabytes. It does not wait for that.
+// Retire ends a node of Node and its resources before the tailnet ends, because a node takes tens of megabytes. It
+// does not wait for the end.
 func (n *Net) Retire(s *tsnet.Server) {
 	n.mu.Lock()
 	i := slices.Index(n.nodes, s)
@@ -332,7 +324,7 @@ func (n *Net) Retire(s *tsnet.Server) {
 	for _, stop := range slices.Backward(stops) {
 		stop()
 	}
-	if s.Sys() != nil { // else it never started
+	if s.Sys() != nil { // otherwise it never started
 		n.retired.Go(func() { closed(s) })
 	}
 }
@@ -347,7 +339,7 @@ func (n *Net) endsWith(s *tsnet.Server, f func()) {
 	n.of[s] = append(n.of[s], f)
 }
 
-// onClose runs f when the tailnet closes, or now if it has closed.
+// onClose runs f when the tailnet closes, or now if it is already closed.
 func (n *Net) onClose(f func()) {
 	n.mu.Lock()
 	if !n.closed {

@@ -59,7 +59,7 @@ func id(t testing.TB, n *Net, s *tsnet.Server) tailcfg.StableNodeID {
 	return out
 }
 
-// eventually waits for a condition of the real thing, not for a time.
+// eventually waits for a condition of the real system, not for a fixed time.
 func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -72,7 +72,7 @@ func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 	return time.Since(start)
 }
 
-// seen is what a node says about who asks it.
+// seen is the node's WhoIs result about a caller.
 type seen struct {
 	Login, Node string
 	Tags        []string
@@ -81,7 +81,7 @@ type seen struct {
 	Sharee      bool
 }
 
-// serveWhoIs answers every request on addr of s with what WhoIs says of the caller.
+// serveWhoIs responds to every request on addr of s with the WhoIs result of the caller.
 func serveWhoIs(t testing.TB, s *tsnet.Server, addr string) {
 	t.Helper()
 	ln, err := s.Listen("tcp", addr)
@@ -152,7 +152,7 @@ func ask(t testing.TB, s *tsnet.Server, url string) seen {
 	return out
 }
 
-// refused checks that nothing of a connection comes through.
+// refused checks that a connection gets no response.
 func refused(t testing.TB, s *tsnet.Server, addr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -163,8 +163,7 @@ func refused(t testing.TB, s *tsnet.Server, addr string) {
 	}
 }
 
-// TB-04: people and tagged nodes are who they are, and a change of the policy is
-// seen by WhoIs without a reconnect.
+// TB-04: WhoIs returns the right person or tags. A change of the policy is visible in WhoIs without a reconnect.
 func TestIdentityAndLivePolicy(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)

@@ -16,16 +16,15 @@ import (
 	"tailscale.com/types/key"
 )
 
-// namedTUN keeps tsnet from opening its wildcard peer API socket: tsnet opens it
-// only when it believes that it runs without a TUN, which it tells by the name.
+// namedTUN keeps tsnet from opening its wildcard peer API socket. tsnet opens it only without a TUN, and detects
+// this by the device's name.
 type namedTUN struct{ tun.Device }
 
 func (namedTUN) Name() (string, error) { return "testbed", nil }
 
-// Node returns a node that will join as login's, or as a tagged node if tags are
-// given. It is not started; Ready or its own methods do that, and the tailnet's
-// Close ends it. It is ephemeral with its state in memory; for one that keeps its
-// identity over restarts set Store to nil and Ephemeral to false.
+// Node returns a node that joins as a node of login, or as a tagged node if tags are given. It is not started: call
+// Ready or its own methods. The tailnet's Close ends it. It is ephemeral and keeps its state in memory. For a node
+// that keeps its identity over restarts, set Store to nil and Ephemeral to false.
 func (n *Net) Node(host, login string, tags ...string) *tsnet.Server {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,7 +46,7 @@ func (n *Net) Node(host, login string, tags ...string) *tsnet.Server {
 	return s
 }
 
-// ID returns the stable ID of a started node, as Expire, Delete and Share want it.
+// ID returns the stable ID of a started node, for Expire, Delete and Share.
 func (n *Net) ID(s *tsnet.Server) (tailcfg.StableNodeID, error) {
 	k, err := nodeKey(context.Background(), s)
 	if err != nil {
@@ -73,10 +72,9 @@ func nodeKey(ctx context.Context, s *tsnet.Server) (key.NodePublic, error) {
 	return st.Self.PublicKey, nil
 }
 
-// Ready brings the nodes up and waits until each reaches each other with the first
-// packet: running, its relay connected, its home and disco key known to control,
-// and its home known to all the others. Up alone is not enough: a packet sent
-// before the peer's home is known is lost, and WireGuard tries again after 5 s.
+// Ready starts the nodes and waits until each can reach each other with the first packet. A node must be running and
+// connected to its relay, control must know its home and disco key, and all others must know its home. Up alone is
+// not sufficient: a packet that is sent before the peer's home is known is lost, and WireGuard tries again after 5 s.
 func (n *Net) Ready(ctx context.Context, nodes ...*tsnet.Server) error {
 	keys := make([]key.NodePublic, len(nodes))
 	errs := make([]error, len(nodes))
@@ -103,9 +101,8 @@ func (n *Net) Ready(ctx context.Context, nodes ...*tsnet.Server) error {
 	return errors.Join(errs...)
 }
 
-// WaitPeer waits until from can reach the node called host (its MagicDNS label,
-// full name or host name) with the first packet. The node may live in another
-// process, and need not have started yet.
+// WaitPeer waits until from can reach the node called host (its MagicDNS label, full name or host name) with the
+// first packet. The node can be in another process, and can start later.
 func (n *Net) WaitPeer(ctx context.Context, from *tsnet.Server, host string) error {
 	var k key.NodePublic
 	err := n.reachable(ctx, host, func() *node {
@@ -122,8 +119,8 @@ func (n *Net) WaitPeer(ctx context.Context, from *tsnet.Server, host string) err
 	return knows(ctx, from, []key.NodePublic{k})
 }
 
-// reachable waits until the node is in the tailnet, with its home and disco key
-// known, and connected to the relay. find runs under control's lock.
+// reachable waits until the node is in the tailnet with a known home and disco key, and connected to the relay. find
+// runs under control's lock.
 func (n *Net) reachable(ctx context.Context, name string, find func() *node) error {
 	missing := ""
 	err := poll(ctx, func() (bool, error) {
@@ -152,7 +149,7 @@ func (n *Net) reachable(ctx context.Context, name string, find func() *node) err
 	return nil
 }
 
-// knows waits until s has heard of the home of each of the peers (itself left out).
+// knows waits until s knows the home of each of the peers, except itself.
 func knows(ctx context.Context, s *tsnet.Server, peers []key.NodePublic) error {
 	lc, err := s.LocalClient()
 	if err != nil {
@@ -181,8 +178,8 @@ func knows(ctx context.Context, s *tsnet.Server, peers []key.NodePublic) error {
 	return nil
 }
 
-// poll asks every few milliseconds until it is true, fails, or the context ends:
-// neither the relay nor a node's Status offers anything to wait on.
+// poll calls ok every few milliseconds until it returns true or an error, or the context ends. Neither the relay nor
+// a node's Status offers a notification.
 func poll(ctx context.Context, ok func() (bool, error)) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -12,11 +12,10 @@ import (
 	"tailscale.com/tsnet"
 )
 
-// Persona serves an HTTP proxy on 127.0.0.1 through which ordinary programs
-// (kubectl, curl, a browser) speak as the node s: CONNECT and absolute-form
-// requests, names resolved on the tailnet. It asks for no password, because
-// browsers have none for SOCKS5, so while it runs every program on this machine
-// can be that person: say so where you print the address.
+// Persona serves an HTTP proxy on 127.0.0.1 through which ordinary programs (kubectl, curl, a browser) act as the
+// node s. It supports CONNECT and absolute-form requests, and resolves names on the tailnet. It requires no password,
+// because browsers do not support one for SOCKS5. So while it runs, every program on this machine can act as that
+// person. A caller that prints the address must say so.
 func (n *Net) Persona(s *tsnet.Server) (proxyURL string, err error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,7 +46,7 @@ func (n *Net) Persona(s *tsnet.Server) (proxyURL string, err error) {
 	return "http://" + ln.Addr().String(), nil
 }
 
-// connect joins the client's connection with a new one on the tailnet until both directions ended.
+// connect joins the client's connection with a new one on the tailnet until both directions have ended.
 func connect(w http.ResponseWriter, r *http.Request, dial func(context.Context, string, string) (net.Conn, error)) {
 	up, err := dial(r.Context(), "tcp", r.Host)
 	if err != nil {
@@ -67,8 +66,8 @@ func connect(w http.ResponseWriter, r *http.Request, dial func(context.Context, 
 	wg.Wait()
 }
 
-// pour copies until the end and passes the end on: by half-closing, or, where the
-// connection cannot, or an error says nobody reads any more, by closing it.
+// pour copies until the end and then half-closes dst. It closes dst if dst cannot be half-closed, or after an error,
+// because then the peer does not read any more.
 func pour(dst net.Conn, src io.Reader) {
 	_, err := io.Copy(dst, src)
 	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {

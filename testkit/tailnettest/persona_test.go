@@ -16,8 +16,8 @@ import (
 	"tailscale.com/tsnet"
 )
 
-// TB-04: an ordinary program becomes alice through her node's SOCKS5 proxy, which
-// has a password, or through Persona, which has none.
+// TB-04: an ordinary program acts as alice through her node's SOCKS5 proxy, which has a password, or through Persona,
+// which has none.
 func TestProxies(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)
@@ -83,7 +83,7 @@ func TestProxies(t *testing.T) {
 	})
 }
 
-// halfClosed speaks through CONNECT to a server that answers only after the client has said all.
+// halfClosed connects through CONNECT to a server that responds only after the client has half-closed.
 func halfClosed(t *testing.T, tka *tsnet.Server, persona string) {
 	t.Helper()
 	ln, err := tka.Listen("tcp", ":7")

@@ -11,11 +11,11 @@ type policyFile struct {
 	path string
 	set  func(hujson string) error
 	logf func(string, ...any)
-	seen os.FileInfo // what the last read read
+	seen os.FileInfo // state of the file at the last read
 }
 
 func (f *policyFile) read() (string, error) {
-	// Before the content: a write in between makes us read once more, never once too few.
+	// Stat before the read: a write in between causes one more read, and is never missed.
 	fi, err := os.Stat(f.path)
 	if err != nil {
 		return "", err
@@ -28,8 +28,8 @@ func (f *policyFile) read() (string, error) {
 	return string(b), nil
 }
 
-// watch sets the policy anew whenever the file was written or replaced, until the
-// context ends. It looks rather than being told, which works for every editor.
+// watch sets the policy again whenever the file was written or replaced, until the context ends. It polls, which
+// works with every editor.
 func (f *policyFile) watch(ctx context.Context) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -41,7 +41,7 @@ func (f *policyFile) watch(ctx context.Context) {
 		}
 		fi, err := os.Stat(f.path)
 		if err != nil || os.SameFile(fi, f.seen) && fi.ModTime().Equal(f.seen.ModTime()) && fi.Size() == f.seen.Size() {
-			continue // a file that is away for a moment is being replaced
+			continue // a missing file is being replaced
 		}
 		text, err := f.read()
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A policy file is read again when it is written or replaced, and a bad one changes nothing.
+// A policy file is read again when it is written or replaced, and an invalid one changes nothing.
 func TestPolicyFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "policy.hujson")

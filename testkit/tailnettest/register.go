@@ -11,8 +11,7 @@ import (
 	"tailscale.com/types/key"
 )
 
-// personKeyLife is how long a person's node stays signed in, Tailscale's default.
-// Tagged nodes do not expire.
+// personKeyLife is the lifetime of a node key of a person, Tailscale's default. Tagged nodes do not expire.
 const personKeyLife = 180 * 24 * time.Hour
 
 func (c *control) serveRegister(w http.ResponseWriter, r *http.Request, mk key.MachinePublic) {
@@ -49,7 +48,7 @@ func (c *control) register(req *tailcfg.RegisterRequest, mk key.MachinePublic) *
 		return c.welcomeLocked(n)
 	}
 	if req.Auth == nil || req.Auth.AuthKey == "" {
-		if n != nil { // the old key of an expired node: it must come with a new one
+		if n != nil { // the old key of an expired node: it must register with a new one
 			return &tailcfg.RegisterResponse{NodeKeyExpired: true, MachineAuthorized: true}
 		}
 		if why := c.refusedLocked(req.Followup); why != "" {
@@ -69,9 +68,8 @@ func (c *control) register(req *tailcfg.RegisterRequest, mk key.MachinePublic) *
 	return c.welcomeLocked(c.admitLocked(req, mk, k.Login, tags, k.Ephemeral))
 }
 
-// admitLocked lets a node in as a person's (no tags) or as a tagged one. A machine
-// that comes back for the same owner keeps its identity, name and addresses; for
-// another owner it is another node.
+// admitLocked admits a node as a person's (no tags) or as a tagged one. A machine that returns for the same owner
+// keeps its identity, name and addresses. For another owner it becomes another node.
 func (c *control) admitLocked(req *tailcfg.RegisterRequest, mk key.MachinePublic, login string, tags []string, ephemeral bool) *node {
 	now := time.Now()
 	n := c.nodes[req.NodeKey]

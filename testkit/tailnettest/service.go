@@ -13,16 +13,16 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// vipService is a service with addresses of its own. The lock of control guards it;
-// its fields are replaced, never changed.
+// vipService is a service with its own addresses. The lock of control guards it. Its fields are replaced and never
+// modified.
 type vipService struct {
 	tsapi.Service
-	hosts map[tailcfg.StableNodeID]bool // approved to answer for it
+	hosts map[tailcfg.StableNodeID]bool // nodes that are approved as hosts
 }
 
-// ApproveService lets a tagged node answer for a service, and makes the service if
-// there is none, with the addresses given or, without any, with new ones. Clients
-// see it once they accept routes. It reports whether the node exists and is tagged.
+// ApproveService lets a tagged node host a service. It creates a missing service, with the given addresses or with
+// new ones. Clients see the service if they accept routes. ApproveService reports whether the node exists and is
+// tagged.
 func (n *Net) ApproveService(id tailcfg.StableNodeID, svc tailcfg.ServiceName, vips ...netip.Addr) bool {
 	c := n.control
 	ok := false
@@ -42,7 +42,7 @@ func (n *Net) ApproveService(id tailcfg.StableNodeID, svc tailcfg.ServiceName, v
 	return ok
 }
 
-// newServiceLocked makes a service. Its IPv4 address is the wished one, if there is one.
+// newServiceLocked creates a service. wish, if set, is its IPv4 address.
 func (c *control) newServiceLocked(svc tailcfg.ServiceName, wish netip.Addr) *vipService {
 	if !wish.IsValid() {
 		for taken := true; taken; {
@@ -70,7 +70,7 @@ func (c *control) addrTakenLocked(a netip.Addr) bool {
 	return false
 }
 
-// vipsLocked returns the services that the node answers for.
+// vipsLocked returns the services that the node hosts.
 func (c *control) vipsLocked(n *node) tailcfg.ServiceIPMappings {
 	var out tailcfg.ServiceIPMappings
 	for name, s := range c.services {
@@ -84,8 +84,8 @@ func (c *control) vipsLocked(n *node) tailcfg.ServiceIPMappings {
 	return out
 }
 
-// certNamesLocked are the names that the node may have certificates for: its own, and
-// those of the services that it answers for.
+// certNamesLocked returns the names for which the node may have certificates: its own name, and the names of the
+// services that it hosts.
 func (c *control) certNamesLocked(n *node) []string {
 	names := []string{c.fqdn(n)}
 	for _, name := range slices.Sorted(maps.Keys(c.vipsLocked(n))) {
@@ -94,7 +94,7 @@ func (c *control) certNamesLocked(n *node) []string {
 	return names
 }
 
-// routesLocked returns the service addresses that the node answers for.
+// routesLocked returns the addresses of the services that the node hosts.
 func (c *control) routesLocked(n *node) []netip.Prefix {
 	var out []netip.Prefix
 	vips := c.vipsLocked(n)
@@ -106,7 +106,7 @@ func (c *control) routesLocked(n *node) []netip.Prefix {
 	return out
 }
 
-// recordsLocked are the DNS names of the services.
+// recordsLocked returns the DNS records of the services.
 func (c *control) recordsLocked() []tailcfg.DNSRecord {
 	var out []tailcfg.DNSRecord
 	for _, name := range slices.Sorted(maps.Keys(c.services)) {
@@ -117,7 +117,7 @@ func (c *control) recordsLocked() []tailcfg.DNSRecord {
 	return out
 }
 
-// Services, PutService, DeleteService and ApproveHost are what the API does with services.
+// Services, PutService, DeleteService and ApproveHost implement [tsapi.Tailnet] for services.
 func (c *control) Services() []tsapi.Service {
 	c.mu.Lock()
 	defer c.mu.Unlock()

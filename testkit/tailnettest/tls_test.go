@@ -17,7 +17,7 @@ import (
 	"tailscale.com/tsnet"
 )
 
-// clientOf speaks HTTPS through dial and trusts the tailnet's authority only.
+// clientOf returns an HTTPS client that connects through dial and trusts only the tailnet's CA.
 func clientOf(t testing.TB, rootsPEM []byte, dial func(context.Context, string, string) (net.Conn, error)) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -40,8 +40,8 @@ func body(t testing.TB, c *http.Client, url string) (string, error) {
 	return string(b), err
 }
 
-// TB-04: certificates come from the authority through DNS-01, and Funnel requests
-// are seen as such, although WhoIs of them succeeds and names the ingress node.
+// TB-04: certificates come from the authority through DNS-01. Funnel requests can be detected, although WhoIs of them
+// succeeds and returns the ingress node.
 func TestTLSAndFunnel(t *testing.T) {
 	t.Parallel()
 	n := Start(t, testPolicy)
@@ -121,7 +121,7 @@ func TestNoHTTPS(t *testing.T) {
 	}
 }
 
-// TB-04: a service's own address; who calls is known from headers only.
+// TB-04: a service's own address. Only headers identify the caller.
 func TestService(t *testing.T) {
 	t.Parallel()
 	n := Start(t, `{

@@ -14,36 +14,34 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-// An Adapter is `mca proxy` as it runs in a pod, with the pod's folders in a
-// directory of the test.
+// Adapter is a running `mca proxy` process. Its pod directories are in a directory of the test.
 type Adapter struct {
 	*Process
-	Account    string // the real ServiceAccount's folder: token, ca.crt, namespace
-	Share      string // what the application sees
+	Account    string // ServiceAccount directory: token, ca.crt, namespace
+	Share      string // directory that the application sees
 	State      string
 	Address    string // host:port of the API
 	Admin      string // host:port of the admin port
-	Kubeconfig string // of the application: the local token file and the adapter's authority
+	Kubeconfig string // kubeconfig of the application: the local token file and the adapter's CA
 
 	dir, server string
 	args        []string
 }
 
-// AdapterOptions say which pod it runs in. Fields without a remark are required.
+// AdapterOptions describe the pod of an Adapter. Fields are required unless their comment says otherwise.
 type AdapterOptions struct {
 	Server    string // URL of the pod's cluster
-	CA        []byte // of that server's certificate
-	Token     string // of the pod's ServiceAccount
+	CA        []byte // CA of that server's certificate
+	Token     string // ServiceAccount token of the pod
 	Namespace string
-	Args      []string // optional: further flags of mca proxy
-	// Config, optional, is its configuration, and Secrets what is mounted for it:
-	// files by the Secret's name and their own.
+	Args      []string // optional: additional flags of mca proxy
+	// Config is optional: the adapter's configuration. Secrets are the mounted files, by Secret name and file name.
 	Config  string
 	Secrets map[string]map[string]string
 }
 
-// StartAdapter starts an adapter whose folders lie in dir, and returns when it
-// is ready, as the pod's startup probe would say.
+// StartAdapter starts an adapter with its directories in dir. It returns when the adapter passes the pod's startup
+// probe.
 func StartAdapter(ctx context.Context, dir string, o AdapterOptions) (*Adapter, error) {
 	a := &Adapter{dir: dir, server: o.Server, args: o.Args, Account: filepath.Join(dir, "account"), Share: filepath.Join(dir, "share"), State: filepath.Join(dir, "state"),
 		Kubeconfig: filepath.Join(dir, "kubeconfig"), Address: "127.0.0.1:0", Admin: "127.0.0.1:0"}
@@ -84,10 +82,10 @@ current-context: pod
 `, a.Address, filepath.Join(a.Share, "ca.crt"), filepath.Join(a.Share, "token"), o.Namespace), 0o600)
 }
 
-// Secret is the folder of a mounted Secret.
+// Secret returns the directory of a mounted Secret.
 func (a *Adapter) Secret(name string) string { return filepath.Join(a.dir, "credentials", name) }
 
-// Configure writes the configuration, which a running adapter takes by itself.
+// Configure writes the configuration. A running adapter reloads it.
 func (a *Adapter) Configure(config string) error {
 	path := filepath.Join(a.dir, "config.yaml")
 	if err := os.WriteFile(path+".new", []byte(config), 0o600); err != nil {
@@ -96,7 +94,7 @@ func (a *Adapter) Configure(config string) error {
 	return os.Rename(path+".new", path)
 }
 
-// Start starts the adapter's container again, at the addresses that it had.
+// Start restarts the adapter's container at the addresses that it had before.
 func (a *Adapter) Start(ctx context.Context) error {
 	bin, err := buildcache.Lookup("mca")
 	if err != nil {
@@ -122,8 +120,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	return nil
 }
 
-// ready waits until the process that was just started says where it listens and
-// that it is ready.
+// ready waits until the new process reports its listening addresses and is ready.
 func (a *Adapter) ready(ctx context.Context, bound string) error {
 	var at struct{ Listen, Admin string }
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -144,5 +141,5 @@ func (a *Adapter) ready(ctx context.Context, bound string) error {
 	}
 }
 
-// Close ends the adapter.
+// Close stops the adapter.
 func (a *Adapter) Close() error { return a.Stop(40 * time.Second) }

@@ -2,8 +2,8 @@ package testenv
 
 import "fmt"
 
-// Budget prints a row of `make budgets`: what was measured of something, and its bound, which is the most that there may be or
-// the least that will do. It reports; it fails nothing.
+// Budget prints a row of `make budgets`: a measured value and its bound. The bound is an upper limit if most is set,
+// and a lower limit otherwise. Budget only reports; it does not fail the test.
 func Budget(name string, measured, bound float64, most bool, unit string) {
 	verdict := "ok"
 	if measured > bound == most {

@@ -1,8 +1,6 @@
-// Package testenv is the whole system on one machine for end-to-end tests and the
-// demo: a real tailnet, a real API server, and the product's own programs as
-// processes with their real settings and exactly their ServiceAccounts' rights.
-// It keeps the law of no mock data: nothing in it stands in for a part that it
-// is there to prove.
+// Package testenv runs the whole system on one machine for end-to-end tests and the demo: a real tailnet, a real API
+// server, and the product's own programs as processes. Each process has its real settings and exactly the rights of
+// its ServiceAccount. No part that the tests must prove is replaced by a mock.
 package testenv
 
 import (
@@ -27,44 +25,44 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// Namespaces of the product, as the manifests in deploy have them.
+// Namespaces of the product, as in the manifests in deploy.
 const (
 	SystemNamespace = "tailplane-system"
 	SigninNamespace = "tailplane-signins"
 )
 
-// Options says which system to start. Policy or PolicyFile is required.
+// Options configures the system to start. Policy or PolicyFile is required.
 type Options struct {
 	Policy      string            // HuJSON text
-	PolicyFile  string            // read again at each write
+	PolicyFile  string            // the tailnet reads it again at each write
 	ClusterName string            // "east" if empty
-	Beside      *Env              // share its tailnet; that one is closed last
-	Hostname    string            // of the access server on the tailnet; "tka" if empty
-	Cluster     *kubetest.Cluster // a running cluster to use; nil starts one, ended by Close
-	Settings    map[string]string // further settings of the servers, by path: {"signin.period.min": "10m"}
-	Progress    func(what string) // told before each step; may be nil
+	Beside      *Env              // environment whose tailnet to share; the caller must close it last
+	Hostname    string            // hostname of the access server on the tailnet; "tka" if empty
+	Cluster     *kubetest.Cluster // a running cluster to use; if nil, Start starts one and Close stops it
+	Settings    map[string]string // more server settings, by path: {"signin.period.min": "10m"}
+	Progress    func(what string) // called before each step; may be nil
 	NoAccess    bool              // the caller starts the access server
 	NoOperator  bool              // the caller starts the operator
 
-	Hosts map[string]string // names that the plane knows beside those of the machine, and their addresses; see CanName
+	Hosts map[string]string // additional host names for the plane, and their addresses; see CanName
 
-	Manifests [][]byte // to apply instead of deploy/crds and deploy/base
-	All       bool     // one process plays every role, as the ServiceAccount tailplane
-	// File returns the settings file of a role, instead of the environment's own; Settings
-	// is then not used. It is asked when tailnet and cluster are there.
+	Manifests [][]byte // manifests to apply instead of deploy/crds and deploy/base
+	All       bool     // one process runs every role, as the ServiceAccount tailplane
+	// File returns the settings file of a role. If it is set, Settings is ignored. Env calls it when the tailnet and
+	// the cluster are running.
 	File func(r *Env, role string) ([]byte, error)
 }
 
-// An Env is the running system. Close ends it.
+// Env is the running system. Close stops it.
 type Env struct {
-	Dir      string // of everything it writes
+	Dir      string // directory of all files that Env writes
 	Net      *tailnettest.Net
 	Cluster  *kubetest.Cluster
 	Access   *Process
 	Operator *Process
 	Plane    *Process      // nil until StartPlane
-	Admin    *tsnet.Server // a person without any grant, to look at the tailnet from
-	RootsPEM []byte        // what clients must trust
+	Admin    *tsnet.Server // a person without grants, to inspect the tailnet
+	RootsPEM []byte        // CAs that clients must trust
 	Roots    *x509.CertPool
 
 	name        string
@@ -78,8 +76,8 @@ type Env struct {
 	mu          sync.Mutex
 }
 
-// Start starts the system and returns when its access server answers. What it
-// started is ended by Close, and by the end of this process.
+// Start starts the system and returns when its access server answers. The system stops on Close, or when this process
+// ends.
 func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 	r := &Env{Dir: dir, Cluster: o.Cluster, name: cmp.Or(o.ClusterName, "east"), hostname: cmp.Or(o.Hostname, "tka"), file: o.File, hosts: o.Hosts, programs: map[string]string{}}
 	if r.settings = maps.Clone(o.Settings); r.settings == nil {
@@ -158,15 +156,14 @@ func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 	return r, nil
 }
 
-// settle waits until the API server takes sign-ins without a pause: it holds the
-// first writes to a new kind of resource back for two seconds, which happens
-// once in the life of a cluster.
+// settle waits until the API server accepts sign-ins without delay. The API server delays the first writes to a new
+// kind of resource by two seconds, once in the life of a cluster.
 func (r *Env) settle(ctx context.Context) error {
 	probe := filepath.Join(r.Dir, "probe.yaml")
 	if err := os.WriteFile(probe, []byte("apiVersion: tailplane.dev/v1alpha1\nkind: TkaSignin\nmetadata: {name: probe, namespace: "+SigninNamespace+"}\n"), 0o600); err != nil {
 		return err
 	}
-	// It is refused: by the schema, and because only the access server may.
+	// The server must reject this object: the schema is violated, and only the access server may create sign-ins.
 	_, errs, exit := kubetest.Kubectl(ctx, r.Cluster.Kubeconfig, "create", "--dry-run=server", "--validate=false", "-f", probe)
 	if exit == 0 {
 		return errors.New("an empty sign-in was taken: neither schema nor admission policy is at work")
@@ -210,17 +207,16 @@ func sourceTree() (string, error) {
 
 func (r *Env) rootsFile() string { return filepath.Join(r.Dir, "roots.pem") }
 
-// Server is the access server's URL.
+// Server returns the URL of the access server.
 func (r *Env) Server() string { return "https://" + r.hostname + "." + r.Net.Suffix() }
 
-// OperatorAuditFile is where the operator, when it is a process of its own, writes
-// its record.
+// OperatorAuditFile returns the path of the operator's audit log, if the operator is a separate process.
 func (r *Env) OperatorAuditFile() string { return filepath.Join(r.Dir, "operator", "audit.jsonl") }
 
-// AuditFile is where the access server writes its record.
+// AuditFile returns the path of the access server's audit log.
 func (r *Env) AuditFile() string { return filepath.Join(r.Dir, "access", "audit.jsonl") }
 
-// StartOperator starts `tailplaned operator` and waits until it works.
+// StartOperator starts `tailplaned operator` and waits until it logs that it is working.
 func (r *Env) StartOperator(ctx context.Context) error {
 	p, err := r.tailplaned(ctx, "operator", "tailplane-operator", nil)
 	if err != nil {
@@ -230,7 +226,7 @@ func (r *Env) StartOperator(ctx context.Context) error {
 	return p.WaitLog(ctx, `"operator is working"`)
 }
 
-// StartAccess starts `tailplaned access` and waits until the tailnet reaches it.
+// StartAccess starts `tailplaned access` and waits until it serves on the tailnet.
 func (r *Env) StartAccess(ctx context.Context) error {
 	if err := r.writeAuthKey(); err != nil {
 		return err
@@ -243,7 +239,7 @@ func (r *Env) StartAccess(ctx context.Context) error {
 	return p.WaitLog(ctx, `"access is serving"`)
 }
 
-// StartAll starts `tailplaned all` and waits until both of its parts work.
+// StartAll starts `tailplaned all` and waits until both the operator and the access server work.
 func (r *Env) StartAll(ctx context.Context) error {
 	if err := r.writeAuthKey(); err != nil {
 		return err
@@ -259,19 +255,19 @@ func (r *Env) StartAll(ctx context.Context) error {
 	return errors.Join(p.WaitLog(ctx, `"operator is working"`), p.WaitLog(ctx, `"access is serving"`))
 }
 
-// AuthKeyFile holds a key of the tailnet for a node with tag:tailplane.
+// AuthKeyFile returns the path of a tailnet auth key for a node with tag:tailplane.
 func (r *Env) AuthKeyFile() string { return filepath.Join(r.Dir, "authkey") }
 
 func (r *Env) writeAuthKey() error {
 	if _, err := os.Stat(r.AuthKeyFile()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// The plane brings a node for each exposure.
+	// The plane starts one node for each exposure.
 	key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}, Reusable: r.settings["plane.exposures"] != ""})
 	return os.WriteFile(r.AuthKeyFile(), []byte(key+"\n"), 0o600)
 }
 
-// tailplaned starts one role of the server with settings of its own.
+// tailplaned starts one role of the server with its own settings file.
 func (r *Env) tailplaned(ctx context.Context, role, account string, env []string) (*Process, error) {
 	dir := filepath.Join(r.Dir, role)
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
@@ -298,14 +294,14 @@ func (r *Env) tailplaned(ctx context.Context, role, account string, env []string
 	return startProcess(dir, append(os.Environ(), env...), args...)
 }
 
-// Try starts `tailplaned ROLE` beside the system, in the folder name, with
-// settings and arguments that a test has changed. The caller stops it.
+// Try starts an additional `tailplaned ROLE` in the directory name, with settings and arguments that the test
+// changed. The caller must stop it.
 func (r *Env) Try(name, role string, env []string, settings string, args ...string) (*Process, error) {
 	dir := filepath.Join(r.Dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if role == "operator" { // the system's own operator holds its record
+	if role == "operator" { // the environment's own operator holds its audit log
 		settings = strings.Replace(settings, r.OperatorAuditFile(), filepath.Join(dir, "audit.jsonl"), 1)
 	}
 	config := filepath.Join(dir, "config.yaml")
@@ -316,7 +312,7 @@ func (r *Env) Try(name, role string, env []string, settings string, args ...stri
 	return startProcess(dir, env, append([]string{r.programs["tailplaned"], role, "--config", config}, args...)...)
 }
 
-// Set changes a setting, by its path, for the programs that start from now on.
+// Set changes a setting, by path, for programs that start after the call.
 func (r *Env) Set(path, value string) { r.settings[path] = value }
 
 // Settings returns the settings file of a role.
@@ -369,7 +365,7 @@ func (r *Env) Settings(role string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Close ends everything that Start and the methods started.
+// Close stops everything that Start and the other methods started.
 func (r *Env) Close() error {
 	var errs []error
 	for _, p := range []*Process{r.Plane, r.Access, r.Operator} {

@@ -11,8 +11,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// FleetManifests puts the fleet's definitions, rights and policies into the cluster.
-// arc-systems has to be there.
+// FleetManifests applies the CRDs, RBAC and policies of the fleet to the cluster. The namespace arc-systems must
+// exist.
 func (r *Env) FleetManifests(ctx context.Context) error {
 	root, err := sourceTree()
 	if err != nil {
@@ -26,9 +26,8 @@ func (r *Env) FleetManifests(ctx context.Context) error {
 	return nil
 }
 
-// StartFleet starts `tailplaned fleet` with an account's rights and the settings of a
-// file's text. Its files lie in dir. It is not ready yet; its log says where its probes
-// are.
+// StartFleet starts `tailplaned fleet` with the rights of an account and with settings as the text of its settings
+// file. Its files are in dir. It returns before the fleet is ready; the log contains the address of the probes.
 func StartFleet(ctx context.Context, dir string, c *kubetest.Cluster, namespace, account, settings string, args ...string) (*Process, error) {
 	program, err := buildcache.Lookup("tailplaned")
 	if err != nil {

@@ -9,24 +9,23 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// A Gateway is `tailplaned gateway` with an account's rights, at an address of
-// loopback of its own.
+// Gateway is a `tailplaned gateway` process with the rights of an account, at its own loopback address.
 type Gateway struct {
 	*Process
-	Extension string // where Envoy Gateway asks
-	Probes    string // where probes and metrics are
+	Extension string // address of the extension server for Envoy Gateway
+	Probes    string // address of probes and metrics
 }
 
-// GatewayOptions say which one it is. Fields without a remark are required.
+// GatewayOptions configure a Gateway. Fields are required unless their comment says otherwise.
 type GatewayOptions struct {
-	Namespace, Account string   // its own namespace, and an account there
-	IP                 string   // such as 127.77.0.1
-	Settings           string   // path of its file
-	TLSDir             string   // the folder of the extension server's certificates
-	Args               []string // optional; later ones win
+	Namespace, Account string   // namespace of the gateway, and an account in it
+	IP                 string   // for example 127.77.0.1
+	Settings           string   // path of the settings file
+	TLSDir             string   // directory of the extension server's certificates
+	Args               []string // optional; they override the default arguments
 }
 
-// StartGateway starts one whose files lie in dir. It is not ready yet.
+// StartGateway starts a gateway with its files in dir. It returns before the gateway is ready.
 func StartGateway(ctx context.Context, dir string, c *kubetest.Cluster, o GatewayOptions) (*Gateway, error) {
 	program, err := buildcache.Lookup("tailplaned")
 	if err != nil {

@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// An Issuer signs tokens as tsidp does; testbed/tailnet has tsidp itself.
+// Issuer signs tokens as tsidp does. testbed/tailnet runs tsidp itself.
 type Issuer struct {
 	srv *httptest.Server
 	key *rsa.PrivateKey
 }
 
-// NewIssuer starts one on loopback. Close ends it.
+// NewIssuer starts an issuer on loopback. Close stops it.
 func NewIssuer() (*Issuer, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -44,15 +44,16 @@ func NewIssuer() (*Issuer, error) {
 	return i, nil
 }
 
-// Close ends the issuer.
+// Close stops the issuer.
 func (i *Issuer) Close() { i.srv.Close() }
 
-// Settings are those of a plane that believes it.
+// Settings returns the settings of a plane that trusts this issuer.
 func (i *Issuer) Settings() string {
 	return fmt.Sprintf("{issuer: %q, audience: tailplane, tailnet: example.ts.net}", i.srv.URL)
 }
 
-// Token is one for login, with changed claims; "alg" changes how it says to be signed.
+// Token returns a token for login with changed claims. The key "alg" in changes sets the algorithm in the token's
+// header.
 func (i *Issuer) Token(login string, changes map[string]any) (string, error) {
 	now := time.Now().Unix()
 	claims := map[string]any{"iss": i.srv.URL, "aud": "tailplane", "sub": "userid:7", "exp": now + 300, "nbf": now, "iat": now, "nid": 42, "node": "laptop.example.ts.net.", "tailnet": "example.ts.net.", "email": login, "uid": 7}
@@ -77,7 +78,7 @@ func (i *Issuer) Token(login string, changes map[string]any) (string, error) {
 	}
 	sum := sha256.Sum256([]byte(text))
 	sig, err := rsa.SignPKCS1v15(nil, i.key, crypto.SHA256, sum[:])
-	if alg == "HS256" { // with the public key, as a verifier might that believes the head
+	if alg == "HS256" { // signed with the public key: a verifier that trusts the header would accept it
 		mac := hmac.New(sha256.New, x509.MarshalPKCS1PublicKey(&i.key.PublicKey))
 		mac.Write([]byte(text))
 		sig = mac.Sum(nil)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Listening returns the TCP ports on which a process listens on this machine. It is
-// false where the machine does not tell.
+// Listening returns the TCP ports on which a process of this machine listens. told is false if the machine does not
+// report them.
 func Listening(pid int) (ports []int, told bool, err error) {
 	fds, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
 	if err != nil || len(fds) == 0 {
@@ -17,7 +17,7 @@ func Listening(pid int) (ports []int, told bool, err error) {
 	}
 	sockets := map[string]bool{}
 	for _, fd := range fds {
-		if to, err := os.Readlink(fd); err == nil { // it may be closed by now
+		if to, err := os.Readlink(fd); err == nil { // the process may have closed it already
 			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
 				sockets[strings.TrimSuffix(inode, "]")] = true
 			}

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// The testbed has no DNS, and a pod has: Services have names there. A program that
-// is to know some gets an /etc/hosts of its own, in a mount namespace of its own.
+// The testbed has no DNS, but a pod resolves names of Services. A program that needs such names gets its own
+// /etc/hosts in its own mount namespace.
 
-// CanName says why this machine does not let a program have names of its own, nil
-// where it does.
+// CanName returns nil if this machine can give a program its own host names, and otherwise the reason why not.
 func CanName(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "names")
 	if err != nil {
@@ -35,8 +34,8 @@ func CanName(ctx context.Context) error {
 	return nil
 }
 
-// named is args in a place where hosts have their addresses. It becomes the program
-// and starts none.
+// named returns a command line that runs args with the addresses of hosts. The wrapper replaces itself by the program
+// and starts no child process.
 func named(dir string, hosts map[string]string, args []string) ([]string, error) {
 	text, err := os.ReadFile("/etc/hosts")
 	if err != nil {
@@ -56,6 +55,5 @@ func named(dir string, hosts map[string]string, args []string) ([]string, error)
 	return append(append(apart, "sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, file), args...), nil
 }
 
-// Know gives names to the programs that start from now on, beside those of the
-// machine: see CanName.
+// Know sets additional host names for the programs that start after the call. See CanName.
 func (r *Env) Know(hosts map[string]string) { r.hosts = hosts }

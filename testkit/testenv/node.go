@@ -15,12 +15,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// A Node is the testbed's podnode: a node of a cluster that runs pods of known
-// images as processes of this machine. It ends with this process, however that ends.
+// Node is the testbed's podnode: a cluster node that runs pods of known images as processes of this machine. It ends
+// with this process, even after a crash.
 type Node struct {
 	Name     string `json:"node"`
-	Isolated bool   `json:"isolated"` // pods have namespaces of their own
-	Reason   string `json:"reason"`   // why not
+	Isolated bool   `json:"isolated"` // pods have their own namespaces
+	Reason   string `json:"reason"`   // why pods are not isolated
 	PID      int    `json:"pid"`
 	Log      string `json:"-"` // path of its log
 
@@ -29,17 +29,17 @@ type Node struct {
 	done  chan struct{}
 }
 
-// NodeOptions say which node. Only Images is required.
+// NodeOptions configure a Node. Only Images is required.
 type NodeOptions struct {
 	Name string // "podnode" if empty
-	// Images maps references, without tag and digest for all of them, to programs
-	// of the build cache; "/" is an image with the machine's own programs.
+	// Images maps image references to programs of the build cache. A reference without tag and digest matches all
+	// tags and digests. "/" is an image with the machine's own programs.
 	Images map[string]string
-	Carry  map[string]string // what pods reach besides the API server, and where that is: host:port
-	Shared bool              // do not isolate pods, as on a machine that refuses it
+	Carry  map[string]string // destinations that pods reach in addition to the API server, and their host:port
+	Shared bool              // do not isolate pods, as on a machine that does not support it
 }
 
-// StartNode starts a node whose log lies in dir, and returns when it takes pods.
+// StartNode starts a node with its log in dir, and returns when the node accepts pods.
 func StartNode(ctx context.Context, c *kubetest.Cluster, dir string, o NodeOptions) (*Node, error) {
 	bin, err := buildcache.Lookup("podnode")
 	if err != nil {
@@ -68,7 +68,7 @@ func StartNode(ctx context.Context, c *kubetest.Cluster, dir string, o NodeOptio
 	n.cmd = exec.Command(bin, args...)
 	var errs bytes.Buffer
 	n.cmd.Stderr = &errs
-	if n.stdin, err = n.cmd.StdinPipe(); err != nil { // it ends when this is closed
+	if n.stdin, err = n.cmd.StdinPipe(); err != nil { // the node ends when this is closed
 		return nil, err
 	}
 	stdout, err := n.cmd.StdoutPipe()
@@ -103,7 +103,7 @@ func StartNode(ctx context.Context, c *kubetest.Cluster, dir string, o NodeOptio
 	}
 }
 
-// Close ends the node and every process of its pods.
+// Close stops the node and every process of its pods.
 func (n *Node) Close() error {
 	n.stdin.Close()
 	select {

@@ -20,25 +20,25 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A Person is somebody on a device of the tailnet: a node, a home folder, and
-// programs that speak to the tailnet as that node.
+// Person is a user on a tailnet device: a node, a home directory, and programs that connect to the tailnet as that
+// node.
 type Person struct {
 	Node  *tsnet.Server
-	Proxy string // an HTTP proxy on loopback; whoever uses it is this person
+	Proxy string // HTTP proxy on loopback; every client of it acts as this person
 	Home  string
 
 	env *Env
 }
 
-// Person brings a device into the tailnet and returns it when it can reach the
-// access server. With tags it is nobody's.
+// Person adds a device to the tailnet and returns it when it can connect to the access server. A device with tags
+// belongs to no user.
 func (r *Env) Person(ctx context.Context, host, login string, tags ...string) (*Person, error) {
 	p := &Person{env: r, Node: r.Net.Node(host, login, tags...), Home: filepath.Join(r.Dir, "home", host)}
 	settings := filepath.Join(p.Home, ".config", "tka")
 	if err := os.MkdirAll(settings, 0o700); err != nil {
 		return nil, err
 	}
-	// As `tka config server` would write it.
+	// This is the file that `tka config server` would write.
 	if err := os.WriteFile(filepath.Join(settings, "config.yaml"), fmt.Appendf(nil, "server: %s.%s\n", r.hostname, r.Net.Suffix()), 0o600); err != nil {
 		return nil, err
 	}
@@ -57,14 +57,14 @@ func (r *Env) Person(ctx context.Context, host, login string, tags ...string) (*
 	return p, nil
 }
 
-// Leave takes somebody's device off the tailnet before the environment ends.
+// Leave removes a person's device from the tailnet before the environment ends.
 func (r *Env) Leave(p *Person) { r.Net.Retire(p.Node) }
 
-// Kubeconfig is the person's kubeconfig file.
+// Kubeconfig returns the path of the person's kubeconfig.
 func (p *Person) Kubeconfig() string { return filepath.Join(p.Home, ".kube", "config") }
 
-// Env is the environment in which programs are this person: a home of their
-// own, the tailnet through the proxy, tka in PATH.
+// Env returns the environment variables for programs that act as this person: the person's home, the tailnet through
+// the proxy, and tka in PATH.
 func (p *Person) Env() []string {
 	bin := filepath.Join(p.env.Dir, "bin")
 	return []string{
@@ -78,15 +78,15 @@ func (p *Person) Env() []string {
 	}
 }
 
-// A Result is what a program did.
+// Result is the outcome of a program.
 type Result struct {
 	Stdout, Stderr string
-	Both           string // what a terminal would have shown: one as it came between the other
+	Both           string // both streams in the order of arrival, as a terminal would show them
 	Exit           int
 	Took           time.Duration
 }
 
-// Run runs tka, kubectl or tailplaned as this person, with nothing on standard input.
+// Run runs tka, kubectl or tailplaned as this person, with an empty standard input.
 func (p *Person) Run(ctx context.Context, program string, args ...string) (Result, error) {
 	if err := p.env.linkPrograms(); err != nil {
 		return Result{}, err
@@ -110,7 +110,7 @@ func (p *Person) Run(ctx context.Context, program string, args ...string) (Resul
 	return r, nil
 }
 
-// locked is a buffer that several may write to at a time.
+// locked is a buffer for concurrent writers.
 type locked struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -123,7 +123,7 @@ func (l *locked) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// linkPrograms makes a folder in which the programs have the names that people type.
+// linkPrograms creates a directory in which the programs have the names that people type.
 func (r *Env) linkPrograms() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *Env) linkPrograms() error {
 	return nil
 }
 
-// HTTP returns a client that speaks as this person's device and follows no redirect.
+// HTTP returns a client that connects as this person's device and does not follow redirects.
 func (p *Person) HTTP() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -152,5 +152,5 @@ func (p *Person) HTTP() *http.Client {
 	}
 }
 
-// Client returns the access server's other end, as this person's device.
+// Client returns an API client of the access server that connects as this person's device.
 func (p *Person) Client() door.Client { return door.Client{HTTP: p.HTTP(), Base: p.env.Server()} }

@@ -11,11 +11,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// planeHost is the plane's name on the tailnet.
+// planeHost is the plane's hostname on the tailnet.
 const planeHost = "dashboard"
 
-// StartPlane puts the plane's manifests into the cluster, starts `tailplaned plane`
-// with exactly the rights of its account, and waits until the tailnet reaches it.
+// StartPlane applies the plane's manifests, starts `tailplaned plane` with exactly the rights of its account, and
+// waits until it serves on the tailnet.
 func (r *Env) StartPlane(ctx context.Context) error {
 	root, err := sourceTree()
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *Env) StartPlane(ctx context.Context) error {
 	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
 		return fmt.Errorf("the plane's manifests: %w", err)
 	}
-	// A key lets one node in: the access server's may be used by now.
+	// An auth key admits one node, and the access server may have used this one already.
 	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -45,8 +45,8 @@ func (r *Env) StartPlane(ctx context.Context) error {
 	return r.Plane.WaitLog(ctx, `"the plane is serving"`)
 }
 
-// Dashboard is the plane's URL.
+// Dashboard returns the URL of the plane.
 func (r *Env) Dashboard() string { return "https://" + planeHost + "." + r.Net.Suffix() }
 
-// PlaneAuditFile is where the plane writes its record.
+// PlaneAuditFile returns the path of the plane's audit log.
 func (r *Env) PlaneAuditFile() string { return filepath.Join(r.Dir, "plane", "audit.jsonl") }

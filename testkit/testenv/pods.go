@@ -24,11 +24,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// Pods runs the pods of one namespace as a kubelet would, as far as tailplaned asks
-// for it: each is a process with exactly the pod's environment, arguments and
-// account at an address of its own, is probed for readiness, stopped by its preStop
-// hook and TERM, and started again when it ends. It isolates nothing; the testbed's
-// podnode does, from which nobody reaches a pod.
+// Pods runs the pods of one namespace as a kubelet would, as far as tailplaned needs it. Each pod is a process with
+// exactly the pod's environment, arguments and account, at its own address. Pods probes it for readiness, stops it
+// with its preStop hook and SIGTERM, and restarts it when it ends. Pods does not isolate processes. The testbed's
+// podnode isolates them, but its pods are not reachable from outside.
 type Pods struct {
 	o      PodsOptions
 	c      *kubetest.Cluster
@@ -38,22 +37,22 @@ type Pods struct {
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
-	known map[types.UID]*Relay // nil until it has started
+	known map[types.UID]*Relay // nil until the process has started
 	next  netip.Addr
 	errs  []error
 }
 
-// PodsOptions say which pods. Fields without a remark are required.
+// PodsOptions configure Pods. Fields are required unless their comment says otherwise.
 type PodsOptions struct {
 	Namespace string
-	First     netip.Addr // the first pod's address; this machine has it and those that follow
-	Env       []string   // optional: besides the pod's own
+	First     netip.Addr // address of the first pod; the machine must have it and the following ones
+	Env       []string   // optional: in addition to the pod's own
 }
 
-// podLook is how often pods are looked at: each look is one request.
+// podLook is the interval between two polls of a pod. Each poll is one request.
 const podLook = 200 * time.Millisecond
 
-// RunPods begins; files lie in dir. Stop ends it.
+// RunPods starts to run the pods. Their files are in dir. The caller must call Stop.
 func RunPods(c *kubetest.Cluster, dir string, o PodsOptions) (*Pods, error) {
 	client, err := corev1client.NewForConfig(c.AdminConfig())
 	if err != nil {
@@ -82,7 +81,7 @@ func RunPods(c *kubetest.Cluster, dir string, o PodsOptions) (*Pods, error) {
 	return p, nil
 }
 
-// Stop kills what runs and returns what went wrong with the cluster meanwhile.
+// Stop kills all processes and returns the cluster errors that occurred since RunPods.
 func (p *Pods) Stop() error {
 	p.end()
 	p.wg.Wait()
@@ -91,7 +90,7 @@ func (p *Pods) Stop() error {
 	return errors.Join(p.errs...)
 }
 
-// Running are the pods that run now, by name.
+// Running returns the running pods by name.
 func (p *Pods) Running() map[string]*Relay {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,14 +105,14 @@ func (p *Pods) Running() map[string]*Relay {
 
 func (p *Pods) trouble(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return // it has gone, or is looked at again
+		return // the pod is gone, or the next poll handles it
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.errs = append(p.errs, err)
 }
 
-// look begins a pod that is new.
+// look starts a pod that is new.
 func (p *Pods) look(ctx context.Context, pod *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,13 +129,13 @@ func (p *Pods) look(ctx context.Context, pod *corev1.Pod) {
 	})
 }
 
-// live is a pod's life, until it is gone or ctx ends.
+// live runs a pod until it is deleted or ctx ends.
 func (p *Pods) live(ctx context.Context, pod *corev1.Pod, ip string) error {
 	if len(pod.Spec.Containers) != 1 {
 		return errors.New("it has not exactly one container")
 	}
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: "rig"}}
-	if pod.Spec.NodeName == "" { // who is on no node is deleted at once
+	if pod.Spec.NodeName == "" { // the API server deletes a pod without a node at once
 		if err := p.client.Bind(ctx, binding, metav1.CreateOptions{}); err != nil {
 			return err
 		}
@@ -155,7 +154,7 @@ func (p *Pods) live(ctx context.Context, pod *corev1.Pod, ip string) error {
 		if gone || err != nil {
 			return err
 		}
-		if retry.Sleep(ctx, time.Second) != nil { // as a kubelet holds back, shorter
+		if retry.Sleep(ctx, time.Second) != nil { // backoff as of a kubelet, but shorter
 			return nil
 		}
 	}
@@ -188,7 +187,7 @@ func (p *Pods) start(ctx context.Context, pod *corev1.Pod, dir string) (*Relay, 
 	return &Relay{process, RelayOptions{Namespace: pod.Namespace, Account: pod.Spec.ServiceAccountName, Pod: pod.Name, UID: string(pod.UID), IP: pod.Status.PodIP}}, nil
 }
 
-// environment is the pod's, with what each variable stands for.
+// environment returns the environment of the pod with all references resolved.
 func environment(pod *corev1.Pod) (env []string, err error) {
 	values := map[string]string{}
 	for _, v := range pod.Spec.Containers[0].Env {
@@ -212,7 +211,7 @@ func environment(pod *corev1.Pod) (env []string, err error) {
 	return env, nil
 }
 
-// attend probes a pod that runs, tells the cluster, and stops it when it is to go.
+// attend probes a running pod, updates its status, and stops it when it is deleted.
 func (p *Pods) attend(ctx context.Context, pod *corev1.Pod, r *Relay, restarts int32) (gone bool, err error) {
 	tick := time.NewTicker(podLook)
 	defer tick.Stop()
@@ -232,7 +231,7 @@ func (p *Pods) attend(ctx context.Context, pod *corev1.Pod, r *Relay, restarts i
 		}
 		now, err := p.client.Get(ctx, pod.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) || err == nil && now.UID != pod.UID {
-			r.Kill() // it was forced away
+			r.Kill() // the pod was deleted by force
 			return true, nil
 		}
 		if err == nil && now.DeletionTimestamp != nil {
@@ -249,7 +248,7 @@ func (p *Pods) attend(ctx context.Context, pod *corev1.Pod, r *Relay, restarts i
 	}
 }
 
-// stop ends a pod in order: its hook, TERM, and within its grace.
+// stop terminates a pod in order: preStop hook, then SIGTERM, within the grace period.
 func (p *Pods) stop(ctx context.Context, pod *corev1.Pod, r *Relay) error {
 	p.mu.Lock()
 	p.known[pod.UID] = nil
@@ -258,7 +257,7 @@ func (p *Pods) stop(ctx context.Context, pod *corev1.Pod, r *Relay) error {
 	ctx, cancel := context.WithTimeout(ctx, max(grace, time.Second))
 	defer cancel()
 	if hook := pod.Spec.Containers[0].Lifecycle; hook != nil && hook.PreStop != nil && hook.PreStop.HTTPGet != nil {
-		_, _, _, _ = r.Ask(ctx, hook.PreStop.HTTPGet.Path) // a hook that fails keeps nobody alive
+		_, _, _, _ = r.Ask(ctx, hook.PreStop.HTTPGet.Path) // a failed hook does not delay the termination
 	}
 	if r.Stop(max(grace, time.Second)) != nil {
 		r.Kill()

@@ -14,16 +14,15 @@ import (
 	"time"
 )
 
-// A Process is one of the product's servers. It ends with this process, however
-// that ends.
+// Process is one of the product's servers. It ends with this process, even after a crash.
 type Process struct {
-	Args []string // as it was started, the program first
-	Log  string   // path of what it wrote to standard error and output
+	Args []string // command line, the program first
+	Log  string   // path of its standard error and output
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
-	err  error         // why; read after done
+	done chan struct{} // closed when the process has ended
+	err  error         // reason of the end; read it after done
 }
 
 // startProcess starts a program whose output goes to a file in dir.
@@ -39,8 +38,8 @@ func startProcess(dir string, env []string, args ...string) (*Process, error) {
 	p.cmd.SysProcAttr = diesWithParent()
 	started := make(chan error)
 	go func() {
-		// The kernel ends the child when the *thread* that made it ends, so
-		// this goroutine keeps its thread for as long as the child lives.
+		// The kernel kills the child when the *thread* that created it ends. So this goroutine keeps its thread as
+		// long as the child lives.
 		runtime.LockOSThread()
 		err := p.cmd.Start()
 		started <- err
@@ -58,16 +57,16 @@ func startProcess(dir string, env []string, args ...string) (*Process, error) {
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// ExitCode returns the exit code of a process that has ended; -1 after a signal.
+// ExitCode returns the exit code of a process that has ended, or -1 after a signal.
 func (p *Process) ExitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Output returns what the process has written so far.
+// Output returns the output of the process so far.
 func (p *Process) Output() string {
 	b, err := os.ReadFile(p.Log)
 	if err != nil {
@@ -76,8 +75,8 @@ func (p *Process) Output() string {
 	return string(b)
 }
 
-// WaitLog waits until the process has written text. It fails, with the end of
-// what was written instead, when the process ends or ctx does.
+// WaitLog waits until the process has written text. It fails when the process or ctx ends first; the error then
+// contains the end of the output.
 func (p *Process) WaitLog(ctx context.Context, text string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -103,7 +102,7 @@ func tail(s string) string {
 	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }
 
-// Kill ends the process as a crash would, and waits for it.
+// Kill kills the process, as a crash would, and waits for its end.
 func (p *Process) Kill() {
 	p.cmd.Process.Kill()
 	<-p.done
@@ -112,8 +111,8 @@ func (p *Process) Kill() {
 // Signal sends a signal.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Stop asks the process to end, and kills it after limit, which is an error.
-// A process that had ended by itself is not.
+// Stop asks the process to end. After limit, Stop kills it and returns an error. A process that has ended before is
+// not an error.
 func (p *Process) Stop(limit time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,5 +4,5 @@ package testenv
 
 import "syscall"
 
-// diesWithParent can do nothing here: what Close does not end stays.
+// diesWithParent does nothing on this platform: processes that Close does not stop keep running.
 func diesWithParent() *syscall.SysProcAttr { return nil }

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// ProcessorTime is what a process has used of it so far, to a hundredth of a second. The error is that of a system that does not
-// tell.
+// ProcessorTime returns the CPU time that a process has used so far, with a resolution of 10 ms. It returns an error
+// on systems that do not report it.
 func ProcessorTime(pid int) (used time.Duration, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// After the name in brackets, the 12th and 13th field, in hundredths of a second.
+	// utime and stime are the 12th and 13th field after the name in brackets, in units of 10 ms.
 	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	for _, field := range f[11:13] {
 		ticks, err := strconv.ParseInt(field, 10, 64)

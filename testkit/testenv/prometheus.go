@@ -12,8 +12,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-// A Prometheus is the real one, on loopback. It keeps its address and what it has
-// seen when it ends and starts again.
+// Prometheus is a real Prometheus on loopback. It keeps its address and its data over a restart.
 type Prometheus struct {
 	*Process
 
@@ -22,9 +21,9 @@ type Prometheus struct {
 	dir, address string
 }
 
-// StartPrometheus starts one that scrapes what its settings name, in the folder dir,
-// and waits until it is ready. Administration is on, and so are reload and quit: who
-// may ask for them is for whoever stands in front to say.
+// StartPrometheus starts a Prometheus in the directory dir that scrapes the targets in settings. It waits until
+// Prometheus is ready. The admin API, reload and quit are enabled; the proxy in front of it must restrict the access
+// to them.
 func StartPrometheus(ctx context.Context, dir, settings string) (*Prometheus, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,12 +41,12 @@ func StartPrometheus(ctx context.Context, dir, settings string) (*Prometheus, er
 	return p, p.Start(ctx)
 }
 
-// Set writes its settings. It reads them when it starts, and when it is told to.
+// Set writes the settings. Prometheus reads them at a start or a reload.
 func (p *Prometheus) Set(settings string) error {
 	return os.WriteFile(filepath.Join(p.dir, "prometheus.yml"), []byte(settings), 0o600)
 }
 
-// Start starts it again after its end, and waits until it is ready.
+// Start starts Prometheus again after it ended, and waits until it is ready.
 func (p *Prometheus) Start(ctx context.Context) (err error) {
 	path, err := buildcache.Lookup("prometheus")
 	if err != nil {

@@ -14,30 +14,29 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
-// A Relay is `tailplaned relay` with a pod's environment and account, at an
-// address of loopback of its own.
+// Relay is a `tailplaned relay` process with a pod's environment and account, at its own loopback address.
 type Relay struct {
 	*Process
 	RelayOptions
 }
 
-// RelayOptions say which pod it is. Fields without a remark are required.
+// RelayOptions describe the pod of a Relay. Fields are required unless their comment says otherwise.
 type RelayOptions struct {
 	Namespace, Account string
 	Pod, UID           string
-	IP                 string   // such as 127.77.0.1
+	IP                 string   // for example 127.77.0.1
 	Ingress            bool     // optional
-	Env                []string // optional; later ones win
+	Env                []string // optional; they override earlier ones
 	Profiles           bool     // optional: with --pprof, at IP:9001
 }
 
-// StartRelay starts one whose files lie in dir. It is not ready yet.
+// StartRelay starts a relay with its files in dir. It returns before the relay is ready.
 func StartRelay(ctx context.Context, dir string, c *kubetest.Cluster, o RelayOptions) (*Relay, error) {
 	program, err := buildcache.Lookup("tailplaned")
 	if err != nil {
 		return nil, err
 	}
-	state := filepath.Join(dir, "state") // an emptyDir: new with each pod
+	state := filepath.Join(dir, "state") // an emptyDir: new for each pod
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, err
 	}
@@ -64,7 +63,7 @@ func StartRelay(ctx context.Context, dir string, c *kubetest.Cluster, o RelayOpt
 	return &Relay{p, o}, nil
 }
 
-// Ask asks its health port and returns the status and what it says.
+// Ask requests path from the health port and returns the status code, the body and the header.
 func (r *Relay) Ask(ctx context.Context, path string) (int, string, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.IP+":9002"+path, nil)
 	if err != nil {
@@ -80,7 +79,7 @@ func (r *Relay) Ask(ctx context.Context, path string) (int, string, http.Header,
 	return res.StatusCode, string(b), res.Header, err
 }
 
-// AwaitReady waits until a path of its health port answers 200.
+// AwaitReady waits until path on the health port returns 200.
 func (r *Relay) AwaitReady(ctx context.Context, path string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -16,18 +16,18 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// SidecarImage is what a Webhook injects.
+// SidecarImage is the image that a Webhook injects.
 const SidecarImage = "registry.invalid/mca@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-// A Webhook is a replica of `tailplaned inject`, with exactly the rights of its account.
+// Webhook is a replica of `tailplaned inject`, with exactly the rights of its account.
 type Webhook struct {
 	*Process
-	Address string // host:port where the API server asks
+	Address string // host:port that the API server calls
 	Probes  string // host:port
 }
 
-// StartWebhook starts one whose files lie in dir, and returns when it listens.
-// The manifests of WebhookManifests must be in the cluster. Further flags win.
+// StartWebhook starts a replica with its files in dir, and returns when it listens. The manifests of WebhookManifests
+// must be in the cluster. args override the default flags.
 func StartWebhook(ctx context.Context, dir string, c *kubetest.Cluster, listen string, args ...string) (*Webhook, error) {
 	program, err := buildcache.Lookup("tailplaned")
 	if err != nil {
@@ -64,7 +64,7 @@ func StartWebhook(ctx context.Context, dir string, c *kubetest.Cluster, listen s
 	return w, nil
 }
 
-// said is the address in the last line of a log with this message.
+// said returns the address in the last line of a log with this message.
 func said(log, message string) (address string) {
 	for lines := bufio.NewScanner(strings.NewReader(log)); lines.Scan(); {
 		var l struct{ Msg, Address string }
@@ -75,14 +75,13 @@ func said(log, message string) (address string) {
 	return address
 }
 
-// End stops it in good order.
+// End stops the replica in an orderly way.
 func (w *Webhook) End() error { return w.Stop(time.Minute) }
 
-// service is how the webhook's configuration says where to ask.
+// service matches the part of the webhook configuration that names the Service to call.
 var service = regexp.MustCompile(`service: \{name: tailplane-inject, namespace: ` + SystemNamespace + `, path: (/[a-z-]+), port: 443\}`)
 
-// WebhookManifests are what an installation has, with an address of this machine
-// in the place of the Service.
+// WebhookManifests returns the manifests of an installation, with address on this machine instead of the Service.
 func WebhookManifests(address string) ([][]byte, error) {
 	root, err := sourceTree()
 	if err != nil {

@@ -138,10 +138,10 @@ export type Enrollment = Observed & {
   actions?: { edit: Action; approve: Action; decline: Action; rotate: Action; offboard: Action }
 }
 
-/** A scale set that somebody else keeps, and that takes jobs of an organisation. */
+/** An external scale set that takes jobs of an organisation. */
 export type Adoption = { pool: string; namespace: string; workload: string; scaleSetId: number | null; min: number | null; max: number | null; counts: Pool['counts']; hold: string; seenAt: string | null }
 
-/** What has become of something that was asked about an organisation, or would. */
+/** The result of a request about an organisation, or of its dry-run. */
 export type EnrollmentOutcome = {
   org: string
   approval: 'git' | 'plane'

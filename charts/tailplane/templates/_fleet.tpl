@@ -1,5 +1,5 @@
-{{/* fleet.yaml, in the words of internal/settings; a test keeps the two in step. Who
-     may write what stands in the admission policies, and nowhere else. */}}
+{{/* fleet.yaml, with the keys of internal/settings; a test keeps the two in sync. The list of
+     permitted writers is only in the admission policies. */}}
 {{- define "tailplane.fleetSettings" -}}
 {{- $f := omit .Values.fleet "enabled" "replicas" "createNamespace" "writers" "writerGroups" "nodeExemptNamespaces" "adoptNamespaces" "holdAdmission" "forgePorts"
   "resources" "nodeSelector" "tolerations" "podAnnotations" "canary" }}
@@ -9,22 +9,22 @@
 {{- dict "fleet" $f "health" ":9091" | toYaml }}
 {{- end }}
 
-{{/* The ClusterRoles that the fleet binds, in namespaces of runners. */}}
+{{/* The ClusterRoles that the fleet binds in namespaces of runners. */}}
 {{- define "tailplane.fleetBinds" -}}
 ["tailplane-fleet-namespace", "tailplane-arc-manager", "tailplane-gitlab-manager", "tailplane-runner-kubernetes"]
 {{- end }}
 
-{{/* What the admission policies know the fleet by. */}}
+{{/* The user name of the fleet in the admission policies. */}}
 {{- define "tailplane.fleetUsername" -}}
 system:serviceaccount:{{ .Values.fleet.namespace }}:tailplane-fleet
 {{- end }}
 
-{{/* The plane's account where it may write for good: all of it in CEL. */}}
+{{/* The plane's account, if it may write without dry-run: a CEL expression. */}}
 {{- define "tailplane.fleetPlane" -}}
 request.userInfo.username == '{{ include "tailplane.username" (dict "root" . "part" "plane") }}'
 {{- end }}
 
-{{/* What is wrong with the fleet's values. */}}
+{{/* Errors in the fleet's values. */}}
 {{- define "tailplane.checkFleet" -}}
 {{- $v := .Values }}
 {{- $f := $v.fleet }}

@@ -1,4 +1,4 @@
-{{/* gateway.yaml, in the words of internal/settings; a test keeps the two in step. */}}
+{{/* gateway.yaml, with the keys of internal/settings; a test keeps the two in sync. */}}
 {{- define "tailplane.gatewaySettings" -}}
 {{- $g := .Values.gateway }}
 {{- $proxy := merge (dict "image" ($g.proxy.image | default (include "tailplane.image" .)) "pullPolicy" .Values.image.pullPolicy
@@ -10,8 +10,8 @@
 {{- toYaml $f }}
 {{- end }}
 
-{{/* What Envoy Gateway is to be configured with: what `tailplaned gateway envoy-config`
-     prints; a test compares them. */}}
+{{/* The required configuration of Envoy Gateway: the output of `tailplaned gateway
+     envoy-config`; a test compares them. */}}
 {{- define "tailplane.envoyGatewayConfig" -}}
 {{- $g := .Values.gateway -}}
 apiVersion: gateway.envoyproxy.io/v1alpha1
@@ -44,12 +44,12 @@ extensionManager:
 {{- end }}
 {{- end }}
 
-{{/* The namespaces where the gateway makes relays, as a JSON list. */}}
+{{/* The namespaces in which the gateway creates relays, as a JSON list. */}}
 {{- define "tailplane.relayNamespaces" -}}
 {{- concat (list .Values.gateway.namespace) .Values.gateway.proxyNamespaces | uniq | toJson }}
 {{- end }}
 
-{{/* What is wrong with the gateway's values. */}}
+{{/* Errors in the gateway's values. */}}
 {{- define "tailplane.checkGateway" -}}
 {{- $v := .Values }}
 {{- $g := $v.gateway }}

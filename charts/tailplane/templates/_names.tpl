@@ -1,18 +1,17 @@
-{{/* Names are fixed, not the release's: the admission policies and what the
-     programs look for in the cluster have one name each, so there is one
-     installation in a cluster. */}}
+{{/* Names are fixed and do not contain the release name: the admission policies and the
+     programs use one name per object. So a cluster can have only one installation. */}}
 
-{{/* The account that plays a part: its own, or the one that plays all. */}}
+{{/* The account of a part: its own, or the account of the process that runs all parts. */}}
 {{- define "tailplane.account" -}}
 {{- if .root.Values.all.enabled }}tailplane{{ else }}tailplane-{{ .part }}{{ end }}
 {{- end }}
 
-{{/* What the admission policies know an account by. */}}
+{{/* The user name of an account in the admission policies. */}}
 {{- define "tailplane.username" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "tailplane.account" . }}
 {{- end }}
 
-{{/* How many nodes of the tailnet there are: each has a state of its own. */}}
+{{/* The number of tailnet nodes. Each has its own state. */}}
 {{- define "tailplane.nodes" -}}
 {{- if .Values.all.enabled }}1{{ else if .Values.access.enabled }}{{ .Values.access.replicas }}{{ else }}0{{ end }}
 {{- end }}
@@ -26,7 +25,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "tailplane.accoun
 {{- concat $names (list "tailplane-cluster-key" "tailplane-audit-key") | toJson }}
 {{- end }}
 
-{{/* Labels of an object: {root, part}; part may be missing. */}}
+{{/* Labels of an object: {root, part}; part is optional. */}}
 {{- define "tailplane.labels" -}}
 app.kubernetes.io/name: tailplane
 {{- with .part }}
@@ -38,7 +37,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 
-{{/* Labels by which the pods of a part are found; they never change. */}}
+{{/* Labels that select the pods of a part. They never change. */}}
 {{- define "tailplane.selector" -}}
 app.kubernetes.io/name: tailplane
 app.kubernetes.io/component: {{ .part }}
@@ -49,12 +48,12 @@ app.kubernetes.io/component: {{ .part }}
 {{ $i.repository }}{{ if $i.digest }}@{{ $i.digest }}{{ else }}:{{ $i.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{/* A list of strings in CEL. The schema admits no quotes in them. */}}
+{{/* A list of strings in CEL. The schema does not allow quotes in them. */}}
 {{- define "tailplane.cel" -}}
 [{{ range $i, $s := . }}{{ if $i }}, {{ end }}'{{ $s }}'{{ end }}]
 {{- end }}
 
-{{/* What cannot be said in the schema, or not in words: everything that is wrong,
+{{/* Checks that the schema cannot express, or not with a clear message. All errors are reported
      at once. */}}
 {{- define "tailplane.check" -}}
 {{- $v := .Values }}

@@ -1,4 +1,4 @@
-{{/* plane.yaml, in the words of internal/settings; a test keeps the two in step. */}}
+{{/* plane.yaml, with the keys of internal/settings; a test keeps the two in sync. */}}
 {{- define "tailplane.planeSettings" -}}
 {{- $v := .Values }}
 {{- $tailnet := omit $v.tailnet "authKeySecret" "hostname" "insecureHTTP" }}
@@ -16,7 +16,7 @@
 {{- toYaml $f }}
 {{- end }}
 
-{{/* What only the plane is told, in a process of its own or in that of all. */}}
+{{/* Settings of the plane only, in its own process or in the process that runs all parts. */}}
 {{- define "tailplane.planeSection" -}}
 {{- $v := .Values }}
 {{- $plane := pick $v.plane "identity" "capability" "contact" "emailDomains" "roles" "exposures" "logs" "prometheus" }}
@@ -30,18 +30,19 @@
 {{- toYaml $f }}
 {{- end }}
 
-{{/* The record's file: the plane shows what stands in it. */}}
+{{/* The file of the audit log, whose content the plane shows. */}}
 {{- define "tailplane.planeRecord" -}}
 /var/log/tailplane/audit.jsonl
 {{- end }}
 
-{{/* Whether the process of all plays the plane, too: then there is no other. */}}
+{{/* Whether the process that runs all parts also runs the plane. Then there is no separate one. */}}
 {{- define "tailplane.planeInAll" -}}
 {{- if and .Values.plane.enabled .Values.all.enabled }}yes{{ end }}
 {{- end }}
 
-{{/* The plane's Secrets, as a JSON array: the states of its node and of those of exposures, whose
-     names the program makes in the same way, and the key of a record of its own. */}}
+{{/* The plane's Secrets, as a JSON array: the states of its node and of the exposures' nodes,
+     and the key of its own audit log. The program builds the names of the exposures in the same
+     way. */}}
 {{- define "tailplane.planeSecrets" -}}
 {{- $all := include "tailplane.planeInAll" . }}
 {{- $node := ternary "tailplane-access-0-plane" "tailplane-plane" (eq $all "yes") }}
@@ -55,7 +56,7 @@
 {{- toJson $names }}
 {{- end }}
 
-{{/* Mounts and volumes of what only the plane has. */}}
+{{/* Mounts and volumes that only the plane has. */}}
 {{- define "tailplane.planeMounts" -}}
 - {name: record, mountPath: {{ include "tailplane.planeRecord" . | dir }}}
 {{- if .Values.plane.gitops.repository }}
@@ -77,7 +78,7 @@
 {{- end }}
 {{- end }}
 
-{{/* What outlives the pod: the record, if that is wanted. */}}
+{{/* Storage that outlives the pod: the audit log, if enabled. */}}
 {{- define "tailplane.planeClaims" -}}
 {{- $p := .Values.plane }}
 {{- if $p.record.persistent -}}
@@ -94,10 +95,10 @@ volumeClaimTemplates:
 {{- end }}
 {{- end }}
 
-{{/* Where only the plane goes. */}}
+{{/* Destinations that only the plane connects to. */}}
 {{- define "tailplane.planeEgress" -}}
 {{- range .Values.plane.exposures }}
-- to: # {{ .name }}: which port its pods have, its Service knows
+- to: # {{ .name }}: its Service determines the port of its pods
   - namespaceSelector:
       matchLabels: {kubernetes.io/metadata.name: {{ index (splitList "." (urlParse .upstream).hostname) 1 }}}
 {{- end }}
@@ -105,11 +106,11 @@ volumeClaimTemplates:
 {{- $at := urlParse . }}
 {{- $name := splitList "." $at.hostname }}
 {{- if and (ge (len $name) 3) (eq (index $name 2) "svc") }}
-- to: # numbers over time
+- to: # metrics queries
   - namespaceSelector:
       matchLabels: {kubernetes.io/metadata.name: {{ index $name 1 }}}
 {{- else }}
-- ports: # numbers over time, from outside the cluster
+- ports: # metrics queries to a server outside the cluster
   - {protocol: TCP, port: {{ regexFind "[0-9]+$" (trimPrefix $at.hostname $at.host) | default (ternary 443 80 (eq $at.scheme "https")) }}}
   to:
   {{- include "tailplane.anywhere" $ | nindent 2 }}

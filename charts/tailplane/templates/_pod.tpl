@@ -1,6 +1,6 @@
-{{/* The pod of a part: {root, part, values, config}. It satisfies the restricted
-     Pod Security Standard, writes only to the volumes it names, and is given a
-     token because it speaks to the API server. */}}
+{{/* The pod of a part: {root, part, values, config}. It satisfies the restricted Pod Security
+     Standard and writes only to the volumes that it names. It gets a token because it calls the
+     API server. */}}
 {{- define "tailplane.pod" -}}
 {{- $v := .root.Values -}}
 {{- $plane := and (eq .part "all") (include "tailplane.planeInAll" .root) -}}
@@ -9,7 +9,7 @@ metadata:
     {{- include "tailplane.selector" . | nindent 4 }}
     app.kubernetes.io/part-of: tailplane
   annotations:
-    # Settings are read at the start only.
+    # Settings are read only at the start.
     tailplane.dev/settings: {{ .settings | sha256sum | trunc 16 | quote }}
     {{- with .values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -62,7 +62,7 @@ spec:
     {{- if or (ne .part "operator") $otlp.endpoint }}
     env:
     {{- if ne .part "operator" }}
-    - name: POD_NAME # each replica has settings of its own, named after its pod
+    - name: POD_NAME # each replica has its own settings, named after its pod
       valueFrom:
         fieldRef: {fieldPath: metadata.name}
     {{- end }}
@@ -110,12 +110,12 @@ spec:
   - name: settings
     configMap: {name: {{ if eq .part "all" }}tailplane{{ else }}tailplane-{{ .part }}{{ end }}}
   {{- if ne .part "operator" }}
-  # What may be lost: the node's keys are in its Secret.
+  # May be lost: the keys of the node are in its Secret.
   - name: state
     emptyDir: {sizeLimit: 64Mi}
   {{- with $v.tailnet.authKeySecret }}
   {{- if .name }}
-  # Needed for the first start only, so it may be removed afterwards.
+  # Needed only for the first start, and may be removed afterwards.
   - name: authkey
     secret:
       secretName: {{ .name }}

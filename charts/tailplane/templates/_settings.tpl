@@ -1,5 +1,5 @@
-{{/* The settings files. Their keys are those of internal/settings, which refuses
-     what it does not know; a test keeps the two in step. */}}
+{{/* The settings files. Their keys are those of internal/settings, which rejects unknown keys;
+     a test keeps the two in sync. */}}
 
 {{- define "tailplane.signinSettings" -}}
 {{- $s := omit .Values.signin "createNamespace" "namespaced" }}

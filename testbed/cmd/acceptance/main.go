@@ -1,5 +1,5 @@
-// Command acceptance lists the rows of docs/acceptance.md that no test names.
-// A row is owned by a test whose name or comment carries its id.
+// Command acceptance lists the rows of docs/acceptance.md without a test. A test covers a row if its name or comment
+// contains the id of the row.
 package main
 
 import (
@@ -27,8 +27,8 @@ func main() {
 	}
 }
 
-// A row is one line of the table: "| SGN-07 | what | |"; the last column says
-// what the row waits for, and is empty when it can be met.
+// row is one line of the table: "| SGN-07 | what | |". The last column names what the row waits for. It is empty when
+// the row can be tested.
 type row struct{ id, what, waits string }
 
 var (
@@ -82,7 +82,7 @@ func readRows(path string) (rows []row, err error) {
 	return rows, s.Err()
 }
 
-// readOwners finds the ids that tests name: "SGN-07" in a comment, "ID01" in a name.
+// readOwners finds the ids that tests contain: "SGN-07" in a comment, "ID01" in a name.
 func readOwners(root string) (map[string][]string, error) {
 	owners := map[string][]string{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-// Command build makes the testbed's binaries that are missing from the build cache, and prints where all of them are. It
-// links nothing but the standard library, so that a run that has nothing to build is over in a moment.
+// Command build builds the testbed's binaries that are missing from the build cache, and prints the paths of all. It
+// imports only the standard library, so that a run with nothing to build ends at once.
 //
 //	go run ./cmd/build devcluster kubectl   # these two; without names: everything whose sources exist
 //	go run ./cmd/build -clean               # empties the cache
@@ -48,14 +48,14 @@ func run(ctx context.Context, clean bool, names []string) error {
 	if len(names) == 0 {
 		names = existing(c)
 	}
-	// One after the other: the links of the large programs are the machine's memory peak.
+	// One after the other: linking the large programs needs the most memory.
 	for _, name := range names {
 		path, err := c.Build(ctx, name)
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
 		if e, ok := errors.AsType[*buildcache.UnavailableError](err); ok {
-			// What needs it says SKIP with this reason; the rest of the testbed is none the worse.
+			// Tests that need it print SKIP with this reason. The rest of the testbed is not affected.
 			fmt.Fprintf(os.Stderr, "%s: SKIP %s\n", name, e.Reason)
 			continue
 		}
@@ -67,7 +67,7 @@ func run(ctx context.Context, clean bool, names []string) error {
 	return nil
 }
 
-// existing returns the programs whose sources are there: a tree need not have all of them.
+// existing returns the programs whose sources exist: a tree need not contain all of them.
 func existing(c *buildcache.Cache) []string {
 	return slices.DeleteFunc(c.Names(), func(name string) bool {
 		if c.Present(name) {

@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// Pods of the namespace batch are in two clusters; everything else is at home.
+// Pods of the namespace batch are in two clusters; everything else is in the home cluster.
 const adapterConfig = `apiVersion: mca.tailplane.dev/v1alpha1
 kind: Config
 epoch: 1
@@ -30,7 +30,7 @@ rules:
       strategy: hash
 `
 
-// The account of the pod, which may work in batch and nowhere else.
+// The account of the pod, with rights only in batch.
 const adapterAccount = `apiVersion: v1
 kind: Namespace
 metadata: {name: batch}

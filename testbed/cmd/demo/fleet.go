@@ -17,8 +17,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// What a team keeps in its repository: two forges, a class of runners for each, and an
-// organisation at each. URLs and credentials are those of the demo's forges.
+// The content of a team's repository: two forges, a class of runners for each, and an organisation at each. URLs and
+// credentials are those of the demo's forges.
 const fleetObjects = `apiVersion: tailplane.dev/v1alpha1
 kind: RunnerForge
 metadata: {name: github}
@@ -63,8 +63,7 @@ const fleetSettings = `fleet:
 health: 127.0.0.1:0
 `
 
-// fleet enrolls two organisations, runs their jobs, freezes everything, lets it go on,
-// and lets one organisation go.
+// fleet enrolls two organisations, runs their jobs, pauses everything, resumes it, and removes one organisation.
 func (s *show) fleet(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -134,7 +133,7 @@ func (s *show) fleet(ctx context.Context) error {
 		return err
 	}
 	arc.Assign(runs, "acme-gh-nix", arctest.Job{ID: "test", Repository: "acme/app", Workflow: "ci.yaml", Name: "test", Run: 12})
-	if err := pause(limit, time.Second); err != nil { // in which a listener would have taken it
+	if err := pause(limit, time.Second); err != nil { // time in which a listener would have taken it
 		return err
 	}
 	waiting, taken, running := arc.Jobs(runs, "acme-gh-nix")
@@ -171,7 +170,7 @@ func (s *show) fleet(ctx context.Context) error {
 	return nil
 }
 
-// manager is omega's: its pod is said to run, and GitLab hears from it.
+// manager is the runner manager of omega: its pod is marked as running, and it contacts GitLab.
 func (s *show) manager(ctx context.Context, gitlab *forgetest.GitLabFake) error {
 	const running = `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`
 	return s.sees(ctx, func() (bool, error) {
@@ -188,7 +187,7 @@ func (s *show) manager(ctx context.Context, gitlab *forgetest.GitLabFake) error 
 	})
 }
 
-// arc installs the fake of ARC and lets it work.
+// arc installs the fake of ARC and runs it.
 func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.ARC, error) {
 	arc, err := arctest.New(arctest.Options{Cluster: s.env.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(github, nil)})
 	if err != nil {
@@ -204,8 +203,7 @@ func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.
 	return arc, nil
 }
 
-// startFleet installs the fleet's objects and starts its program with its account's
-// rights.
+// startFleet installs the fleet's objects and starts its program with the rights of its account.
 func (s *show) startFleet(ctx context.Context) error {
 	s.note("starting tailplaned fleet, as the ServiceAccount tailplane-fleet, which admission policies keep to namespaces of runners")
 	if err := s.env.FleetManifests(ctx); err != nil {
@@ -219,7 +217,7 @@ func (s *show) startFleet(ctx context.Context) error {
 	return nil
 }
 
-// freeze pauses everything, as somebody does who has read the refusal.
+// freeze pauses everything, as a user does after reading the refusal.
 func (s *show) freeze(ctx context.Context, url string) error {
 	args := []string{"fleet", "pause", "--all", url, "--reason", "node upgrade"}
 	if err := s.typed(ctx, "alice", "tka", args...); err != nil {
@@ -233,7 +231,7 @@ func (s *show) freeze(ctx context.Context, url string) error {
 	return nil
 }
 
-// typed runs a command whose words may have spaces.
+// typed runs a command whose words may contain spaces.
 func (s *show) typed(ctx context.Context, who, program string, args ...string) (err error) {
 	var words []string
 	for _, a := range append([]string{program}, args...) {

@@ -1,9 +1,7 @@
-// Command demo shows Tailplane at work on this machine: a tailnet, a cluster,
-// and people who are let in, refused and signed out. Every line that it claims
-// is checked; the exit code is 1 if one was not true.
+// Command demo shows Tailplane on this machine: a tailnet, a cluster, and people who are admitted, refused and signed
+// out. The demo checks every claim that it prints. The exit code is 1 if one was false.
 //
-// With a terminal it stays up until Ctrl-C; with DEMO_EXIT=1, or without a
-// terminal, it ends when it has shown everything.
+// With a terminal it stays up until Ctrl-C. With DEMO_EXIT=1, or without a terminal, it ends after the last claim.
 package main
 
 import (
@@ -43,7 +41,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil && i.Mode()&os.ModeCharDevice != 0 && i.Name() != "null"
 }
 
-// run shows everything, and leaves nothing behind.
+// run runs the demo, and cleans up afterwards.
 func run(ctx context.Context, stay bool) (err error) {
 	tailnettest.Quiet()
 	dir, err := os.MkdirTemp("", "tailplane-demo-")
@@ -102,7 +100,7 @@ func run(ctx context.Context, stay bool) (err error) {
 	return nil
 }
 
-// show is the demo as it goes on.
+// show is the state of the demo.
 type show struct {
 	dir     string
 	env     *testenv.Env
@@ -139,7 +137,7 @@ const policy = `// The tailnet policy of the demo. Edit it while the demo runs: 
 
 func (s *show) policyFile() string { return filepath.Join(s.dir, "policy.hujson") }
 
-// grant puts the named people, and nobody else, into the group.
+// grant sets the members of the group.
 func (s *show) grant(logins ...string) error {
 	for i, l := range logins {
 		logins[i] = fmt.Sprintf("%q", l)
@@ -234,8 +232,8 @@ func (s *show) refused(ctx context.Context) error {
 	return nil
 }
 
-// funnel makes the request that a serve hop hands on from Funnel; the access
-// server itself listens to the tailnet only.
+// funnel sends the request that a serve hop forwards from Funnel. The access server itself listens only on the
+// tailnet.
 func (s *show) funnel(ctx context.Context) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.env.Server()+"/api/v1alpha1/login", nil)
 	if err != nil {
@@ -381,12 +379,12 @@ func (s *show) clusters(ctx context.Context) error {
 	return s.steps(ctx, "alice", step{says: "she is signed out everywhere", run: "tka logout --all"})
 }
 
-// met reports whether a server lists three clusters, and has met each itself.
+// met reports whether a server lists three clusters and has contacted each itself.
 func met(out string) bool {
 	return strings.Count(out, "alive") == 3 && !strings.Contains(out, "unverified")
 }
 
-// shows runs a command until what it prints is ok, and shows it then.
+// shows runs a command until ok accepts its output, and then prints it.
 func (s *show) shows(ctx context.Context, who, run string, limit time.Duration, ok func(out string) bool, says string) error {
 	words := strings.Fields(run)
 	began := time.Now()
@@ -407,7 +405,7 @@ func (s *show) shows(ctx context.Context, who, run string, limit time.Duration, 
 	}
 }
 
-// stay tells how to go on by hand and waits for Ctrl-C.
+// stay prints how to continue by hand and waits for Ctrl-C.
 func (s *show) stay(ctx context.Context) error {
 	if err := s.grant(alice); err != nil {
 		return err
@@ -452,7 +450,7 @@ func (s *show) stay(ctx context.Context) error {
 	return nil
 }
 
-// pause waits for d. Its error is the message that the demo ends with.
+// pause waits for d. Its error is the demo's final message.
 func pause(ctx context.Context, d time.Duration) error {
 	if retry.Sleep(ctx, d) != nil {
 		return errors.New("interrupted")

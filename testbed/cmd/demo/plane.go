@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// plane shows what operators see: what the earlier chapters have made, live.
+// plane shows the operators' view of the earlier chapters, live.
 func (s *show) plane(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -91,7 +91,7 @@ func (s *show) plane(ctx context.Context) error {
 	return nil
 }
 
-// sees looks until it is there.
+// sees polls until there returns true or an error, for up to 40 s.
 func (s *show) sees(ctx context.Context, there func() (bool, error)) error {
 	for end := time.Now().Add(40 * time.Second); ; {
 		ok, err := there()
@@ -104,7 +104,7 @@ func (s *show) sees(ctx context.Context, there func() (bool, error)) error {
 	}
 }
 
-// asked tells what was asked of the plane, and what came of it.
+// asked prints a request to the plane and its response.
 func (s *show) asked(who, what, answer string) {
 	fmt.Printf("   %s> %s\n", who, s.paint("1", what))
 	s.output(answer)

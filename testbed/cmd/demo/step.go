@@ -11,15 +11,15 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A step is a command that a person would type, and what it must do.
+// step is a command that a person would type, and its expected result.
 type step struct {
 	says  string       // the claim
 	run   string       // the command; its words have no spaces
 	admin bool         // run by the cluster's administrator
 	check func() error // instead of run
 	exit  int
-	wants []string // in what it printed
-	lacks []string // not in it
+	wants []string // texts in its output
+	lacks []string // texts not in its output
 }
 
 func (s *show) steps(ctx context.Context, who string, steps ...step) error {
@@ -57,8 +57,7 @@ func (s *show) steps(ctx context.Context, who string, steps ...step) error {
 	return nil
 }
 
-// until runs a command until its exit code is want, for as long as a change of
-// the policy may take to arrive.
+// until runs a command until its exit code is want, for as long as a change of the policy may take to arrive.
 func (s *show) until(ctx context.Context, who, run string, want int) (err error) {
 	words := strings.Fields(run)
 	for end := time.Now().Add(10 * time.Second); ; {
@@ -71,7 +70,7 @@ func (s *show) until(ctx context.Context, who, run string, want int) (err error)
 	}
 }
 
-// count returns how many sign-ins the cluster holds.
+// count returns the number of sign-ins in the cluster.
 func (s *show) count(ctx context.Context) (int, error) {
 	out, errs, exit := kubetest.Kubectl(ctx, s.env.Cluster.Kubeconfig, "get", "tkasignins", "-A", "-o", "name")
 	if exit != 0 {
@@ -98,7 +97,7 @@ func because(err error) string {
 	return ": " + err.Error()
 }
 
-// What the reader sees.
+// Output for the reader.
 
 func (s *show) paint(code, text string) string {
 	if !s.color {

@@ -1,8 +1,7 @@
-// Command peers puts one scenario of many members through Tailplane's gossip and
-// through hashicorp/memberlist, and prints what both did in one table. It keeps the
-// law that nothing is guessed: what cannot be run is a line that says so.
+// Command peers runs one scenario of many members with Tailplane's gossip and with hashicorp/memberlist, and prints
+// both results in one table. It guesses nothing: a protocol that cannot run gets a line that says so.
 //
-// Both run in virtual time, in tests: only a test may have a clock of its own.
+// Both run in virtual time, as tests: only a test can have its own clock.
 package main
 
 import (
@@ -42,11 +41,11 @@ func main() {
 	}
 }
 
-// maxPeers is how many members of memberlist one machine simulates: each has some
-// ten goroutines, and every message of theirs wakes some.
+// maxPeers is the maximum number of memberlist members that one machine simulates. Each has about ten goroutines, and
+// every message wakes some.
 const maxPeers = 300
 
-// run prints the table of a scenario. testbed is the folder of its module.
+// run prints the table of a scenario. testbed is the directory of its module.
 func run(ctx context.Context, w io.Writer, testbed string, s gossiptest.Scenario) error {
 	dir, err := os.MkdirTemp("", "sim")
 	if err != nil {
@@ -68,14 +67,14 @@ func run(ctx context.Context, w io.Writer, testbed string, s gossiptest.Scenario
 	return gossiptest.Print(w, s, []gossiptest.Result{ours, theirs})
 }
 
-// missing reports whether a module is not on this machine and cannot be had.
+// missing reports whether a module is not on this machine and cannot be downloaded.
 func missing(err error) bool {
 	return err != nil && slices.ContainsFunc([]string{"dial tcp", "no such host", "module lookup disabled", "i/o timeout"}, func(sign string) bool {
 		return strings.Contains(err.Error(), sign)
 	})
 }
 
-// simulate runs the test that takes a scenario, in the folder of its module.
+// simulate runs the test that takes a scenario, in the directory of its module.
 func simulate(ctx context.Context, dir string, s gossiptest.Scenario, module, pkg, test string) (r gossiptest.Result, err error) {
 	file := filepath.Join(dir, test)
 	c := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^"+test+"$", "-count", "1", "-timeout", "6h", "-args", "-sim", strings.Join(s.Args(), " "), "-sim.file", file)

@@ -9,7 +9,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
-// What `make sim` does, from end to end.
+// An end-to-end test of `make sim`.
 func TestTable(t *testing.T) {
 	var b strings.Builder
 	s := gossiptest.Scenario{N: 4, Loss: .1, Jitter: 20 * time.Millisecond, Watch: 2 * time.Second, Seed: 9}

@@ -20,15 +20,14 @@ import (
 	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
-// The command names a scenario and takes the figures from a file.
+// The command sets a scenario and reads the results from a file.
 var (
 	simArgs = flag.String("sim", "N=10 LOSS=0.2 SECONDS=5", "the scenario of TestMemberlist")
 	simFile = flag.String("sim.file", "", "where TestMemberlist writes its result, as JSON")
 )
 
-// TestMemberlist runs one scenario with members of hashicorp/memberlist as it
-// comes for a local network: nothing is tuned, and the traffic is not encrypted.
-// It draws from a source of chance that nobody can seed, so two runs differ.
+// TestMemberlist runs one scenario with members of hashicorp/memberlist in its default configuration for a local
+// network, without tuning and encryption. Its random source cannot be seeded, so two runs differ.
 func TestMemberlist(t *testing.T) {
 	sc, err := gossiptest.Parse(strings.Fields(*simArgs))
 	if err != nil {
@@ -56,7 +55,7 @@ func TestMemberlist(t *testing.T) {
 	}
 }
 
-// A member of memberlist, and whom it has seen die.
+// member is a memberlist member that counts the deaths that it has detected.
 type member struct {
 	*memberlist.Memberlist
 	name string
@@ -65,7 +64,7 @@ type member struct {
 	deaths map[string]int
 }
 
-// Of an Events only the end of a member matters: nobody leaves in a scenario.
+// Of the events, only a death matters: no member leaves in a scenario.
 func (m *member) NotifyJoin(*memberlist.Node)   {}
 func (m *member) NotifyUpdate(*memberlist.Node) {}
 func (m *member) NotifyLeave(n *memberlist.Node) {
@@ -74,7 +73,7 @@ func (m *member) NotifyLeave(n *memberlist.Node) {
 	m.deaths[n.Name]++
 }
 
-// What a member says of itself: as much as fits, as a record of ours has some 700 bytes.
+// NodeMeta returns as many bytes as fit, because a record of Tailplane has about 700 bytes.
 func (m *member) NodeMeta(limit int) []byte {
 	return []byte(strings.Repeat(m.name+" ", limit))[:limit]
 }
@@ -83,7 +82,7 @@ func (m *member) GetBroadcasts(int, int) [][]byte { return nil }
 func (m *member) LocalState(bool) []byte          { return nil }
 func (m *member) MergeRemoteState([]byte, bool)   {}
 
-// runMemberlist runs in a bubble with a clock of its own.
+// runMemberlist runs in a synctest bubble with its own clock.
 func runMemberlist(t *testing.T, sc gossiptest.Scenario) gossiptest.Result {
 	r := gossiptest.Result{Protocol: "memberlist"}
 	n := newNetwork(sc)
@@ -107,10 +106,10 @@ func runMemberlist(t *testing.T, sc gossiptest.Scenario) gossiptest.Result {
 				t.Error(err)
 			}
 		}
-		time.Sleep(time.Minute) // until what is under way has met its deadlines
+		time.Sleep(time.Minute) // until all running operations have reached their deadlines
 	}()
 
-	for i, m := range all { // all know three of the first, and ask them until one has answered
+	for i, m := range all { // all know three of the first members, and contact them until one responds
 		seeds := slices.Clone(addrs[:min(4, sc.N)])
 		if self := slices.Index(seeds, addrs[i]); self >= 0 {
 			seeds = slices.Delete(seeds, self, self+1)
@@ -156,7 +155,7 @@ func runMemberlist(t *testing.T, sc gossiptest.Scenario) gossiptest.Result {
 	return r
 }
 
-// deaths counts how often anybody saw a member die.
+// deaths counts how often any member detected the death of the named member.
 func deaths(all []*member, name string) (sum int) {
 	for _, m := range all {
 		m.mu.Lock()

@@ -14,11 +14,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
-// A network carries packets and streams between members of memberlist, with the
-// faults of a scenario. A packet is lost or late like a message of the simulator.
-// A stream is TCP: what is lost of it is sent again, after the times of RFC 6298,
-// so it is late and never lost. (The simulator is harder on Tailplane, whose
-// messages are TCP as well: there a lost one ends the exchange.)
+// network carries packets and streams between members of memberlist, with the faults of a scenario. A packet is lost
+// or delayed like a message of the simulator. A stream is TCP: lost data is sent again after the times of RFC 6298,
+// so it is late and never lost. The simulator is harder for Tailplane, whose messages are TCP too: there a lost
+// message ends the exchange.
 type network struct {
 	scenario gossiptest.Scenario
 
@@ -26,14 +25,14 @@ type network struct {
 	rng      *rand.Rand
 	at       map[string]*port
 	bytes    uint64 // sent, without headers
-	messages uint64 // packets, and one for each direction of a stream that was used
+	messages uint64 // packets, and one for each used direction of a stream
 }
 
 func newNetwork(s gossiptest.Scenario) *network {
 	return &network{scenario: s, rng: rand.New(rand.NewPCG(s.Seed, 2)), at: map[string]*port{}}
 }
 
-// sent is what all have sent so far.
+// sent returns the totals of all members so far.
 func (n *network) sent() (bytes, messages uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -46,7 +45,7 @@ func (n *network) count(bytes, messages int) {
 	n.bytes, n.messages = n.bytes+uint64(bytes), n.messages+uint64(messages)
 }
 
-// way is how long something takes, and whether it is lost on the way.
+// way returns a random delay, and whether the message is lost.
 func (n *network) way() (d time.Duration, lost bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -57,15 +56,14 @@ func (n *network) way() (d time.Duration, lost bool) {
 	return d, n.rng.Float64() < n.scenario.Loss
 }
 
-// Times after which TCP sends again what is lost: a first packet, and data.
+// Times after which TCP sends lost data again: a first packet, and data.
 const (
 	again1    = time.Second
 	againData = 200 * time.Millisecond
-	patience  = 30 * time.Second // then the connection is given up
+	patience  = 30 * time.Second // then TCP gives up the connection
 )
 
-// reliable is how long something takes that is sent until it arrives. It is
-// false when that is given up.
+// reliable returns the delay of data that is sent until it arrives. It returns false if TCP gives up.
 func (n *network) reliable(again time.Duration) (sum time.Duration, ok bool) {
 	for ; sum < patience; again *= 2 {
 		d, lost := n.way()
@@ -77,7 +75,7 @@ func (n *network) reliable(again time.Duration) (sum time.Duration, ok bool) {
 	return 0, false
 }
 
-// A port is where one member is on the network: its [memberlist.Transport].
+// port is the [memberlist.Transport] of one member on the network.
 type port struct {
 	net     *network
 	addr    netip.AddrPort
@@ -145,7 +143,7 @@ func (p *port) DialTimeout(addr string, limit time.Duration) (net.Conn, error) {
 	there, ok1 := p.net.reliable(again1)
 	back, ok2 := p.net.reliable(again1)
 	if to == nil || to.closed() || !ok1 || !ok2 || there+back > limit {
-		time.Sleep(limit) // who is gone does not even refuse
+		time.Sleep(limit) // a dead member does not even reject the connection
 		return nil, errors.New("dial: timed out")
 	}
 	time.Sleep(there + back)

@@ -1,7 +1,7 @@
-// Command podclient is an application for the testbed's pods that knows nothing of us: client-go with its in-cluster
-// configuration. It lists, watches, creates and takes a lease, says each on a line of its own, and serves its health.
+// Command podclient is an ordinary application for pods of the testbed: client-go with its in-cluster configuration.
+// It lists, watches, creates and takes a lease, prints a line for each, and serves a health endpoint.
 //
-// It keeps the law of no pretence: each line is written after the API server has done it.
+// It prints each line only after the API server has carried out the request.
 package main
 
 import (
@@ -94,7 +94,7 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println("watched", made.Name)
 
-	// The pod's name, which it keeps over restarts: so it need not wait for its own lease to end.
+	// The pod's name stays the same over restarts, so podclient need not wait until its own lease expires.
 	host, err := os.Hostname()
 	if err != nil {
 		return err

@@ -1,8 +1,6 @@
-// Command summary reads what `go test -json` printed and says what passed,
-// what failed and, by name and reason, what was skipped. A skip is never
-// counted as a pass, and a test that was skipped because of -short has failed:
-// a complete run leaves nothing out for speed. The last line is
-// "N passed, N failed, N skipped".
+// Command summary reads the output of `go test -json` and reports the passed, failed and skipped tests, with the
+// reasons of skips. A skip never counts as a pass. A test that was skipped because of -short counts as failed: a
+// complete run must not omit tests for speed. The last line is "N passed, N failed, N skipped".
 package main
 
 import (
@@ -30,27 +28,26 @@ func main() {
 	}
 }
 
-// A name is a test; without Test the package itself, which did not compile, ran out
-// of time or died.
+// name is a test. Without Test it is a package that did not compile, timed out or crashed.
 type name struct{ Package, Test string }
 
-// String is the package, from the module on, and the test.
+// String returns the package, starting at the module, and the test.
 func (n name) String() string {
 	return strings.TrimPrefix(n.Package, "github.com/tailplane/tailplane/") + " " + n.Test
 }
 
-// A skip is a reason, and the tests that gave it.
+// skip is a reason, and the tests with that reason.
 type skip struct {
 	reason string
 	tests  []string
 }
 
-// A tally is how the tests of some runs did.
+// tally is the result of some runs of tests.
 type tally struct {
 	passed []name
 	failed []name
 	skips  []skip
-	said   map[name]string // what those that failed printed
+	said   map[name]string // output of failed tests
 }
 
 func read(files []string) (t tally, err error) {
@@ -87,7 +84,7 @@ func (t *tally) read(file string) error {
 			delete(t.said, id)
 		case "fail":
 			if e.Test == "" && slices.ContainsFunc(t.failed, func(n name) bool { return n.Package == e.Package }) {
-				continue // the package fails because its test did
+				continue // the package fails only because its test failed
 			}
 			t.failed = append(t.failed, id)
 		case "skip":
@@ -123,7 +120,7 @@ func run(out io.Writer, demo string, files []string) (bool, error) {
 		failed = append(failed, "demo")
 	}
 	skipped := 0
-	for _, s := range t.skips { // reasons begin with SKIP and the part that is missing
+	for _, s := range t.skips { // reasons begin with SKIP and the missing part
 		skipped += len(s.tests)
 		fmt.Fprintf(out, "%s (%s)\n", s.reason, strings.Join(s.tests, ", "))
 		if strings.Contains(s.reason, "-short") {
@@ -140,11 +137,11 @@ func run(out io.Writer, demo string, files []string) (bool, error) {
 	return len(failed) > 0 || passed == 0, nil
 }
 
-// A test's own words begin with their place, and so do those of the libraries that judge for it.
+// A test's own messages begin with their file and line, also those from test helper libraries.
 var ownWords = regexp.MustCompile(`^\s+\w+\.go:\d+: |^panic: |^WARNING: DATA RACE`)
 
-// tail is what a test failed of: its first own words, and the end of what it printed,
-// which may be nothing but logs.
+// tail returns the reason of a failed test: its first own messages, and the end of its output, which can be only
+// logs.
 func tail(output string) string {
 	const most, words, long = 20, 10, 400
 	lines := slices.Collect(strings.Lines(output))
@@ -159,7 +156,7 @@ func tail(output string) string {
 	return strings.Join(list, "")
 }
 
-// reason is what the test gave to t.Skip: the line that go test prefixes with its place.
+// reason returns the argument of t.Skip: the line that go test prefixes with its file and line.
 func reason(output string) string {
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TB-11: a skip is never counted as a pass, and a run without a pass has failed.
+// TB-11: a skip never counts as a pass, and a run without a pass fails.
 func TestTB11_SkipsAreNoPasses(t *testing.T) {
 	for _, tt := range []struct {
 		name, json, demo string
@@ -34,7 +34,7 @@ func TestTB11_SkipsAreNoPasses(t *testing.T) {
 	}
 }
 
-// The summary names each failure with what the test printed, and each reason of a skip with its tests.
+// The summary names each failure with the test's output, and each reason of a skip with its tests.
 func TestReport(t *testing.T) {
 	const (
 		failed = `{"Action":"output","Package":"p","Test":"B","Output":"why\n"}` + "\n" + `{"Action":"fail","Package":"p","Test":"B"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
@@ -58,7 +58,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// What a test failed of is shown although a long log came after it, and the log shortly.
+// The messages of a failed test are shown even if a long log follows, and the log is shortened.
 func TestTail(t *testing.T) {
 	said := "=== RUN B\n    b_test.go:7: want 3\n" + strings.Repeat("        a log\n", 100) + "        " + strings.Repeat("x", 1000) + "\n    b_test.go:9: the log's end\n--- FAIL: B\n"
 	got := tail(said)

@@ -1,11 +1,10 @@
-// Command tailnet runs a tailnet on loopback by hand: control server, relay, the
-// HTTP API, some nodes, and for each person a proxy through which any program of
-// this machine speaks as that person. Tagged nodes answer on port 80 with what
-// WhoIs says of the caller.
+// Command tailnet runs a tailnet on loopback for manual tests: control server, relay, the HTTP API and some nodes.
+// For each person it runs a proxy, through which any program of this machine acts as that person. Tagged nodes return
+// the WhoIs result of the caller on port 80.
 //
 //	go run ./cmd/tailnet                                      # a server, alice and bob
 //	go run ./cmd/tailnet -policy p.hujson db=tag:db carol=carol@example.com
-//	go run ./cmd/tailnet -exit                                # ask once as everybody, then end
+//	go run ./cmd/tailnet -exit                                # one request as each person, then end
 package main
 
 import (
@@ -55,7 +54,7 @@ type options struct {
 	nodes          []string
 }
 
-// member is a node of the tailnet, and who it is.
+// member is a node of the tailnet and its owner.
 type member struct {
 	*tsnet.Server
 	owner string // a login or a tag
@@ -96,14 +95,14 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// say passes on what concerns the person at the terminal: the policy file.
+// say prints the messages about the policy file for the person at the terminal.
 func say(format string, args ...any) {
 	if s := fmt.Sprintf(format, args...); strings.HasPrefix(s, "policy file") {
 		fmt.Println(s)
 	}
 }
 
-// join starts the nodes; without any named, a server and two people.
+// join starts the nodes. Without names, it starts a server and two people.
 func join(ctx context.Context, n *tailnettest.Net, nodes []string) ([]member, error) {
 	if len(nodes) == 0 {
 		nodes = []string{"server=tag:server", "alice=alice@example.com", "bob=bob@example.com"}
@@ -138,7 +137,7 @@ func join(ctx context.Context, n *tailnettest.Net, nodes []string) ([]member, er
 	return members, nil
 }
 
-// announce prints what a person can do with the tailnet.
+// announce prints how to use the tailnet.
 func announce(n *tailnettest.Net, dir, policy string, members []member) error {
 	api, err := n.API()
 	if err != nil {
@@ -169,7 +168,7 @@ func announce(n *tailnettest.Net, dir, policy string, members []member) error {
 	return nil
 }
 
-// askAll asks each tagged node once as each person.
+// askAll sends one request as each person to each tagged node.
 func askAll(ctx context.Context, members []member) error {
 	for _, m := range members {
 		for _, srv := range members {

@@ -11,7 +11,7 @@ import (
 	"tailscale.com/tsnet"
 )
 
-// serveWhoIs answers on the node's port 80 with what WhoIs says of the caller.
+// serveWhoIs serves the WhoIs result of the caller on the node's port 80.
 func serveWhoIs(s *tsnet.Server) error {
 	lc, err := s.LocalClient()
 	if err != nil {
@@ -39,7 +39,7 @@ func serveWhoIs(s *tsnet.Server) error {
 	return nil
 }
 
-// text returns what a server said.
+// text returns the body of a response.
 func text(res *http.Response, err error) (string, error) {
 	if err != nil {
 		return "", err

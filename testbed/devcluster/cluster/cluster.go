@@ -1,6 +1,6 @@
-// Package cluster runs etcd, kube-apiserver and chosen controllers in this process: one TCP port on loopback, etcd on
-// Unix sockets, no root. It keeps the law that nothing fails silently: whatever ends by itself ends the whole cluster,
-// with its reason, and a stop is done when everything that was started has returned.
+// Package cluster runs etcd, kube-apiserver and some controllers in this process: one TCP port on loopback, etcd on
+// Unix sockets, no root. No failure is silent: if a part ends by itself, the whole cluster ends with its reason. A
+// stop is complete when all parts have returned.
 package cluster
 
 import (
@@ -32,31 +32,31 @@ import (
 	"github.com/tailplane/tailplane/testbed/devcluster/parts"
 )
 
-// startLimit bounds each stage of the start. A start takes about three seconds on an idle machine and half a minute on
-// one with a load of twenty.
+// startLimit bounds each stage of the start. A start takes about three seconds on an idle machine and half a minute
+// on one with a load of twenty.
 const startLimit = 120 * time.Second
 
-// Options says which cluster to run.
+// Options configure the cluster.
 type Options struct {
 	Name          string   // in certificates and the kubeconfig
-	Dir           string   // absolute; data, certificates, keys, port and logs, kept over restarts
+	Dir           string   // absolute; contains data, certificates, keys, port and logs, kept over restarts
 	NoControllers bool     // API server only
 	FakeNode      bool     // a Node that reports every pod ready; see package fakenode
-	Args          []string // further kube-apiserver flags, after ours
+	Args          []string // additional kube-apiserver flags, after the default ones
 }
 
-// Info is what a client of a ready cluster must know.
+// Info is the data that a client of a ready cluster needs.
 type Info struct {
 	Kubeconfig string `json:"kubeconfig"` // path of the admin's kubeconfig (group system:masters)
 	Server     string `json:"server"`     // https://127.0.0.1:port
-	CA         string `json:"ca"`         // PEM of the authority of the server's certificate
+	CA         string `json:"ca"`         // PEM of the CA of the server's certificate
 	Version    string `json:"version"`    // such as v1.37.0
 	PID        int    `json:"pid"`
 }
 
-// Run runs a cluster until ctx ends, and calls ready once: when /readyz is green, the controllers' caches are filled and
-// the namespace "default" has its root CA and ServiceAccount. It returns nil if it ended because of ctx, and only when
-// everything has stopped: node and controllers first, then the API server, then etcd.
+// Run runs a cluster until ctx ends. It calls ready once: when /readyz is green, the controllers' caches are filled
+// and the namespace "default" has its root CA and ServiceAccount. Run returns nil if ctx ended the cluster. It
+// returns only after everything has stopped: node and controllers first, then the API server, then etcd.
 func Run(ctx context.Context, o Options, ready func(Info) error) error {
 	st, err := openState(ctx, o.Dir, o.Name)
 	if err != nil {
@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 	}
 	defer st.close()
 
-	// run ends when the caller says so or when a part has failed; the parts end one after the other, below.
+	// run ends when ctx ends or a part has failed. The code below ends the parts one after the other.
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
@@ -133,7 +133,7 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 	return context.Cause(run)
 }
 
-// stopped stops a part and logs how long that took.
+// stopped stops a part and logs the duration.
 func stopped(part string, stop func()) {
 	start := time.Now()
 	stop()
@@ -150,7 +150,7 @@ func startEtcd(ctx context.Context, st *state) (*embed.Etcd, error) {
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	c.InitialCluster = c.Name + "=" + peer.String()
 	c.QuotaBackendBytes = 2 << 30
-	// A killed process loses nothing by this, only a machine that loses power, and no test's state outlives the machine.
+	// A killed process loses no data by this. Only a power failure does, and no test's state outlives the machine.
 	c.UnsafeNoFsync = true
 	e, err := embed.StartEtcd(c)
 	if err != nil {
@@ -169,13 +169,13 @@ func startEtcd(ctx context.Context, st *state) (*embed.Etcd, error) {
 	return nil, err
 }
 
-// startServer starts kube-apiserver on st's listener. The function it returns stops it and waits until it has returned.
+// startServer starts kube-apiserver on st's listener. stop stops it and waits until it has returned.
 func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o Options) (stop func(), err error) {
-	// The server applies its logging options a second time; the library's default is to call that an error.
+	// The server applies its logging options a second time, which the library treats as an error by default.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 
 	s := apioptions.NewServerRunOptions()
-	// A registry of our own, so that nothing depends on the process-wide one.
+	// A separate registry, so that nothing depends on the process-wide one.
 	registry := basecompatibility.NewComponentGlobalsRegistry()
 	if err := registry.Register(basecompatibility.DefaultKubeComponent,
 		compatibility.DefaultBuildEffectiveVersion(), utilfeature.DefaultMutableFeatureGate.DeepCopy()); err != nil {
@@ -191,21 +191,22 @@ func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o
 		"--etcd-servers=unix://" + st.file("etcd.sock"), "--etcd-compaction-interval=5m",
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", st.port()),
 		"--advertise-address=127.0.0.1",
-		// EndpointSlices take no loopback address, so the Service "kubernetes" has no endpoint.
+		// EndpointSlices reject loopback addresses, so the Service "kubernetes" has no endpoint.
 		"--endpoint-reconciler-type=none",
 		"--tls-cert-file=" + p.serverCert(), "--tls-private-key-file=" + p.serverKey(),
 		"--client-ca-file=" + p.ca(),
 		"--requestheader-client-ca-file=" + p.frontCA(), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		// The node's name does not resolve, and it is at the loopback address.
+		// The node's name does not resolve, and its address is loopback.
 		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority=" + p.ca(),
 		"--kubelet-client-certificate=" + p.adminCert(), "--kubelet-client-key=" + p.adminKey(),
 		"--proxy-client-cert-file=" + p.frontCert(), "--proxy-client-key-file=" + p.frontKey(),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + p.serviceAccount(), "--service-account-signing-key-file=" + p.serviceAccount(),
 		"--service-cluster-ip-range=10.96.0.0/16",
-		// Webhooks and aggregated APIs by Service dial endpoints: there is no kube-proxy to make a ClusterIP work.
+		// For webhooks and aggregated APIs by Service, dial the endpoints: without kube-proxy, a ClusterIP does not
+		// work.
 		"--enable-aggregator-routing=true",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true", "--profiling=false",
@@ -229,7 +230,7 @@ func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o
 	}
 	completed.InformerName = name
 
-	// Not ended by ctx, but by the function we return: the controllers must reach the server until they have ended.
+	// stop ends it and not ctx: the controllers must reach the server until they have ended.
 	g := parts.New(context.WithoutCancel(ctx), fail)
 	g.Go("kube-apiserver", func(ctx context.Context) error {
 		defer name.Release()
@@ -243,7 +244,7 @@ func startNode(ctx context.Context, fail context.CancelCauseFunc, config *rest.C
 	if err != nil {
 		return nil, err
 	}
-	// The API server's own certificate is good for the loopback address, which is where the node is too.
+	// The API server's own certificate is valid for the loopback address, which is also the node's address.
 	node, err := fakenode.New(cs, "fake", fakenode.TLS{Cert: p.serverCert(), Key: p.serverKey(), ClientCA: p.ca(), Client: adminName})
 	if err != nil {
 		return nil, err
@@ -258,7 +259,7 @@ func startNode(ctx context.Context, fail context.CancelCauseFunc, config *rest.C
 	return g.Stop, nil
 }
 
-// waitOK returns when the admin's GET of path is answered with 200.
+// waitOK returns when a GET of path by the admin returns 200.
 func waitOK(ctx context.Context, config *rest.Config, path string) error {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {

@@ -31,9 +31,10 @@ import (
 	"github.com/tailplane/tailplane/testbed/devcluster/parts"
 )
 
-// startControllers runs the controllers straight from their packages: the kube-controller-manager program keeps process
-// globals (informer names, configz) and brings fifty others. It returns when their caches are filled. A controller that
-// returns by itself is a failure of the cluster. The function it returns stops them and waits until all have returned.
+// startControllers runs the controllers directly from their packages. The kube-controller-manager program has process
+// globals (informer names, configz) and includes fifty other controllers. startControllers returns when the caches
+// are filled. If a controller returns by itself, the cluster fails. stop stops them and waits until all have
+// returned.
 func startControllers(ctx context.Context, fail context.CancelCauseFunc, admin *rest.Config, ca []byte, signingKey string) (stop func(), err error) {
 	config := rest.CopyConfig(admin)
 	config.UserAgent = "devcluster-controllers"

@@ -19,14 +19,15 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// lifetime of every certificate. A state directory older than that is refused, not renewed.
+// lifetime is the lifetime of every certificate. An older state directory is rejected and not renewed.
 const lifetime = 365 * 24 * time.Hour
 
-// adminName is whose certificate the admin's kubeconfig holds, and the API server shows to the node.
+// adminName is the common name of the admin's certificate. The admin's kubeconfig contains it, and the API server
+// presents it to the node.
 const adminName = "kubernetes-admin"
 
-// pki names the files of one cluster's certificates and keys. The authorities' own keys are not among them: after the
-// first start nothing is ever issued again, so nothing needs them.
+// pki names the files of one cluster's certificates and keys. It does not include the keys of the CAs: after the
+// first start no certificate is issued again.
 type pki struct {
 	dir string
 }
@@ -43,8 +44,8 @@ func (p pki) adminCert() string      { return p.file("admin.crt") }
 func (p pki) adminKey() string       { return p.file("admin.key") }
 func (p pki) serviceAccount() string { return p.file("service-account.key") }
 
-// openPKI returns the certificates and keys kept in dir, or makes them all. They appear in one rename, so a process
-// killed half-way leaves no half of them.
+// openPKI returns the certificates and keys stored in dir, or creates all of them. They appear in one rename, so a
+// killed process leaves no partial set.
 func openPKI(dir, name string) (pki, error) {
 	p := pki{dir: filepath.Join(dir, "pki")}
 	switch _, err := os.Stat(p.dir); {
@@ -94,8 +95,8 @@ func (p pki) make(name string) error {
 	if err != nil {
 		return err
 	}
-	// Kubernetes reads an EC signing key in SEC 1 form only: PKCS#8 is refused with "does not contain any valid RSA or
-	// ECDSA public keys".
+	// Kubernetes reads an EC signing key in SEC 1 form only. It rejects PKCS#8 with "does not contain any valid RSA
+	// or ECDSA public keys".
 	signing, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (p pki) make(name string) error {
 			Subject:     pkix.Name{CommonName: "kube-apiserver"},
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
-			// The second is the Service "kubernetes": what a pod's client dials.
+			// The second is the Service "kubernetes", which a client in a pod dials.
 			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)},
 		}),
 		front.issue(p.frontCert(), p.frontKey(), &x509.Certificate{
@@ -126,7 +127,7 @@ func (p pki) make(name string) error {
 	)
 }
 
-// kubeconfig writes the admin's kubeconfig, with everything in it, to path.
+// kubeconfig writes the admin's self-contained kubeconfig to path.
 func (p pki) kubeconfig(path, name, server string) error {
 	var pems [3][]byte
 	for i, f := range []string{p.ca(), p.adminCert(), p.adminKey()} {
@@ -144,7 +145,7 @@ func (p pki) kubeconfig(path, name, server string) error {
 	return clientcmd.WriteToFile(*c, path)
 }
 
-// authority is a certificate authority that lives as long as it issues.
+// authority is a certificate authority, which is discarded after it has issued all certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey

@@ -13,13 +13,14 @@ import (
 	"time"
 )
 
-// longestSocket is what we allow a Unix socket's path to be: the kernel takes 107 characters on Linux and 103 on macOS.
+// longestSocket is the maximum length of a Unix socket's path. The kernel allows 107 characters on Linux and 103 on
+// macOS.
 const longestSocket = 100
 
-// ErrBusy is the error of a state directory that another process holds.
+// ErrBusy is the error for a state directory that another process holds.
 var ErrBusy = errors.New("another devcluster runs in this state directory")
 
-// state is a cluster's directory, held by one process at a time.
+// state is a cluster's directory. One process at a time can hold it.
 type state struct {
 	dir      string
 	lock     *os.File
@@ -27,8 +28,8 @@ type state struct {
 	listener net.Listener
 }
 
-// openState takes the directory, and finds or makes what a cluster keeps over restarts: certificates, keys and port.
-// Kubeconfigs and tokens of an earlier run are therefore still good.
+// openState locks the directory, and finds or creates the data that a cluster keeps over restarts: certificates, keys
+// and port. So kubeconfigs and tokens of an earlier run stay valid.
 func openState(ctx context.Context, dir, name string) (*state, error) {
 	for _, s := range []string{"etcd.sock", "peer.sock"} {
 		if p := filepath.Join(dir, s); len(p) > longestSocket {
@@ -63,8 +64,8 @@ func openState(ctx context.Context, dir, name string) (*state, error) {
 
 func (s *state) file(name string) string { return filepath.Join(s.dir, name) }
 
-// listen opens the kept port, or a free one that is kept from then on. A kept port may be some other program's outgoing
-// port for a moment, so it is tried for a while.
+// listen opens the stored port, or a free one that it then stores. Another program may use the stored port for a
+// short outgoing connection, so listen retries for a while.
 func (s *state) listen(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	kept, err := os.ReadFile(s.file("port"))
@@ -99,8 +100,8 @@ func (s *state) port() int { return s.listener.Addr().(*net.TCPAddr).Port }
 
 func (s *state) server() string { return "https://" + s.listener.Addr().String() }
 
-// close gives the directory back. The listener, once handed to the API server, is closed by then and again here without
-// harm.
+// close releases the directory. The API server has already closed the listener if it had it; closing it again is
+// harmless.
 func (s *state) close() {
 	if s.listener != nil {
 		s.listener.Close()

@@ -1,12 +1,11 @@
-// Package fakenode stands in for scheduler and kubelet: one Node to which pending pods are bound and which reports them
-// running and ready. It keeps the law of no pretence as far as it can: it runs nothing, says so in the Node's condition,
-// and leaves alone what it would have to lie about (another scheduler's pods, scheduling gates, a node selector that does
-// not match).
+// Package fakenode replaces scheduler and kubelet: it is one Node that binds pending pods and reports them as running
+// and ready. It runs nothing, and the Node's condition says so. It ignores pods that it would have to lie about: pods
+// with another scheduler, scheduling gates, or a node selector that does not match.
 //
-// Exec, attach, port-forward and logs are answered over the kubelet's real protocols, by commands in memory (see [shell]).
+// Exec, attach, port-forward and logs use the kubelet's real protocols, with commands in memory (see [shell]).
 //
-// Not honoured: probes, restarts, completion (a Job's pod runs for ever), resources, affinity, taints, volumes.
-// Init containers are reported as completed, sidecars (init containers with restartPolicy Always) as running.
+// Not supported: probes, restarts, completion (a Job's pod never ends), resources, affinity, taints, volumes. Init
+// containers are reported as completed, sidecars (init containers with restartPolicy Always) as running.
 package fakenode
 
 import (
@@ -33,12 +32,12 @@ type Node struct {
 	name   string
 	client kubernetes.Interface
 	labels labels.Set
-	last   netip.Addr // of the pod range; used by Run's one worker only
+	last   netip.Addr // last assigned pod address; only Run's single worker uses it
 
 	kubelet *kubelet
 }
 
-// New returns a Node that listens for its API server and does nothing before Register and Run.
+// New returns a Node that listens for its API server and does nothing else before Register and Run.
 func New(client kubernetes.Interface, name string, files TLS) (*Node, error) {
 	k, err := listenKubelet(files)
 	if err != nil {
@@ -51,13 +50,13 @@ func New(client kubernetes.Interface, name string, files TLS) (*Node, error) {
 	}, nil
 }
 
-// Close ends a Node that was not run.
+// Close closes a Node that was not run.
 func (n *Node) Close() { n.kubelet.listener.Close() }
 
-// Serve answers for the Node's containers until ctx ends.
+// Serve serves the streams of the Node's containers until ctx ends.
 func (n *Node) Serve(ctx context.Context) error { return n.kubelet.run(ctx) }
 
-// Register makes the Node object, or finds that of an earlier run, and reports it ready.
+// Register creates the Node object, or finds that of an earlier run, and reports it ready.
 func (n *Node) Register(ctx context.Context) error {
 	node, err := n.client.CoreV1().Nodes().Create(ctx,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: n.labels}}, metav1.CreateOptions{})
@@ -78,7 +77,7 @@ func (n *Node) Register(ctx context.Context) error {
 	return err
 }
 
-// Run serves pods until ctx ends.
+// Run handles pods until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
 	f := informers.NewSharedInformerFactory(n.client, 0)
 	pods := f.Core().V1().Pods()
@@ -115,7 +114,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// sync takes a pod one step further: bound, running, gone. A conflict or a vanished pod brings an event of its own.
+// sync moves a pod one step further: bound, running, gone. After a conflict or a deletion, another event follows.
 func (n *Node) sync(ctx context.Context, lister listers.PodLister, key cache.ObjectName) error {
 	p, err := lister.Pods(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
@@ -150,14 +149,14 @@ func (n *Node) sync(ctx context.Context, lister listers.PodLister, key cache.Obj
 	return err
 }
 
-// takes says whether a scheduler could put p on this node.
+// takes reports whether a scheduler could bind p to this node.
 func (n *Node) takes(p *corev1.Pod) bool {
 	return p.Spec.SchedulerName == corev1.DefaultSchedulerName && len(p.Spec.SchedulingGates) == 0 &&
 		labels.SelectorFromSet(p.Spec.NodeSelector).Matches(n.labels)
 }
 
-// address returns the next address of 10.244.0.0/16 that no pod has, also not one of an earlier run. Nothing listens on
-// it: it only has to be one that EndpointSlices accept, which loopback is not.
+// address returns the next free address of 10.244.0.0/16. It also skips addresses of pods of an earlier run. Nothing
+// listens on the address, but EndpointSlices must accept it, and they reject loopback addresses.
 func (n *Node) address(lister listers.PodLister) (string, error) {
 	pods, err := lister.List(labels.Everything())
 	if err != nil {
@@ -185,7 +184,7 @@ func running(p *corev1.Pod, ip string, now metav1.Time) corev1.PodStatus {
 	s.HostIP, s.HostIPs = "127.0.0.1", []corev1.HostIP{{IP: "127.0.0.1"}}
 	s.PodIP, s.PodIPs = ip, []corev1.PodIP{{IP: ip}}
 	types := []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady}
-	// A readiness gate is somebody else's to open, so such a pod is not ready yet, and never becomes so here.
+	// Another component controls a readiness gate. So a pod with one is not ready, and never becomes ready here.
 	if len(p.Spec.ReadinessGates) == 0 {
 		types = append(types, corev1.PodReady)
 	}

@@ -19,16 +19,15 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// TLS names the files with which the node is served as its API server expects.
+// TLS names the certificate files with which the node serves its API server.
 type TLS struct {
 	Cert, Key string // of the node
-	ClientCA  string // of the API server's own certificate for it
-	Client    string // common name in that certificate: nobody else is served
+	ClientCA  string // CA of the API server's client certificate
+	Client    string // common name in that certificate; others are rejected
 }
 
-// kubelet serves the streams of the node's containers: exec, attach, port-forward
-// and logs, with the protocols and exit codes of the real one. There is no
-// container behind it: a command is one of the few that a [shell] knows.
+// kubelet serves the streams of the node's containers: exec, attach, port-forward and logs, with the protocols and
+// exit codes of the real kubelet. There are no containers: a [shell] implements a few commands.
 type kubelet struct {
 	listener net.Listener
 	server   *http.Server
@@ -49,7 +48,7 @@ func listenKubelet(files TLS) (*kubelet, error) {
 		return nil, fmt.Errorf("%s holds no certificate", files.ClientCA)
 	}
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
-		NextProtos: []string{"http/1.1"}, // SPDY and WebSocket need it
+		NextProtos: []string{"http/1.1"}, // required by SPDY and WebSocket
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if name := s.PeerCertificates[0].Subject.CommonName; name != files.Client {
 				return fmt.Errorf("%q is not the API server", name)
@@ -84,7 +83,7 @@ func (k *kubelet) run(ctx context.Context) error {
 	return nil
 }
 
-// podName is how the shell tells pods apart.
+// podName returns the shell's key of a pod.
 func podName(r *http.Request) string { return r.PathValue("namespace") + "/" + r.PathValue("pod") }
 
 func (k *kubelet) exec(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +116,7 @@ func (k *kubelet) portForward(w http.ResponseWriter, r *http.Request) {
 	portforward.ServePortForward(w, r, &k.shell, podName(r), "", o, c.StreamIdleTimeout, c.StreamCreationTimeout, c.SupportedPortForwardProtocols)
 }
 
-// logs writes three lines, and with follow one more five times a second.
+// logs writes three lines, and with follow five more per second.
 func (k *kubelet) logs(w http.ResponseWriter, r *http.Request) {
 	line := func(n int) error {
 		if _, err := fmt.Fprintf(w, "%s line %d\n", r.PathValue("container"), n); err != nil {
@@ -148,8 +147,7 @@ func (k *kubelet) logs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// PortForward implements [portforward.PortForwarder]: each port says its number
-// and then whatever it is told.
+// PortForward implements [portforward.PortForwarder]: each port writes its number and then echoes its input.
 func (s *shell) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	_, err := fmt.Fprintf(stream, "port %d\n", port)
@@ -159,7 +157,7 @@ func (s *shell) PortForward(_ context.Context, _, _ string, port int32, stream i
 	return err
 }
 
-// AttachContainer implements [remotecommand.Attacher]: the process says what it is told.
+// AttachContainer implements [remotecommand.Attacher]: the process echoes its input.
 func (s *shell) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	if out == nil {
 		return errors.New("attached to nothing")

@@ -18,14 +18,14 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// A shell carries out the few commands that tests of streams need, in memory: no
-// process is ever started. Files are kept for as long as the node runs.
+// shell implements in memory the few commands that tests of streams need. It never starts a process. Files are kept
+// as long as the node runs.
 type shell struct {
 	mu    sync.Mutex
 	files map[string]map[string][]byte // by pod, then path
 }
 
-// streams are a command's.
+// streams are the standard streams of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer

@@ -1,5 +1,6 @@
-// Package parts runs the parts of a cluster that must not end before it does. It keeps the law that nothing fails
-// silently: a part that ends by itself, with or without an error, is the end of the whole, and its name is in the reason.
+// Package parts runs the parts of a cluster that must not end before the cluster does. No failure is silent: if a
+// part ends by itself, with or without an error, the whole cluster ends, and the reason contains the name of the
+// part.
 package parts
 
 import (
@@ -9,7 +10,7 @@ import (
 	"sync"
 )
 
-// Group is a number of parts that start and stop together.
+// Group is a set of parts that start and stop together.
 type Group struct {
 	ctx  context.Context
 	end  context.CancelFunc
@@ -17,20 +18,21 @@ type Group struct {
 	wg   sync.WaitGroup
 }
 
-// errSilent is the error of a part that returned none.
+// errSilent is the error for a part that returned nil.
 var errSilent = errors.New("it returned without an error")
 
-// New returns an empty group. Its parts run until ctx ends or Stop is called; fail is called for each that ends earlier.
+// New returns an empty group. Its parts run until ctx ends or the caller calls Stop. Group calls fail for each part
+// that ends earlier.
 func New(ctx context.Context, fail context.CancelCauseFunc) *Group {
 	g := &Group{fail: fail}
 	g.ctx, g.end = context.WithCancel(ctx)
 	return g
 }
 
-// Context is what the parts run in.
+// Context returns the context of the parts.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Go starts a part. What it returns after its context has ended is no failure, and is left out.
+// Go starts a part. An error after the end of its context is not a failure and is ignored.
 func (g *Group) Go(name string, run func(context.Context) error) {
 	g.wg.Go(func() {
 		err := run(g.ctx)
@@ -44,7 +46,7 @@ func (g *Group) Go(name string, run func(context.Context) error) {
 	})
 }
 
-// Stop ends the parts and returns when all of them have returned.
+// Stop stops the parts and returns when all of them have returned.
 func (g *Group) Stop() {
 	g.end()
 	g.wg.Wait()

@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/testbed/devcluster/parts"
 )
 
-// A part that ends too early is the end of the whole, with its name and its reason.
+// If a part ends too early, the whole group ends with its name and its reason.
 func TestAPartThatEndsByItselfIsReported(t *testing.T) {
 	broken := errors.New("broken")
 	for _, tc := range []struct {
@@ -40,7 +40,7 @@ func TestAPartThatEndsByItselfIsReported(t *testing.T) {
 	}
 }
 
-// Stop waits for parts that need time to end, and what they return then is no failure.
+// Stop waits for parts that need time to end, and ignores their errors.
 func TestStopWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, fail := context.WithCancelCause(t.Context())

@@ -1,6 +1,6 @@
-// Package kubelet is the endpoint at which an API server reaches the containers of a node: exec, attach, port-forward and
-// logs, over the protocols of the real kubelet (k8s.io/cri-streaming). It keeps the law that every listener knows who
-// calls: only the API server's own certificate is let in, and it listens on loopback.
+// Package kubelet is the endpoint through which an API server reaches the containers of a node. It serves exec,
+// attach, port-forward and logs with the protocols of the real kubelet (k8s.io/cri-streaming). It listens on
+// loopback, and accepts only the API server's own client certificate.
 package kubelet
 
 import (
@@ -22,23 +22,23 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// idleLimit ends a stream on which nothing was sent for so long.
+// idleLimit is the time after which an idle stream is closed.
 const idleLimit = 4 * time.Hour
 
-// Runtime is what runs the containers. In its methods, and those of the interfaces in it, a pod's name is
+// Runtime runs the containers. In its methods, and those of the embedded interfaces, a pod's name is
 // "namespace/name", and its UID is empty.
 type Runtime interface {
 	remotecommand.Executor
 	remotecommand.Attacher
 	portforward.PortForwarder
 
-	// Has says whether there is such a pod, and in it such a container unless that is empty.
+	// Has returns an error if the pod does not exist. If container is not empty, it must exist too.
 	Has(pod, container string) error
-	// Logs writes what a container has said, and with Follow what it says until ctx ends.
+	// Logs writes the log of a container. With Follow, it also writes new output until ctx ends.
 	Logs(ctx context.Context, pod, container string, o LogOptions, w io.Writer) error
 }
 
-// LogOptions say which part of a log is wanted. The zero value is all of it.
+// LogOptions select a part of a log. Tail must be negative for the whole log: zero skips all existing lines.
 type LogOptions struct {
 	Follow     bool
 	Previous   bool // of the container before its last restart
@@ -48,11 +48,11 @@ type LogOptions struct {
 	Bytes      int64
 }
 
-// Files are the certificates by which the endpoint and its API server know each other.
+// Files are the certificates for the mutual TLS of the endpoint and its API server.
 type Files struct {
 	Cert, Key string // of the endpoint
-	ClientCA  string // of the API server's own certificate
-	Client    string // common name in that certificate: nobody else is served
+	ClientCA  string // CA of the API server's client certificate
+	Client    string // common name in that certificate; others are rejected
 }
 
 // Endpoint serves a node's containers. Serve runs it.
@@ -62,7 +62,7 @@ type Endpoint struct {
 	server   *http.Server
 }
 
-// Listen opens the endpoint, which answers once it is served.
+// Listen opens the endpoint. It responds after a call of Serve.
 func Listen(files Files, r Runtime, log *slog.Logger) (*Endpoint, error) {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
@@ -78,7 +78,7 @@ func Listen(files Files, r Runtime, log *slog.Logger) (*Endpoint, error) {
 	}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
-		NextProtos: []string{"http/1.1"}, // SPDY and WebSocket need it
+		NextProtos: []string{"http/1.1"}, // required by SPDY and WebSocket
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if name := s.PeerCertificates[0].Subject.CommonName; name != files.Client {
 				return fmt.Errorf("%q is not the API server", name)
@@ -95,7 +95,7 @@ func Listen(files Files, r Runtime, log *slog.Logger) (*Endpoint, error) {
 	}, nil
 }
 
-// Serve answers until ctx ends, and cuts what still runs then.
+// Serve serves until ctx ends, and then closes the remaining streams.
 func (e *Endpoint) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { e.server.Close() })
 	defer stop()
@@ -107,7 +107,7 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 
 func handler(runtime Runtime) http.Handler {
 	mux := http.NewServeMux()
-	// known answers for a request about a pod or container that is not here, before anything is upgraded.
+	// known responds to a request about a missing pod or container before the connection is upgraded.
 	known := func(next func(w http.ResponseWriter, r *http.Request, pod, container string)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			pod, container := r.PathValue("namespace")+"/"+r.PathValue("pod"), r.PathValue("container")
@@ -164,7 +164,7 @@ func options(w http.ResponseWriter, r *http.Request) (*remotecommand.Options, bo
 	return o, true
 }
 
-// logOptions reads the query as the API server writes it.
+// logOptions parses the query as the API server writes it.
 func logOptions(q url.Values) (LogOptions, error) {
 	o := LogOptions{Tail: -1}
 	var errs []error
@@ -199,7 +199,7 @@ func logOptions(q url.Values) (LogOptions, error) {
 	return o, errors.Join(errs...)
 }
 
-// flusher sends each line when it is written.
+// flusher sends each line at once.
 type flusher struct {
 	w  io.Writer
 	rc *http.ResponseController

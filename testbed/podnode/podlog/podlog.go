@@ -1,5 +1,5 @@
-// Package podlog keeps what containers say: each in a file, line by line with the time, readable while it grows. It keeps
-// the law of no partial answer: a line is shown whole or not at all, and who follows sees every one.
+// Package podlog stores the output of containers. Each run of a container has a file of lines with timestamps, which
+// can be read while it grows. Readers see only complete lines, and a follower sees every line.
 package podlog
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/tailplane/tailplane/testbed/podnode/kubelet"
 )
 
-// lineLimit cuts a line without an end.
+// lineLimit is the size at which a long line is cut.
 const lineLimit = 16 << 10
 
-// A Log is one run of a container.
+// Log is the log of one run of a container.
 type Log struct {
 	path string
 	now  func() time.Time
@@ -31,7 +31,7 @@ type Log struct {
 	taps    map[*tapped]bool
 }
 
-// Stream is one of the two ways in which a container speaks.
+// Stream is one of the two output streams of a container.
 type Stream int
 
 // A container with a terminal has only the first.
@@ -45,7 +45,7 @@ type tapped struct {
 	w      io.Writer
 }
 
-// Open makes the log's file.
+// Open creates the log's file.
 func Open(path string, now func() time.Time) (*Log, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -54,7 +54,7 @@ func Open(path string, now func() time.Time) (*Log, error) {
 	return &Log{path: path, now: now, file: f, changed: make(chan struct{}), taps: map[*tapped]bool{}}, nil
 }
 
-// Copy takes what comes from r as the container's output until it ends.
+// Copy logs the data from r as the container's output until r ends.
 func (l *Log) Copy(stream Stream, r io.Reader) {
 	b := bufio.NewReaderSize(io.TeeReader(r, tap{l, stream}), lineLimit)
 	for {
@@ -79,7 +79,7 @@ func (l *Log) add(line []byte) {
 	l.changed = make(chan struct{})
 }
 
-// End says that the container says no more.
+// End marks the end of the container's output.
 func (l *Log) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +91,7 @@ func (l *Log) End() {
 	close(l.changed)
 }
 
-// Tap passes what comes from now on to w too, as it comes, until the function that it returns is called.
+// Tap copies new output to w as it arrives, until the caller calls end.
 func (l *Log) Tap(stream Stream, w io.Writer) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +104,7 @@ func (l *Log) Tap(stream Stream, w io.Writer) (end func()) {
 	}
 }
 
-// tap gives the raw bytes to all who listen. One that cannot be written to is left out from then on.
+// tap sends the raw bytes to all taps. It removes a tap after a write error.
 type tap struct {
 	l      *Log
 	stream Stream
@@ -129,7 +129,7 @@ func (t tap) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Read writes the part of the log that is asked for.
+// Read writes the requested part of the log.
 func (l *Log) Read(ctx context.Context, o kubelet.LogOptions, w io.Writer) error {
 	f, err := os.Open(l.path)
 	if err != nil {
@@ -155,7 +155,7 @@ func (l *Log) Read(ctx context.Context, o kubelet.LogOptions, w io.Writer) error
 			line, err := r.ReadBytes('\n')
 			line = append(rest, line...)
 			rest = nil
-			if err != nil { // half a line: it is still being written
+			if err != nil { // an incomplete line that is still being written
 				rest = line
 				break
 			}

@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Who follows sees what was said before and what comes, each line once, and is told the end.
+// A follower sees earlier and new lines, each once, and detects the end.
 func TestFollow(t *testing.T) {
 	l, err := Open(filepath.Join(t.TempDir(), "log"), time.Now)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Exit is how a process ended.
+// Exit is the result of a process.
 type Exit struct {
 	Code   int `json:"code"`   // 128 and more: by a signal
 	Signal int `json:"signal"` // 0: it ended by itself
 }
 
-// A Container is a root folder and processes that see no others.
+// Container is a root directory and processes that see no other processes.
 type Container struct {
 	sandbox *Sandbox
 	socket  string
@@ -28,7 +28,7 @@ type Container struct {
 	shared *shared // of a shared pod only
 }
 
-// Container makes a container without a process in it. Where r has no folder it gets one.
+// Container creates a container without a process. If r has no directory, Container creates one.
 func (s *Sandbox) Container(ctx context.Context, r Root) (*Container, error) {
 	if s.cmd == nil {
 		return s.share(r)
@@ -65,7 +65,7 @@ func (s *Sandbox) Container(ctx context.Context, r Root) (*Container, error) {
 	return c, conn.Close()
 }
 
-// Kill ends every process of the container at once, and waits until they are gone.
+// Kill kills every process of the container, and waits until they are gone.
 func (c *Container) Kill() {
 	if c.shared != nil {
 		c.shared.kill()
@@ -100,7 +100,7 @@ func (c *Container) Run(ctx context.Context, p Process, stdin, stdout, stderr *o
 	go func() {
 		defer close(r.done)
 		defer conn.Close()
-		// No last word means that the container was killed.
+		// If there is no exit message, the container was killed.
 		if m, _, err := receive(conn); err == nil && m.Exited != nil {
 			r.exit = *m.Exited
 		}
@@ -117,14 +117,14 @@ func (c *Container) Run(ctx context.Context, p Process, stdin, stdout, stderr *o
 	return r, nil
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (r *Running) Done() <-chan struct{} { return r.done }
 
-// Exit returns how the process ended; it waits for that.
+// Exit waits for the end of the process and returns its result.
 func (r *Running) Exit() Exit {
 	<-r.done
 	return r.exit
 }
 
-// Signal sends a signal; a process that has ended gets none.
+// Signal sends a signal. It does nothing if the process has ended.
 func (r *Running) Signal(s syscall.Signal) { r.signal(s) }

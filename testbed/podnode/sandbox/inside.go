@@ -19,8 +19,8 @@ import (
 // insideArg is the first argument of a first process.
 const insideArg = "sandbox-inside"
 
-// Inside says whether this process was started as the first of a pod or of a container, and then is it until it ends.
-// A program that uses this package calls it first of all.
+// Inside reports whether this process was started as the first process of a pod or a container. If so, it runs that
+// process and exits, and does not return. A program that uses this package must call Inside before anything else.
 func Inside() bool {
 	if len(os.Args) < 3 || os.Args[1] != insideArg {
 		return false
@@ -30,17 +30,17 @@ func Inside() bool {
 	return true
 }
 
-// first is the first process of a pod or a container: it does what the node asks, and reaps.
+// first is the first process of a pod or a container. It handles the node's requests and reaps children.
 type first struct {
 	mu      sync.Mutex
-	ends    map[int]chan syscall.WaitStatus // of children that somebody waits for
-	aliases map[string]bool                 // addresses that lo has
+	ends    map[int]chan syscall.WaitStatus // children that a request waits for
+	aliases map[string]bool                 // addresses of lo
 }
 
-// inside serves the node until that is gone, or returns why it cannot.
+// inside serves requests until the node is gone, or returns an error.
 func inside(role string) error {
-	// A terminal's Ctrl-C is for the node, which then stops us in order. Caught and not ignored: what is ignored stays so in
-	// the programs that we start.
+	// A Ctrl-C in the terminal is for the node, which then stops this process in order. The signals are caught and
+	// not ignored, because child processes inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	f := &first{ends: map[int]chan syscall.WaitStatus{}, aliases: map[string]bool{}}
 	died := make(chan os.Signal, 1)
@@ -57,7 +57,7 @@ func inside(role string) error {
 		if err := loopbackUp(); err != nil {
 			return fmt.Errorf("lo: %w", err)
 		}
-		// What containerd does for every pod: low ports need no right.
+		// containerd does the same for every pod: low ports need no privilege.
 		if err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0); err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func inside(role string) error {
 			return fmt.Errorf("private mounts: %w", err)
 		}
 		go func() {
-			// The node's end of this pipe closes when the node is gone, however it went.
+			// The node's end of this pipe closes when the node ends for any reason.
 			_, _ = os.Stdin.Read(make([]byte, 1))
 			os.Exit(0)
 		}()
@@ -103,7 +103,7 @@ func (f *first) reap() {
 		if pid <= 0 {
 			return
 		}
-		f.mu.Lock() // start holds it until it has entered the child
+		f.mu.Lock() // start holds the lock until it has added the child to ends
 		if ch := f.ends[pid]; ch != nil && (ws.Exited() || ws.Signaled()) {
 			ch <- ws
 			delete(f.ends, pid)
@@ -174,8 +174,8 @@ func (f *first) serve(c *net.UnixConn) error {
 			attr.Files = append(attr.Files, file.Fd())
 		}
 		if p.UID != 0 {
-			// The machine gives us one user. A user namespace of its own lets the process be who the pod says, and takes
-			// every right over the pod's network and mounts from it.
+			// The machine gives only one user. A separate user namespace lets the process have the pod's user ID, and
+			// removes all its rights over the pod's network and mounts.
 			attr.Sys.Cloneflags = syscall.CLONE_NEWUSER
 			attr.Sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: p.UID, HostID: 0, Size: 1}}
 			attr.Sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: p.UID, HostID: 0, Size: 1}}
@@ -190,7 +190,8 @@ func (f *first) serve(c *net.UnixConn) error {
 	return fmt.Errorf("unknown request %q", m.Op)
 }
 
-// mind says that a child runs, passes signals on, and says how it ended. A connection that closes kills it.
+// mind reports that a child runs, forwards signals, and reports its exit. It kills the child when the connection
+// closes.
 func (f *first) mind(c *net.UnixConn, pid int, ended <-chan syscall.WaitStatus) error {
 	if err := send(c, message{}); err != nil {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -199,7 +200,7 @@ func (f *first) mind(c *net.UnixConn, pid int, ended <-chan syscall.WaitStatus) 
 	go func() {
 		for {
 			m, _, err := receive(c)
-			f.mu.Lock() // a child that was reaped is no longer among them: its number may be another's
+			f.mu.Lock() // a reaped child is no longer in ends: its PID can belong to another process
 			if _, lives := f.ends[pid]; lives {
 				if err != nil {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -242,7 +243,7 @@ func (f *first) listen(c *net.UnixConn, address string) error {
 	return send(c, message{}, file)
 }
 
-// have gives lo an address that it does not have yet.
+// have adds an address to lo, if it is missing.
 func (f *first) have(host string) error {
 	ip := net.ParseIP(host).To4()
 	if ip == nil {
@@ -260,7 +261,7 @@ func (f *first) have(host string) error {
 	return nil
 }
 
-// dialLimit bounds a connection to something in the pod, which is there or is not.
+// dialLimit bounds a connection to a port in the pod, which responds at once or not at all.
 const dialLimit = 10 * time.Second
 
 func dial(c *net.UnixConn, address string) error {
@@ -279,7 +280,7 @@ func dial(c *net.UnixConn, address string) error {
 	return send(c, message{}, file)
 }
 
-// program finds the program of a process as a container runtime does: by path, or along the process's own PATH.
+// program finds the program of a process as a container runtime does: by path, or in the process's own PATH.
 func (p *Process) program() (string, error) {
 	if len(p.Args) == 0 {
 		return "", errors.New("no command")

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// control runs fn on a socket, which is what the kernel's interface requests are made on.
+// control runs fn on a socket, which the kernel's interface requests need.
 func control(fn func(fd int) error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -29,8 +29,8 @@ func loopbackUp() error {
 	})
 }
 
-// addAddress gives the interface one more address, alone: without the mask the kernel would take all of 10.0.0.0/8 for
-// its own.
+// addAddress adds one address to the interface. It sets the mask, because otherwise the kernel would use all of
+// 10.0.0.0/8.
 func addAddress(alias string, ip net.IP) error {
 	return control(func(fd int) error {
 		for _, step := range []struct {

@@ -12,28 +12,28 @@ import (
 	"syscall"
 )
 
-// Root is the root folder of a container: empty but for what is mounted, /proc, a few devices and /tmp.
+// Root is the root directory of a container. It contains only the mounts, /proc, a few devices and /tmp.
 type Root struct {
-	Dir      string  // an empty folder of the machine, where it is put together
+	Dir      string  // an empty directory of the machine, where the root is built
 	Mounts   []Mount // in order
-	Tools    bool    // the machine's own programs are there, read-only: /usr, /bin, /lib and the like
-	ReadOnly bool    // nothing but mounts can be written
+	Tools    bool    // mount the machine's own programs read-only: /usr, /bin, /lib and similar
+	ReadOnly bool    // only mounts are writable
 }
 
-// Mount is a file or folder of the machine that a container sees.
+// Mount is a file or directory of the machine that a container sees.
 type Mount struct {
 	Source   string
 	Target   string // absolute
 	ReadOnly bool
 }
 
-// devices are what every program may count on; there are no others.
+// devices are the devices that every program may expect. There are no others.
 var devices = []string{"null", "zero", "full", "random", "urandom"}
 
-// toolFolders hold the machine's programs, and the links by which old paths still find them.
+// toolFolders contain the machine's programs, and the links from their old paths.
 var toolFolders = []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ssl", "/etc/alternatives"}
 
-// enter makes r the root folder of this process's mount namespace.
+// enter makes r the root directory of this process's mount namespace.
 func (r *Root) enter() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
@@ -89,7 +89,7 @@ func (r *Root) enter() error {
 			return err
 		}
 	}
-	// pivot_root and not chroot: from within a chroot no further user namespace can be made.
+	// pivot_root and not chroot: a process in a chroot cannot create another user namespace.
 	if err := syscall.PivotRoot(r.Dir, in("old")); err != nil {
 		return fmt.Errorf("pivot_root: %w", err)
 	}
@@ -137,7 +137,7 @@ func (m Mount) bind(root string) error {
 	return nil
 }
 
-// readOnly makes a mount read-only. In a user namespace the flags that the mount has already must be said again.
+// readOnly makes a mount read-only. In a user namespace, the remount must repeat the existing flags of the mount.
 func readOnly(path string) error {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(path, &s); err != nil {
@@ -145,7 +145,7 @@ func readOnly(path string) error {
 	}
 	const kept = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC | syscall.MS_NOATIME | syscall.MS_NODIRATIME
 	flags := uintptr(s.Flags)&kept | syscall.MS_BIND | syscall.MS_REMOUNT | syscall.MS_RDONLY
-	if s.Flags&0x1000 != 0 { // ST_RELATIME, which statfs numbers differently
+	if s.Flags&0x1000 != 0 { // ST_RELATIME, which has a different number in statfs
 		flags |= syscall.MS_RELATIME
 	}
 	return syscall.Mount("", path, "", flags, "")

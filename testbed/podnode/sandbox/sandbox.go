@@ -1,14 +1,14 @@
 //go:build linux
 
-// Package sandbox runs processes as a pod does, without a container engine and without root: a network and a loopback of
-// the pod's own, and for each container processes and a root folder of its own. It keeps the law of no pretence: where the
-// machine refuses namespaces it says so and why, and what cannot be had is an error, never a lesser isolation that nobody
-// asked for.
+// Package sandbox runs processes as a pod does, without a container engine and without root. Each pod has its own
+// network and loopback, and each container has its own processes and root directory. If the machine does not support
+// namespaces, the package returns an error with the reason. It never reduces the isolation without a request of the
+// caller.
 //
-// A pod has a first process in user, mount, PID, network and host name namespaces of its own, and each container one in
-// mount and PID namespaces below. They do what the node asks over Unix sockets. Nothing outside can be reached from a pod
-// but through listeners that the node has opened there with [Sandbox.Listen] and serves; nothing in it can be reached but
-// through [Sandbox.Dial]. Only TCP is carried.
+// A pod has a first process in its own user, mount, PID, network and host name namespaces. Each container has a first
+// process in mount and PID namespaces below. First processes handle requests of the node over Unix sockets. A pod can
+// reach the outside only through listeners that the node has opened in the pod with [Sandbox.Listen]. The outside can
+// reach the pod only through [Sandbox.Dial]. Both support only TCP.
 package sandbox
 
 import (
@@ -25,23 +25,23 @@ import (
 	"time"
 )
 
-// Process is what runs in a container.
+// Process is a process of a container.
 type Process struct {
 	Args []string `json:"args"` // the program first
 	Env  []string `json:"env"`
 	Dir  string   `json:"dir"`
-	UID  int      `json:"uid"` // as it sees itself; every process of a pod is one user of the machine
-	TTY  bool     `json:"tty"` // its standard input is a terminal, which it is to control
+	UID  int      `json:"uid"` // user ID inside the pod; all processes of a pod have the same user on the machine
+	TTY  bool     `json:"tty"` // its standard input is a terminal, which becomes its controlling terminal
 }
 
-// startLimit bounds each step of a start; all of them together take milliseconds.
+// startLimit bounds each step of a start. All steps together take milliseconds.
 const startLimit = 60 * time.Second
 
-// A Sandbox is a running pod without containers. Close ends it.
+// Sandbox is a running pod. Start and Shared return it without containers. Close ends it.
 type Sandbox struct {
 	dir  string
 	cmd  *exec.Cmd // nil: the pod shares everything with the machine
-	life io.Closer // its end tells the first process that we are gone
+	life io.Closer // closing it reports to the first process that this process is gone
 	done chan struct{}
 
 	mu         sync.Mutex
@@ -51,7 +51,7 @@ type Sandbox struct {
 	once       sync.Once
 }
 
-// Possible returns nil where pods can be isolated, else the reason.
+// Possible returns nil if this machine can isolate pods, and otherwise the reason why not.
 func Possible(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "pn")
 	if err != nil {
@@ -71,8 +71,8 @@ func Possible(ctx context.Context) error {
 	return nil
 }
 
-// Start starts the first process of a pod, which keeps its sockets in dir: a short path, because a socket's has at most
-// 107 characters.
+// Start starts the first process of a pod with its sockets in dir. The path of dir must be short, because the path of
+// a socket has at most 107 characters.
 func Start(ctx context.Context, dir, hostname string) (*Sandbox, error) {
 	s := &Sandbox{dir: dir, done: make(chan struct{})}
 	l, file, err := s.socket("pod")
@@ -102,7 +102,7 @@ func Start(ctx context.Context, dir, hostname string) (*Sandbox, error) {
 		_ = s.cmd.Wait()
 		close(s.done)
 	}()
-	// The first answer says that the pod's network is there.
+	// The first response shows that the pod's network works.
 	probe, err := s.Listen(ctx, "127.0.0.1:0")
 	if err != nil {
 		s.Close()
@@ -111,7 +111,7 @@ func Start(ctx context.Context, dir, hostname string) (*Sandbox, error) {
 	return s, probe.Close()
 }
 
-// socket makes a listener for a first process, and the descriptor to hand to it.
+// socket creates a listener for a first process, and the file descriptor to pass to it.
 func (s *Sandbox) socket(name string) (*net.UnixListener, *os.File, error) {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(s.dir, name), Net: "unixpacket"})
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Sandbox) socket(name string) (*net.UnixListener, *os.File, error) {
 	return l, f, nil
 }
 
-// Done is closed when the pod has ended.
+// Done returns a channel that is closed when the pod has ended.
 func (s *Sandbox) Done() <-chan struct{} { return s.done }
 
 // Close kills every process of the pod, and waits until they are gone.
@@ -149,8 +149,8 @@ func (s *Sandbox) Close() {
 	<-s.done
 }
 
-// ask sends a request to the first process at the socket and returns the connection after the first answer. It is closed
-// when the pod ends.
+// ask sends a request to the first process at the socket and returns the connection after the first response. The
+// connection is closed when the pod ends.
 func (s *Sandbox) ask(ctx context.Context, socket string, m message, files ...*os.File) (*net.UnixConn, []*os.File, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(s.dir, socket), Net: "unixpacket"})
 	if err != nil {
@@ -158,7 +158,8 @@ func (s *Sandbox) ask(ctx context.Context, socket string, m message, files ...*o
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	// A first process that dies before it has accepted leaves the connection open: the listener is ours too.
+	// If a first process dies before it accepts, the connection stays open, because this process holds the listener
+	// too.
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	answered := make(chan struct{})
@@ -185,7 +186,8 @@ func (s *Sandbox) ask(ctx context.Context, socket string, m message, files ...*o
 	return c, got, nil
 }
 
-// Listen listens in the pod, at an IPv4 address that the pod then has. The caller accepts, outside.
+// Listen listens in the pod at an IPv4 address, which it adds to the pod if necessary. The caller accepts the
+// connections outside.
 func (s *Sandbox) Listen(ctx context.Context, address string) (net.Listener, error) {
 	if s.cmd == nil {
 		return nil, errShared
@@ -209,7 +211,7 @@ func (s *Sandbox) Listen(ctx context.Context, address string) (net.Listener, err
 	return l, nil
 }
 
-// Dial connects to something in the pod, from within it.
+// Dial connects to an address in the pod, from inside the pod.
 func (s *Sandbox) Dial(ctx context.Context, address string) (net.Conn, error) {
 	if s.cmd == nil {
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -226,7 +228,7 @@ func (s *Sandbox) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return net.FileConn(files[0])
 }
 
-// Memory mounts a file system in memory over an existing folder, for the containers that start afterwards.
+// Memory mounts a file system in memory over an existing directory, for containers that start afterwards.
 func (s *Sandbox) Memory(ctx context.Context, dir string) error {
 	if s.cmd == nil {
 		return errShared
@@ -238,7 +240,7 @@ func (s *Sandbox) Memory(ctx context.Context, dir string) error {
 	return c.Close()
 }
 
-// limitedBuffer keeps the beginning of what a first process says before it dies.
+// limitedBuffer keeps the beginning of the output of a first process, for the case that it dies.
 type limitedBuffer struct {
 	mu sync.Mutex
 	b  []byte

@@ -20,13 +20,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// pod starts a pod for the test; where there is none to be had the test is skipped by name.
+// pod starts a pod for the test. If this machine does not support it, the test is skipped with the reason.
 func pod(t *testing.T) *Sandbox {
 	t.Helper()
 	if err := Possible(t.Context()); err != nil {
 		t.Skipf("SKIP namespaces: %v", err)
 	}
-	dir, err := os.MkdirTemp("", "pn") // a socket's path is short
+	dir, err := os.MkdirTemp("", "pn") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func pod(t *testing.T) *Sandbox {
 	return s
 }
 
-// run runs a shell script with the machine's own tools and returns what it said.
+// run runs a shell script with the machine's own tools and returns its output.
 func run(t *testing.T, c *Container, p Process, script string) (string, Exit) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -71,7 +71,7 @@ func run(t *testing.T, c *Container, p Process, script string) (string, Exit) {
 	return strings.TrimSpace(string(b)), running.Exit()
 }
 
-// A container sees its own processes, root folder, network and name, and nothing of the machine.
+// A container sees its own processes, root directory, network and host name, and nothing of the machine.
 func TestIsolation(t *testing.T) {
 	s := pod(t)
 	dir := t.TempDir()
@@ -125,7 +125,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// TCP goes in and out only where the node carries it; the pod's address is its own.
+// TCP connections cross the border of the pod only where the node forwards them. The pod has its own address.
 func TestNetwork(t *testing.T) {
 	s := pod(t)
 	l, err := s.Listen(t.Context(), "10.96.0.1:443")
@@ -167,7 +167,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// A killed container takes all of its processes along; a killed pod all of its containers.
+// Killing a container kills all of its processes. Killing a pod kills all of its containers.
 func TestKill(t *testing.T) {
 	s := pod(t)
 	c, err := s.Container(t.Context(), Root{Tools: true})
@@ -208,7 +208,7 @@ func TestKill(t *testing.T) {
 	last.Exit()
 }
 
-// A shared pod runs plain processes, and refuses what it cannot keep apart.
+// A shared pod runs ordinary processes, and rejects everything that needs isolation.
 func TestShared(t *testing.T) {
 	s := Shared(t.TempDir())
 	defer s.Close()

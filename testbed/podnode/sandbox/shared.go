@@ -15,13 +15,14 @@ import (
 
 var errShared = errors.New("the pod shares the machine's network and files: this machine refuses namespaces")
 
-// Shared returns a pod whose processes are plain ones of this machine: they see its network, its files and each other.
+// Shared returns a pod whose processes are ordinary processes of this machine: they see its network, its files and
+// each other.
 func Shared(dir string) *Sandbox { return &Sandbox{dir: dir, done: make(chan struct{})} }
 
-// shared is a container of a shared pod: a name for some processes.
+// shared is a container of a shared pod: a group of processes.
 type shared struct {
-	programs map[string]string // by the path at which the container would have them
-	dir      string            // where they start
+	programs map[string]string // by their path in the container
+	dir      string            // working directory
 
 	mu      sync.Mutex
 	ended   bool
@@ -29,7 +30,7 @@ type shared struct {
 	wg      sync.WaitGroup
 }
 
-// share makes a container of a shared pod. Of its root only the programs can be had.
+// share creates a container of a shared pod. From its root, only the programs are available.
 func (s *Sandbox) share(r Root) (*Container, error) {
 	c := &shared{programs: map[string]string{}, dir: s.dir, running: map[*exec.Cmd]bool{}}
 	for _, m := range r.Mounts {
@@ -70,7 +71,7 @@ func (c *shared) run(p Process, stdin, stdout, stderr *os.File) (*Running, error
 		return nil, errors.New("the container has ended")
 	}
 	c.wg.Go(func() {
-		// The kernel ends the child when the thread that made it ends.
+		// The kernel kills the child when the thread that created it ends.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -82,7 +83,7 @@ func (c *shared) run(p Process, stdin, stdout, stderr *os.File) (*Running, error
 		if r.exit.Code = ws.ExitStatus(); ws.Signaled() {
 			r.exit = Exit{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
 		}
-		// What it has left behind is in its session's process group.
+		// Its remaining child processes are in the process group of its session.
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		c.mu.Lock()
 		delete(c.running, cmd)

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// message is one step of a conversation between the node and a first process. Descriptors travel beside it.
+// message is one step of a conversation between the node and a first process. File descriptors are sent with it.
 type message struct {
 	Op      string   `json:"op,omitempty"` // of a request
 	Address string   `json:"address,omitempty"`
@@ -20,23 +20,23 @@ type message struct {
 	Process *Process `json:"process,omitempty"`
 	Signal  int      `json:"signal,omitempty"`
 
-	Error  string `json:"error,omitempty"` // of an answer
+	Error  string `json:"error,omitempty"` // of a response
 	Exited *Exit  `json:"exited,omitempty"`
 }
 
-// What a first process can be asked. One connection is one request; where the request starts something, the connection is
-// its life: when it closes, what was started is killed.
+// Operations of a first process. One connection is one request. If the request starts a process, that process lives
+// as long as the connection: it is killed when the connection closes.
 const (
-	opListen    = "listen"    // at Address; the answer carries the listener
-	opDial      = "dial"      // Address; the answer carries the connection
+	opListen    = "listen"    // at Address; the response contains the listener
+	opDial      = "dial"      // Address; the response contains the connection
 	opMemory    = "memory"    // mount a file system in memory at Address
-	opContainer = "container" // start a container's first process, whose listener comes along
-	opRoot      = "root"      // of a container: make Root the root folder
-	opRun       = "run"       // start Process, whose three standard streams come along
+	opContainer = "container" // start a container's first process; the request contains its listener
+	opRoot      = "root"      // of a container: make Root the root directory
+	opRun       = "run"       // start Process; the request contains its three standard streams
 	opSignal    = "signal"    // within opRun: send Signal
 )
 
-// messageLimit is what one packet may hold: the environment of a process above all.
+// messageLimit is the maximum size of a packet. The environment of a process is the largest part.
 const messageLimit = 192 << 10
 
 func send(c *net.UnixConn, m message, files ...*os.File) error {
@@ -59,7 +59,7 @@ func send(c *net.UnixConn, m message, files ...*os.File) error {
 	return err
 }
 
-// receive returns the next message; io.EOF says that the other end is gone.
+// receive returns the next message. io.EOF means that the other end is gone.
 func receive(c *net.UnixConn) (message, []*os.File, error) {
 	var m message
 	b, oob := make([]byte, messageLimit), make([]byte, syscall.CmsgSpace(4*4))

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Env returns a container's environment: standard first, then envFrom, then env, each replacing what came before; and the
-// function that puts variables into commands and arguments.
+// Env returns a container's environment: standard first, then envFrom, then env. Later values replace earlier ones.
+// It also returns the function that expands variables in commands and arguments.
 func (r *Reader) Env(ctx context.Context, c corev1.Container, standard map[string]string) (env []string, expand func(string) string, err error) {
 	all := maps.Clone(standard)
 	for i, from := range c.EnvFrom {
@@ -98,7 +98,7 @@ func missing(kind, name, key string, optional *bool) (string, bool, error) {
 	return "", false, fmt.Errorf("%s %s has no key %s", kind, name, key)
 }
 
-// Expand replaces $(NAME) by the variable's value, where there is one; $$ is a dollar.
+// Expand replaces $(NAME) by the variable's value if the variable exists. $$ is a dollar sign.
 func Expand(s string, values map[string]string) string {
 	var b strings.Builder
 	for {

@@ -1,6 +1,6 @@
-// Package volume makes what a pod on podnode finds in its volumes and its environment: ConfigMaps, Secrets, facts about
-// itself, and tokens that are bound to it. It keeps the law of failing closed: a reference that cannot be resolved is an
-// error that names it, unless the pod says that it is optional.
+// Package volume creates the content of volumes and the environment of a pod on podnode: ConfigMaps, Secrets, fields
+// of the pod, and tokens bound to it. It fails closed: a reference that cannot be resolved is an error that names it,
+// unless the pod marks it as optional.
 package volume
 
 import (
@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A Reader reads what one pod may know. It may be used by several at a time.
+// Reader reads the data for one pod. It is safe for concurrent use.
 type Reader struct {
 	Client        kubernetes.Interface
 	Pod           *corev1.Pod
@@ -35,7 +35,8 @@ type token struct {
 	renew time.Time
 }
 
-// Files returns what a volume holds now. A volume whose contents are not given (an emptyDir) is nil.
+// Files returns the current content of a volume. For a volume without content of its own (an emptyDir) it returns
+// nil.
 func (r *Reader) Files(ctx context.Context, v corev1.Volume) (map[string]File, error) {
 	files, err := r.files(ctx, v)
 	if err != nil {
@@ -86,8 +87,8 @@ func (r *Reader) projection(ctx context.Context, s corev1.VolumeProjection, stan
 	return nil, fmt.Errorf("a source of a kind that is not known here")
 }
 
-// token returns a token of the pod's ServiceAccount that is bound to the pod, and renews it when four fifths of its life
-// are over, as the kubelet does.
+// token returns a token of the pod's ServiceAccount that is bound to the pod. It renews the token after four fifths
+// of its lifetime, as the kubelet does.
 func (r *Reader) token(ctx context.Context, s corev1.ServiceAccountTokenProjection) (string, error) {
 	key := s.Audience + "\x00" + s.Path
 	r.mu.Lock()
@@ -107,7 +108,7 @@ func (r *Reader) token(ctx context.Context, s corev1.ServiceAccountTokenProjecti
 	got, err := r.Client.CoreV1().ServiceAccounts(r.Pod.Namespace).CreateToken(ctx, r.Pod.Spec.ServiceAccountName, req, metav1.CreateOptions{})
 	if err != nil {
 		if ok && !apierrors.IsNotFound(err) {
-			return t.value, nil // the last known good one, which has a fifth of its life left
+			return t.value, nil // the last valid token, which has a fifth of its lifetime left
 		}
 		return "", fmt.Errorf("token of ServiceAccount %s: %w", r.Pod.Spec.ServiceAccountName, err)
 	}
@@ -121,7 +122,7 @@ func (r *Reader) token(ctx context.Context, s corev1.ServiceAccountTokenProjecti
 	return t.value, nil
 }
 
-// getConfigMap returns nil for one that is not there and need not be.
+// getConfigMap returns nil if an optional ConfigMap does not exist.
 func (r *Reader) getConfigMap(ctx context.Context, name string, optional *bool) (*corev1.ConfigMap, error) {
 	c, err := r.Client.CoreV1().ConfigMaps(r.Pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && optional != nil && *optional {
@@ -211,7 +212,7 @@ func mode(own, standard *int32) fs.FileMode {
 	return 0o644
 }
 
-// Field returns a fact about the pod by its path.
+// Field returns the value of a pod field by its path.
 func (r *Reader) Field(path string) (string, error) {
 	p := r.Pod
 	switch path {
@@ -244,7 +245,7 @@ func (r *Reader) Field(path string) (string, error) {
 	return "", fmt.Errorf("field %s is not known here", path)
 }
 
-// pairs writes labels as the kubelet does.
+// pairs formats labels as the kubelet does.
 func pairs(m map[string]string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(m)) {

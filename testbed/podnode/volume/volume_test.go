@@ -16,7 +16,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// A volume changes all at once, keeps what did not change, and loses what is gone.
+// A volume changes atomically, keeps unchanged files, and loses removed ones.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	write := func(files map[string]File) string {

@@ -16,9 +16,9 @@ type File struct {
 	Mode fs.FileMode
 }
 
-// Write makes the folder hold exactly these files, by path below it, all at once for whoever reads, as the kubelet does:
-// the files lie in a hidden folder, "..data" points to it, and each name points through that. What is the same already is
-// not touched.
+// Write makes the directory contain exactly these files, keyed by relative path. The update is atomic for readers, as
+// with the kubelet: the files are in a hidden directory, "..data" points to it, and each name points through that
+// link. Write does not change anything if the content is the same.
 func Write(dir string, files map[string]File) error {
 	for name := range files {
 		if !filepath.IsLocal(name) || strings.HasPrefix(name, "..") {
@@ -49,7 +49,7 @@ func Write(dir string, files map[string]File) error {
 		if err := os.WriteFile(path, f.Data, f.Mode); err != nil {
 			return err
 		}
-		if err := os.Chmod(path, f.Mode); err != nil { // whatever the umask
+		if err := os.Chmod(path, f.Mode); err != nil { // independent of the umask
 			return err
 		}
 		top, _, _ := strings.Cut(filepath.ToSlash(name), "/")
@@ -75,7 +75,7 @@ func Write(dir string, files map[string]File) error {
 	return err
 }
 
-// replaceLink makes a link of that name, in one step where there was another.
+// replaceLink creates a link with that name and atomically replaces an existing one.
 func replaceLink(to, name string) error {
 	if has, err := os.Readlink(name); err == nil && has == to {
 		return nil
@@ -90,7 +90,7 @@ func replaceLink(to, name string) error {
 	return os.Rename(making, name)
 }
 
-// same says whether the folder holds exactly the files.
+// same reports whether the directory contains exactly the files.
 func same(dir string, files map[string]File) bool {
 	n := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-// Package appjwt reads what a GitHub App says of itself, as GitHub does, for the
-// GitHub of tests. It keeps law 1: who one is, a signature says.
+// Package appjwt verifies the JWT of a GitHub App as GitHub does, for GitHubFake. Only the signature proves the
+// identity (law 1).
 package appjwt
 
 import (
@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Read returns the App that a JWT is of, by the keys of all Apps; else why GitHub takes
-// it for none. It is as "Generating a JSON Web Token (JWT) for a GitHub App"
-// says: RS256, iat not in the future, exp no more than 10 minutes ahead.
+// Read returns the App of a JWT, verified with the keys of all Apps. Otherwise bad is the reason why GitHub rejects
+// it. The rules are those of "Generating a JSON Web Token (JWT) for a GitHub App": RS256, iat not in the future, and
+// exp at most 10 minutes ahead.
 func Read(text string, apps map[int64]*rsa.PublicKey, at time.Time) (app int64, bad string) {
 	const unread = "A JSON web token could not be decoded"
 	parts := strings.Split(text, ".")

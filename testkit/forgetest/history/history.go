@@ -1,6 +1,5 @@
-// Package history keeps what git keeps of a repository, for the forges of tests:
-// commits, branches, and what a merge makes of them. It keeps law 7: what conflicts
-// is not merged.
+// Package history stores the history of a git repository for the fake forges: commits, branches, and merges. A merge
+// with conflicts fails (law 7).
 package history
 
 import (
@@ -11,19 +10,18 @@ import (
 	"slices"
 )
 
-// A Commit is a commit with all files as it leaves them.
+// Commit is a commit with all its files.
 type Commit struct {
 	ID, Parent                                                      string
 	Message, AuthorName, AuthorEmail, CommitterName, CommitterEmail string
 	Files                                                           map[string]string // path to content
 }
 
-// A Repository has commits, each with one parent, and branches. It is for one
-// goroutine at a time.
+// Repository has branches, and commits with one parent each. It is not safe for concurrent use.
 type Repository struct {
 	branches map[string]string // name to head
 	commits  map[string]Commit
-	trees    map[string]map[string]string // git's id of one that was asked for, to the files below it
+	trees    map[string]map[string]string // git tree ID that was requested before, to its files
 }
 
 // New returns an empty repository.
@@ -31,16 +29,16 @@ func New() *Repository {
 	return &Repository{branches: map[string]string{}, commits: map[string]Commit{}, trees: map[string]map[string]string{}}
 }
 
-// Head is the last commit of a branch; empty: there is no such branch.
+// Head returns the last commit of a branch, or "" if the branch does not exist.
 func (r *Repository) Head(branch string) string { return r.branches[branch] }
 
-// Commit returns a commit; false: there is none.
+// Commit returns a commit. It returns false if the commit does not exist.
 func (r *Repository) Commit(id string) (Commit, bool) {
 	c, ok := r.commits[id]
 	return c, ok
 }
 
-// Add puts a commit on a branch, which need not be there, and returns its ID.
+// Add adds a commit to a branch and returns its ID. It creates a missing branch.
 func (r *Repository) Add(branch string, c Commit) string {
 	sum := sha256.Sum256([]byte(fmt.Sprint(len(r.commits), c)))
 	c.ID, c.Files = hex.EncodeToString(sum[:20]), maps.Clone(c.Files)
@@ -48,7 +46,7 @@ func (r *Repository) Add(branch string, c Commit) string {
 	return c.ID
 }
 
-// Branch makes a branch, or moves it, to a commit; false: there is no such commit.
+// Branch creates a branch at a commit, or moves it there. It returns false if the commit does not exist.
 func (r *Repository) Branch(name, id string) bool {
 	_, ok := r.commits[id]
 	if ok {
@@ -57,14 +55,14 @@ func (r *Repository) Branch(name, id string) bool {
 	return ok
 }
 
-// Delete takes a branch away; false: there was none.
+// Delete deletes a branch. It returns false if the branch does not exist.
 func (r *Repository) Delete(branch string) bool {
 	_, ok := r.branches[branch]
 	delete(r.branches, branch)
 	return ok
 }
 
-// Log are the commits up to one, the last first.
+// Log returns the commits up to id, newest first.
 func (r *Repository) Log(id string) (log []Commit) {
 	for ; id != ""; id = r.commits[id].Parent {
 		log = append(log, r.commits[id])
@@ -72,7 +70,7 @@ func (r *Repository) Log(id string) (log []Commit) {
 	return log
 }
 
-// LastFor is the last commit, from one on, that changed a file.
+// LastFor returns the last commit, from id backwards, that changed a file.
 func (r *Repository) LastFor(id, path string) string {
 	for c := r.commits[id]; ; {
 		parent, ok := r.commits[c.Parent]
@@ -85,8 +83,7 @@ func (r *Repository) LastFor(id, path string) string {
 	}
 }
 
-// Own are the commits up to head that a branch has not, the last first, and the one
-// before them.
+// Own returns the commits up to head that are not in branch, newest first, and the commit before them.
 func (r *Repository) Own(head, branch string) (own []Commit, base string) {
 	theirs := r.Log(r.branches[branch])
 	for _, c := range r.Log(head) {
@@ -98,8 +95,7 @@ func (r *Repository) Own(head, branch string) (own []Commit, base string) {
 	return own, ""
 }
 
-// Touched are the files that head leaves otherwise than they were where it left a
-// branch, in order.
+// Touched returns the sorted files that differ between head and the point where it left branch.
 func (r *Repository) Touched(head, branch string) []string {
 	_, base := r.Own(head, branch)
 	was, is := r.commits[base].Files, r.commits[head].Files
@@ -114,8 +110,8 @@ func (r *Repository) Touched(head, branch string) []string {
 	return slices.Compact(out)
 }
 
-// Merged are the files of a branch with what was done up to head; false: both changed
-// one file.
+// Merged returns the files of branch merged with the changes up to head. It returns false if both changed the same
+// file.
 func (r *Repository) Merged(head, branch string) (map[string]string, bool) {
 	_, base := r.Own(head, branch)
 	was, mine, theirs := r.commits[base].Files, r.commits[head].Files, r.commits[r.branches[branch]].Files

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a merge makes of two branches, and which commit a file is of.
+// The result of a merge of two branches, and the last commit of a file.
 func TestHistory(t *testing.T) {
 	r := New()
 	base := r.Add("main", Commit{Files: map[string]string{"a": "1", "b": "1"}})

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// An Entry is a file or a folder of a tree, as git has it.
+// Entry is a file or a directory of a git tree.
 type Entry struct {
-	Path string // below the tree
-	ID   string // git's, of its content
+	Path string // relative to the tree
+	ID   string // git object ID of its content
 	Type string // blob or tree
 	Mode string
 	Size int // of a file, in bytes
 }
 
-// Blob is what git calls a content.
+// Blob returns the git object ID of a content.
 func Blob(content string) string { return object("blob", content) }
 
 func object(kind, content string) string {
@@ -26,8 +26,8 @@ func object(kind, content string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Folder is the id of the tree that a folder has at a commit; "" is the whole of it.
-// False: there is no such folder.
+// Folder returns the tree ID of a directory at a commit; "" is the root. It returns false if the directory does not
+// exist.
 func (r *Repository) Folder(commit, folder string) (id string, ok bool) {
 	c, ok := r.commits[commit]
 	if !ok {
@@ -47,8 +47,8 @@ func (r *Repository) Folder(commit, folder string) (id string, ok bool) {
 	return r.plant(below), true
 }
 
-// Tree are the files and folders of a tree that was told of; deep: those in the folders
-// as well. False: there is no such tree.
+// Tree returns the entries of a tree whose ID was returned before. deep includes the content of subdirectories. It
+// returns false if the tree is unknown.
 func (r *Repository) Tree(id string, deep bool) (all []Entry, ok bool) {
 	files, ok := r.trees[id]
 	for _, e := range r.entries(files) {
@@ -64,7 +64,7 @@ func (r *Repository) Tree(id string, deep bool) (all []Entry, ok bool) {
 	return all, ok
 }
 
-// plant remembers the tree of files, and all in it.
+// plant stores the tree of files and its subtrees, and returns the tree ID.
 func (r *Repository) plant(files map[string]string) string {
 	var text strings.Builder
 	for _, e := range r.entries(files) {
@@ -76,7 +76,7 @@ func (r *Repository) plant(files map[string]string) string {
 	return id
 }
 
-// entries are those of one tree, in git's order: a folder as if its name ended with a slash.
+// entries returns the entries of one tree in git's order: a directory sorts as if its name ended with a slash.
 func (r *Repository) entries(files map[string]string) (all []Entry) {
 	folders := map[string]map[string]string{}
 	for path, text := range files {

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Trees have the ids that git gives them, as `git write-tree` and `git ls-tree -r -t`
-// (2.47) say of the same files.
+// Trees have the same IDs as with `git write-tree` and `git ls-tree -r -t` (2.47) for the same files.
 func TestTree(t *testing.T) {
 	r := New()
 	head := r.Add("main", Commit{Files: map[string]string{"fleet/pools/x.yaml": "a\n", "fleet.md": "b\n", "README.md": "c\n"}})

@@ -1,6 +1,5 @@
-// Package acmetest is a certificate authority on loopback that speaks ACME, for
-// nodes of a tailnet that is not on the internet. It keeps the law of failing
-// closed: it signs for a name only what the name's own TXT record has proved.
+// Package acmetest is a certificate authority on loopback that speaks ACME, for nodes of a tailnet without internet.
+// It fails closed: it signs a name only after the TXT record of that name has proved the control.
 package acmetest
 
 import (
@@ -26,10 +25,9 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority that speaks the part of RFC 8555 that
-// Tailscale's client uses: one account key (ES256) per client, one name per order,
-// DNS-01 only. It checks signatures, nonces, addresses, the TXT record and the
-// certificate request; it keeps no accounts apart from their keys.
+// Authority is a certificate authority that implements the part of RFC 8555 that Tailscale's client uses: one account
+// key (ES256) per client, one name per order, DNS-01 only. It checks signatures, nonces, URLs, the TXT record and the
+// certificate request. It stores no account data except the keys.
 type Authority struct {
 	url  string
 	root *x509.Certificate
@@ -59,7 +57,7 @@ type jwk struct {
 	Y   string `json:"y"`
 }
 
-// Start makes an authority with a root of its own, which listens on 127.0.0.1 until Close.
+// Start creates an authority with its own root, which listens on 127.0.0.1 until Close.
 func Start() (*Authority, error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -105,26 +103,26 @@ func Start() (*Authority, error) {
 	return a, nil
 }
 
-// Close stops the authority. Certificates that it signed stay good.
+// Close stops the authority. Certificates that it signed stay valid.
 func (a *Authority) Close() error { return a.srv.Close() }
 
-// DirectoryURL returns the address that ACME clients start from.
+// DirectoryURL returns the directory URL for ACME clients.
 func (a *Authority) DirectoryURL() string { return a.url + "/directory" }
 
-// RootPEM returns the root that clients of its certificates must trust.
+// RootPEM returns the root that clients must trust.
 func (a *Authority) RootPEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.root.Raw})
 }
 
-// SetTXT publishes a TXT record, beside those that the name has. A zone's owner
-// calls it; the authority asks nobody else.
+// SetTXT publishes a TXT record, in addition to the records of the name. The owner of the zone must call it; the
+// authority sends no DNS queries.
 func (a *Authority) SetTXT(name, value string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.txt[name] = append(a.txt[name], value)
 }
 
-// Issued is how many certificates it has signed for a name.
+// Issued returns the number of certificates that the authority has signed for a name.
 func (a *Authority) Issued(name string) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,7 +143,7 @@ type signed struct {
 	id      int
 }
 
-// problem is a refusal in the form of RFC 8555.
+// problem is an error in the form of RFC 8555.
 type problem struct {
 	status int
 	kind   string
@@ -253,9 +251,9 @@ func (k *jwk) verify(text string, sig []byte) bool {
 	return ecdsa.Verify(pub, sum[:], new(big.Int).SetBytes(sig[:32]), new(big.Int).SetBytes(sig[32:]))
 }
 
-// thumbprint is RFC 7638's.
+// thumbprint returns the JWK thumbprint of RFC 7638.
 func (k *jwk) thumbprint() string {
-	b, _ := json.Marshal(k) // strings only: it cannot fail
+	b, _ := json.Marshal(k) // cannot fail: only strings
 	sum := sha256.Sum256(b)
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
@@ -333,7 +331,7 @@ func (a *Authority) showAuthorization(w http.ResponseWriter, s *signed) error {
 }
 
 func (a *Authority) challenge(w http.ResponseWriter, s *signed) error {
-	if len(bytes.TrimSpace(s.payload)) > 0 { // empty: the client only looks
+	if len(bytes.TrimSpace(s.payload)) > 0 { // empty: the client only reads the challenge
 		sum := sha256.Sum256([]byte(s.order.token + "." + s.account.thumbprint()))
 		want := base64.RawURLEncoding.EncodeToString(sum[:])
 		if !slices.Contains(a.txt["_acme-challenge."+s.order.domain], want) {

@@ -55,7 +55,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 type member struct {
 	*acme.Client
 	t      testing.TB
-	change func(jws map[string]string) // what happens to its requests on the way; may be nil
+	change func(jws map[string]string) // changes its requests in transit; may be nil
 }
 
 func join(t testing.TB, a *Authority) *member {
@@ -69,7 +69,7 @@ func join(t testing.TB, a *Authority) *member {
 	return m
 }
 
-// RoundTrip sends what the client signed, after the change.
+// RoundTrip sends the client's signed request after the change.
 func (m *member) RoundTrip(r *http.Request) (*http.Response, error) {
 	if m.change != nil && r.Method == http.MethodPost {
 		var jws map[string]string
@@ -86,7 +86,7 @@ func (m *member) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// order asks for a certificate and returns the order and its one challenge.
+// order requests a certificate and returns the order and its only challenge.
 func (m *member) order(domain string) (*acme.Order, *acme.Challenge) {
 	m.t.Helper()
 	o, err := m.AuthorizeOrder(within(m.t), acme.DomainIDs(domain))
@@ -121,7 +121,7 @@ func request(t testing.TB, domain string) []byte {
 	return b
 }
 
-// kind returns what the authority's refusal is called, after "urn:ietf:params:acme:error:".
+// kind returns the type of the authority's error, after "urn:ietf:params:acme:error:".
 func kind(err error) string {
 	e, ok := errors.AsType[*acme.Error](err)
 	if !ok {
@@ -178,7 +178,7 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// An order is its account's: another account neither sees nor uses it.
+// An order belongs to its account: another account can neither see nor use it.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	a := start(t)
@@ -197,7 +197,7 @@ func TestAccounts(t *testing.T) {
 	if _, err := eve.GetOrder(within(t), strings.TrimSuffix(o.URI, "0")+"99"); kind(err) != "malformed" {
 		t.Errorf("an order that does not exist: %v", err)
 	}
-	// The record that proves the name to eve's order is not the one that proved it to alice's.
+	// The TXT record for eve's order does not have the same value as the one for alice's.
 	_, hers := eve.order(name)
 	if _, err := eve.Accept(within(t), hers); kind(err) != "dns" {
 		t.Errorf("another account's proof: %v", err)
@@ -211,7 +211,7 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// What is signed is what counts: a request that was changed or sent before is refused.
+// Only the signed request counts: a modified or repeated request is rejected.
 func TestSignatures(t *testing.T) {
 	t.Parallel()
 	m := join(t, start(t))

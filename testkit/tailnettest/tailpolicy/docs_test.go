@@ -11,9 +11,8 @@ import (
 
 var hujsonBlock = regexp.MustCompile("(?ms)^[ \t]*```hujson[^\n]*\n(.*?)^[ \t]*```")
 
-// TB-05: every example policy of this repository compiles: whole files (*.hujson)
-// and what stands in Markdown between ```hujson and ```, which is therefore always
-// a whole policy, with the tags and groups that it uses.
+// TB-05: every example policy of this repository compiles. These are the files *.hujson, and the blocks in Markdown
+// between ```hujson and ```. So each block must be a complete policy, with the tags and groups that it uses.
 func TestExamplePolicies(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..", "..")

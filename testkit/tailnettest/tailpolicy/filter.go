@@ -11,17 +11,17 @@ import (
 	"tailscale.com/tailcfg"
 )
 
-// Node is what the rules see of a node. They see the same of the ends of a test.
+// Node is a node as the rules see it. The ends of a policy test are Nodes too.
 type Node struct {
 	Login    string // empty for a tagged node
 	Tags     []string
 	Addrs    []netip.Prefix
-	Foreign  bool                                 // of another tailnet, seen here because a machine was shared with it
-	Services map[tailcfg.ServiceName][]netip.Addr // that it answers for; matters at a destination only
+	Foreign  bool                                 // from another tailnet, visible because a machine was shared with it
+	Services map[tailcfg.ServiceName][]netip.Addr // services that it hosts; used only for a destination
 }
 
-// covers reports whether the selector names the node. A tagged node has no
-// person: what is said of logins, groups and members never means it.
+// covers reports whether the selector matches the node. A tagged node has no user, so logins, groups and members
+// never match it.
 func (p *Policy) covers(sel selector, s Node) bool {
 	switch sel.kind {
 	case anyone:
@@ -48,9 +48,8 @@ func (p *Policy) coversAny(sels []selector, s Node) bool {
 	return slices.ContainsFunc(sels, func(sel selector) bool { return p.covers(sel, s) })
 }
 
-// reached returns the addresses of t that the selectors name as destinations.
-// A service's addresses are reached by its own name, by address or by "*", not by
-// naming the host that happens to answer for it.
+// reached returns the addresses of t that the selectors name as destinations. A selector reaches a service's
+// addresses by the service name, by address or by "*", but not by the name of its host.
 func (p *Policy) reached(sels []selector, t Node) []netip.Prefix {
 	var out []netip.Prefix
 	add := func(a netip.Prefix) {
@@ -82,8 +81,8 @@ func (p *Policy) reached(sels []selector, t Node) []netip.Prefix {
 	return out
 }
 
-// Filter makes the packet filter, capability grants included, that the destination
-// t enforces on the tailnet's nodes, which are all the sources that there can be.
+// Filter returns the packet filter, including capability grants, that the destination t enforces. sources must
+// contain all nodes of the tailnet.
 func (p *Policy) Filter(t Node, sources []Node) []tailcfg.FilterRule {
 	rules := []tailcfg.FilterRule{}
 	for _, g := range p.grants {
@@ -107,7 +106,7 @@ func (p *Policy) sourceIPs(sels []selector, sources []Node) []string {
 			}
 		}
 	}
-	// An address outside the tailnet can be a source without being a node's.
+	// A source can be an address outside the tailnet, which belongs to no node.
 	for _, sel := range sels {
 		if sel.kind == address && !sel.prefix.Overlaps(tsaddr.CGNATRange()) && !sel.prefix.Overlaps(tsaddr.TailscaleULARange()) {
 			out = append(out, sel.prefix.String())
@@ -149,21 +148,21 @@ func (p *Policy) Attrs(s Node) tailcfg.NodeCapMap {
 	return out
 }
 
-// owns reports whether a person (or, if login is empty, one of the tags) may give a node the tag.
+// owns reports whether a person (or, if login is empty, one of the tags) may assign the tag to a node.
 func (p *Policy) owns(name, login string, tags []string) bool {
 	return p.coversAny(p.tagOwners[name], Node{Login: login, Tags: tags})
 }
 
-// MayTag reports whether the bearer of some tags, such as an OAuth client, may give
-// a node the tag: it is declared, and one of them or owned by one of them.
+// MayTag reports whether the holder of tags, such as an OAuth client, may assign a tag to a node. The tag must be
+// declared, and must be one of own or owned by one of them.
 func (p *Policy) MayTag(own []string, tag string) bool {
 	_, declared := p.tagOwners[tag]
 	return declared && (slices.Contains(own, tag) || p.owns(tag, "", own))
 }
 
-// TagsFor returns the tags, sorted, of a node that asks for some and shows a key of
-// the login, with tags of its own or without; none makes it the person's node. A
-// key with tags and no login is an administrator's.
+// TagsFor returns the sorted tags of a node that requests tags and registers with a key. login and own are the login
+// and the tags of the key. An empty result makes it a node of the person. A key with tags and without login is an
+// administrator's.
 func (p *Policy) TagsFor(login string, own, asked []string) ([]string, error) {
 	for _, t := range own {
 		_, declared := p.tagOwners[t]

@@ -1,8 +1,7 @@
-// Package tailpolicy compiles a tailnet's policy file (HuJSON in Tailscale's own
-// syntax) into packet filters, capability grants and node attributes. It keeps the
-// law of failing closed: what it does not know it refuses by name, for a rule that
-// silently does nothing would make a test prove nothing. It is pure: no I/O, no
-// clock, and all it needs of Tailscale are the words of package tailcfg.
+// Package tailpolicy compiles a tailnet's policy file (HuJSON in Tailscale's own syntax) into packet filters,
+// capability grants and node attributes. It fails closed: an unknown feature is an error that names it, because a
+// rule that is silently ignored would make tests meaningless. The package has no I/O and no clock. From Tailscale it
+// uses only the types of package tailcfg.
 package tailpolicy
 
 import (
@@ -18,8 +17,7 @@ import (
 	"tailscale.com/tailcfg"
 )
 
-// Policy is a policy file that was checked whole: making filters from it cannot
-// fail. It never changes.
+// Policy is a policy file that passed all checks, so compiling filters from it cannot fail. It is immutable.
 type Policy struct {
 	text      string
 	groups    map[string][]string // "group:dev" -> logins
@@ -32,7 +30,7 @@ type Policy struct {
 // grant is one rule: an entry of grants, or of acls.
 type grant struct {
 	src, dst []selector
-	self     bool // autogroup:self stands among the destinations
+	self     bool // autogroup:self is one of the destinations
 	ip       []ports
 	app      tailcfg.PeerCapMap
 }
@@ -43,7 +41,7 @@ type attrRule struct {
 	attrs  tailcfg.NodeCapMap
 }
 
-// selector is a checked name of nodes, as src, dst, target or an owner of a tag.
+// selector is a checked name of nodes, used as src, dst, target or owner of a tag.
 type selector struct {
 	kind   selectorKind
 	name   string       // login, group, tag or service
@@ -64,10 +62,10 @@ const (
 	self                             // autogroup:self
 	internet                         // autogroup:internet: no node here is an exit node, so it gives nothing
 	service                          // svc:web
-	admin                            // autogroup:admin and its kin, as owners of tags: no persona is one
+	admin                            // autogroup:admin and similar groups, as owners of tags; no login is in them
 )
 
-// place says where a selector stands, since not each may stand everywhere.
+// place is the position of a selector. Each position allows only some selectors.
 type place int
 
 const (
@@ -88,12 +86,12 @@ var allowedAs = map[place][]selectorKind{
 	asTestDestination: {person, group, tag, address, service},
 }
 
-// Error is a place in a policy file that stands against it.
+// Error is an error at a position in a policy file.
 type Error struct {
-	Line int    // 1 is the first
+	Line int    // starts at 1
 	Path string // such as "/grants/0/src/1"; empty for the file as a whole
 	Msg  string
-	Test bool // the file is well-formed and fails its own tests section
+	Test bool // the file is well-formed, but its own tests section fails
 }
 
 func (e *Error) Error() string {
@@ -103,7 +101,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("policy line %d, %s: %s", e.Line, e.Path, e.Msg)
 }
 
-// sections are all that a file may have; what else Tailscale has is refused by name.
+// sections are all supported sections of a file. Other sections of Tailscale are rejected by name.
 var sections = []string{"groups", "hosts", "tagOwners", "grants", "acls", "nodeAttrs", "tests"}
 
 type rawPolicy struct {
@@ -143,20 +141,20 @@ type rawTest struct {
 	Deny   []string `json:"deny"`
 }
 
-// MaxSize is the longest policy file, in bytes.
+// MaxSize is the maximum size of a policy file, in bytes.
 const MaxSize = 1 << 20
 
-// maxDepth is how deep lists and objects may lie in each other. It is where
-// encoding/json, with which the nodes read the values of capabilities, stops too.
+// maxDepth is the maximum nesting of lists and objects. It equals the limit of encoding/json, with which the nodes
+// read the values of capabilities.
 const maxDepth = 10_000
 
-// Parse checks a policy file whole and runs its tests section. Its errors are of
-// type *Error, but for those of a text that is no HuJSON.
+// Parse checks a whole policy file and runs its tests section. Errors are of type *Error, except for a text that is
+// not HuJSON.
 func Parse(text string) (*Policy, error) {
 	if len(text) > MaxSize {
 		return nil, &Error{Line: 1, Msg: "is longer than 1 MiB"}
 	}
-	// Before the parser: a megabyte of brackets overflows its stack, which nothing recovers.
+	// This must come before the parser: a megabyte of brackets overflows its stack, which is not recoverable.
 	if at := tooDeep(text, maxDepth); at >= 0 {
 		return nil, &Error{Line: 1 + strings.Count(text[:at], "\n"), Msg: fmt.Sprintf("lists and objects lie in each other deeper than %d", maxDepth)}
 	}
@@ -172,9 +170,8 @@ func Parse(text string) (*Policy, error) {
 	return c.p, nil
 }
 
-// tooDeep returns where the bracket stands that opens a level more than most, or -1.
-// It counts brackets outside of strings and comments and leaves the rest to the
-// parser, which is never deeper in a text than the brackets before are open.
+// tooDeep returns the offset of the bracket that exceeds most levels, or -1. It counts brackets outside of strings
+// and comments, and leaves other checks to the parser. The parser is never deeper than the number of open brackets.
 func tooDeep(text string, most int) int {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -188,13 +185,13 @@ func tooDeep(text string, most int) int {
 		case rest[0] == '"':
 			for i++; i < len(text) && text[i] != '"'; i++ {
 				if text[i] == '\\' {
-					i++ // what is escaped does not end the string
+					i++ // an escaped character does not end the string
 				}
 			}
 		case strings.HasPrefix(rest, "//"):
 			i += len(before(rest, "\n"))
 		case strings.HasPrefix(rest, "/*"):
-			i += len("/*") + len(before(rest[len("/*"):], "*/")) + len("/") // and the loop's own step
+			i += len("/*") + len(before(rest[len("/*"):], "*/")) + len("/") // in addition to the step of the loop
 		}
 	}
 	return -1
@@ -206,17 +203,17 @@ func before(s, end string) string {
 	return s
 }
 
-// Text returns the file as it was given to Parse.
+// Text returns the file as it was passed to Parse.
 func (p *Policy) Text() string { return p.text }
 
-// compiler turns text into a policy, and knows where in the text it is.
+// compiler turns text into a policy, and tracks positions in the text.
 type compiler struct {
 	text string
 	ast  *hujson.Value
 	p    *Policy
 }
 
-// fail makes the error for the value at a JSON pointer.
+// fail returns the error for the value at a JSON pointer.
 func (c *compiler) fail(path, format string, args ...any) *Error {
 	e := &Error{Line: 1, Path: path, Msg: fmt.Sprintf(format, args...)}
 	if v := c.ast.Find(path); v != nil {
@@ -233,7 +230,7 @@ func (c *compiler) compile() error {
 		return err
 	}
 	var raw rawPolicy
-	// Shapes before contents, so that an unsupported field is named as such.
+	// Check shapes before contents, so that an unsupported field is reported as such.
 	for _, section := range []struct {
 		path  string
 		known []string
@@ -259,7 +256,7 @@ func (c *compiler) compile() error {
 		}
 	}
 	std := c.ast.Clone()
-	std.Minimize() // standard JSON, and capability values without a person's comments and spaces
+	std.Minimize() // standard JSON, and capability values without comments and spaces
 	if err := json.Unmarshal(std.Pack(), &raw); err != nil {
 		if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return c.fail("", "%s: a %s stands where it cannot", te.Field, te.Value)
@@ -274,7 +271,7 @@ func (c *compiler) compile() error {
 	return nil
 }
 
-// fields refuses an object's member that is not known.
+// fields rejects unknown fields of an object.
 func (c *compiler) fields(path, where string, known ...string) error {
 	v := c.ast.Find(path)
 	if v == nil {
@@ -292,8 +289,8 @@ func (c *compiler) fields(path, where string, known ...string) error {
 	return nil
 }
 
-// duplicate finds a name that stands twice in one object, and returns its place:
-// which of the two would count is nothing that a policy should leave open.
+// duplicate finds a duplicate name in an object and returns its position. A policy must not depend on which of the
+// two counts.
 func duplicate(v *hujson.Value) (path string, found bool) {
 	switch x := v.Value.(type) {
 	case *hujson.Object:
@@ -332,7 +329,7 @@ var (
 	loginName = regexp.MustCompile(`^[^\s@:*,/"]+(@[^\s@:*,/"]+)+$`)
 )
 
-// IsLogin reports whether s can be the login name of a person.
+// IsLogin reports whether s is a valid login name of a person.
 func IsLogin(s string) bool { return len(s) <= 254 && loginName.MatchString(s) }
 
 func (c *compiler) groups(raw *rawPolicy) error {
@@ -367,7 +364,7 @@ func (c *compiler) hosts(raw *rawPolicy) error {
 }
 
 func (c *compiler) tagOwners(raw *rawPolicy) error {
-	for name := range raw.TagOwners { // owners may be tags: know them all first
+	for name := range raw.TagOwners { // owners can be tags, so collect all tags first
 		if !tagName.MatchString(name) {
 			return c.fail("/tagOwners/"+pointer(name), "%q is no name of a tag: they look like tag:ci", name)
 		}
@@ -408,7 +405,7 @@ func (c *compiler) grants(raw *rawPolicy) error {
 	return nil
 }
 
-// ends checks the two ends of a rule.
+// ends checks the source and the destination of a rule.
 func (c *compiler) ends(at string, src, dst []string) (g grant, err error) {
 	if len(src) == 0 || len(dst) == 0 {
 		return g, c.fail(at, "a rule needs src and dst")
@@ -447,7 +444,7 @@ func capValues[K ~string](c *compiler, at string, app map[string][]json.RawMessa
 	return out, nil
 }
 
-// acls are the older form of grants with ip: each destination has its ports with it.
+// acls compiles the acls section, the older form of grants with ip. There, each destination includes its ports.
 func (c *compiler) acls(raw *rawPolicy) error {
 	for i, a := range raw.ACLs {
 		at := fmt.Sprintf("/acls/%d", i)
@@ -525,7 +522,7 @@ func (c *compiler) selectors(at string, names []string, where place) ([]selector
 	return out, nil
 }
 
-// selector parses one name of nodes. Groups, tags and hosts must have been declared.
+// selector parses one name of nodes. Groups, tags and hosts must be declared.
 func (p *Policy) selector(s string) (selector, error) {
 	none := selector{}
 	prefix, rest, _ := strings.Cut(s, ":")

@@ -18,7 +18,7 @@ const declared = `"groups": {"group:dev": ["alice@example.com", "bob@example.com
 	"hosts": {"db": "100.64.0.9", "lan": "10.1.0.0/16"},
 	`
 
-// TB-05: what is refused, and that the refusal names the place and the thing.
+// TB-05: invalid policies are rejected, and the error names the position and the problem.
 func TestPolicyRefused(t *testing.T) {
 	t.Parallel()
 	grant := func(s string) string { return `{` + declared + `"grants": [{` + s + `}]}` }
@@ -109,7 +109,7 @@ func TestPolicyRefused(t *testing.T) {
 	}
 }
 
-// imagined is a small tailnet to compile for: no node of it runs.
+// imagined returns a small tailnet as input for the compiler. None of its nodes runs.
 func imagined() map[string]Node {
 	at := func(last byte) []netip.Prefix {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, 0, last}), 32)}
@@ -183,7 +183,7 @@ func portText(r tailcfg.PortRange) string {
 	return fmt.Sprintf("%d-%d", r.First, r.Last)
 }
 
-// TB-05: what the rules become on each node.
+// TB-05: the rules that each node gets.
 func TestPolicyCompiles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ why, rules, want string }{
@@ -238,7 +238,7 @@ func TestPolicyCompiles(t *testing.T) {
 	}
 }
 
-// The tests section is run against the rules, in every form of source and destination.
+// The tests section runs against the rules, with every form of source and destination.
 func TestPolicyTests(t *testing.T) {
 	t.Parallel()
 	const rules = `"grants": [
@@ -260,7 +260,7 @@ func TestPolicyTests(t *testing.T) {
 		{`"src": "alice@example.com", "proto": "udp", "deny": ["svc:web:53"]`, false},
 		{`"src": "carol@example.com", "deny": ["tag:tka:443"]`, true},
 		{`"src": "tag:ci", "accept": ["10.1.2.3:8000", "lan:8010"], "deny": ["10.2.0.1:8000", "10.1.2.3:7999"]`, true},
-		{`"src": "tag:ci", "accept": ["10.0.0.0/8:8000"]`, false}, // the rule covers a part of it only
+		{`"src": "tag:ci", "accept": ["10.0.0.0/8:8000"]`, false}, // the rule covers only a part of it
 		{`"src": "alice@example.com", "accept": ["alice@example.com:22"], "deny": ["bob@example.com:22"]`, true},
 		{`"src": "bob@example.com", "deny": ["tag:ci:80"]`, true}, // a capability opens no port
 		{`"src": "tag:tka", "deny": ["tag:tka:443"]`, true},
@@ -283,7 +283,7 @@ func TestTagOwners(t *testing.T) {
 		login string
 		own   []string // the key's tags
 		asked []string
-		want  string // the tags; "!" is refused
+		want  string // the tags; "!" is rejected
 	}{
 		{"a person", "alice@example.com", nil, nil, "[]"},
 		{"nobody", "", nil, nil, "!"},
@@ -321,13 +321,13 @@ func TestTagOwners(t *testing.T) {
 	}
 }
 
-// TB-05: how large a policy can be is known before it is parsed.
+// TB-05: the size of a policy is checked before it is parsed.
 func TestPolicyBounds(t *testing.T) {
 	t.Parallel()
 	capability := func(value string) string {
 		return `{"grants": [{"src": ["*"], "dst": ["*"], "app": {"x.dev/cap/a": [` + value + `]}}]}`
 	}
-	const deepest = maxDepth - 5 // the five that capability opens
+	const deepest = maxDepth - 5 // minus the five levels that capability opens
 	open := func(n int) string { return strings.Repeat("[", n) }
 	nest := func(n int) string { return open(n) + strings.Repeat("]", n) }
 	for _, c := range []struct{ why, policy, says string }{
@@ -372,8 +372,8 @@ func TestNodeAttrs(t *testing.T) {
 	}
 }
 
-// TB-05: whatever is read, a refused policy says so, and an accepted one compiles
-// for every node, gives a tagged node nothing as a person, and stays accepted.
+// TB-05: for any input, Parse returns an error or a valid policy. A valid policy compiles for every node, gives a
+// tagged node no rights of a person, and stays valid.
 func FuzzPolicy(f *testing.F) {
 	f.Add(`{` + declared + `"grants": [
 		// who works here
@@ -420,7 +420,7 @@ func FuzzPolicy(f *testing.F) {
 	})
 }
 
-// levels counts how deep lists and objects lie in each other, as the parser sees them.
+// levels returns the nesting depth of lists and objects, as the parser sees it.
 func levels(v *hujson.Value) (most int) {
 	switch x := v.Value.(type) {
 	case *hujson.Array:

@@ -15,7 +15,7 @@ type ports struct {
 	ranges []tailcfg.PortRange
 }
 
-// defaultProtos are what no protocol means: TCP, UDP, ICMP.
+// defaultProtos are the default protocols: TCP, UDP, ICMP.
 var defaultProtos = []int{1, 6, 17, 58}
 
 func (p ports) has(protos []int, port uint16) bool {
@@ -36,13 +36,13 @@ func (p ports) has(protos []int, port uint16) bool {
 	return false
 }
 
-// protocols are the names that a policy may use; all others go by number.
+// protocols are the protocol names that a policy can use. Other protocols must be numbers.
 var protocols = map[string][]int{
 	"icmp": {1, 58}, "igmp": {2}, "ipv4": {4}, "ip-in-ip": {4}, "tcp": {6}, "egp": {8}, "igp": {9},
 	"udp": {17}, "gre": {47}, "esp": {50}, "ah": {51}, "ipv6-icmp": {58}, "sctp": {132},
 }
 
-// parseProto returns a protocol's numbers; none for the default ones.
+// parseProto returns a protocol's numbers, or none for the default protocols.
 func parseProto(s string) (nums []int, portless bool, err error) {
 	if s == "" || s == "*" {
 		return nil, false, nil

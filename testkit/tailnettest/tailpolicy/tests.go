@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// tests runs the policy's tests section. It asks the rules, not the nodes that
-// happen to be there: an address is just that address, whoever has it.
+// tests runs the policy's tests section. It evaluates only the rules and not the current nodes: an address stands for
+// itself, regardless of its node.
 func (c *compiler) tests(raw *rawPolicy) error {
 	for i, t := range raw.Tests {
 		at := fmt.Sprintf("/tests/%d", i)
@@ -76,7 +76,7 @@ func (c *compiler) expect(at, src string, sources []Node, dst string, protos []i
 	return nil
 }
 
-// imagine makes the nodes that a test's selector stands for.
+// imagine returns the nodes that a test's selector stands for.
 func (c *compiler) imagine(sel selector) []Node {
 	switch sel.kind {
 	case person:

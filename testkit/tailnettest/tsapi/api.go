@@ -1,7 +1,6 @@
-// Package tsapi is a fake of Tailscale's HTTP API for one tailnet on loopback,
-// with the faults that such an API has on order. It keeps the law of failing
-// closed: a token without the scope, a misspelt field and a route that it does not
-// have are refused, in words, and it never logs or records a secret.
+// Package tsapi is a fake of Tailscale's HTTP API for one tailnet on loopback, and can inject the faults of such an
+// API. It fails closed: it rejects a token without the scope, an unknown field and an unknown route, with an
+// explanation. It never logs or records a secret.
 package tsapi
 
 import (
@@ -21,9 +20,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/tailnettest/tailpolicy"
 )
 
-// API is the API of one tailnet, on 127.0.0.1. What it shows and changes is the
-// tailnet's own: keys that it mints let nodes in, devices are the nodes, and the
-// policy is the one in force. Its own are only clients, tokens and faults.
+// API is the API of one tailnet, on 127.0.0.1. It reads and changes the tailnet itself: keys let nodes in, devices
+// are the nodes, and the policy is the current one. API stores only clients, tokens and faults.
 type API struct {
 	domain  string
 	net     Tailnet
@@ -39,22 +37,21 @@ type API struct {
 	faults   []*Fault
 }
 
-// Request is one request as the API saw it, for assertions such as "no key was
-// minted in ten reconciles". Secrets and bodies are not in it.
+// Request is one request that the API received, for assertions such as "no key was created in ten reconciles". It
+// contains no secrets and no bodies.
 type Request struct {
 	At      time.Time
 	Method  string
 	Route   string // the pattern, such as "POST /tailnet/{tailnet}/keys"
 	Path    string // after /api/v2
 	Query   string
-	Tailnet string   // as the path named it: "-" or the domain
+	Tailnet string   // tailnet in the path: "-" or the domain
 	Client  string   // the OAuth client's ID; empty if it was not recognised
-	Scopes  []string // of the token that came with it
-	Status  int      // 0 if the answer was never finished
+	Scopes  []string // scopes of the token in the request
+	Status  int      // 0 if the response was not completed
 }
 
-// Start makes the API of the tailnet, which its paths call domain or "-", and
-// listens until Close.
+// Start starts the API of the tailnet and listens until Close. In paths, the tailnet is domain or "-".
 func Start(domain string, t Tailnet) (*API, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,29 +66,29 @@ func Start(domain string, t Tailnet) (*API, error) {
 	return a, nil
 }
 
-// Close ends the API, also for those who wait for an answer that hangs.
+// Close stops the API. It also ends requests that hang.
 func (a *API) Close() { a.stop() }
 
-// URL returns the base URL, without /api/v2, as clients of Tailscale's API want it.
+// URL returns the base URL, without /api/v2, as clients of Tailscale's API expect it.
 func (a *API) URL() string { return a.url }
 
-// Requests returns what was asked so far, oldest first.
+// Requests returns the requests so far, oldest first.
 func (a *API) Requests() []Request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.requests)
 }
 
-// route is one line of the API. A handler returns what is answered with 200, or an
-// error, which is an *apiError for everything but a defect of the fake itself.
+// route is one route of the API. A handler returns the body of a 200 response, or an error. Errors are of type
+// *apiError, except for a defect of the fake itself.
 type route struct {
 	pattern string // after /api/v2
-	scope   string // what the token needs; empty: no token at all
+	scope   string // scope that the token needs; empty: no token required
 	handle  func(*call) (any, error)
 }
 
-// routes is the whole API: what is not here is answered with 501, lest a client
-// that asks takes the thing for gone.
+// routes returns the whole API. Other paths return 501, because with 404 a client would assume that the object is
+// gone.
 func (a *API) routes() []route {
 	return slices.Concat(
 		[]route{
@@ -109,7 +106,7 @@ type call struct {
 	token *token // nil on routes without a scope
 }
 
-// decode reads the body strictly: a misspelt field must not look like a default.
+// decode decodes the body strictly: a misspelt field must not look like a default.
 func (c *call) decode(v any) error {
 	d := json.NewDecoder(bytes.NewReader(c.body))
 	d.DisallowUnknownFields()
@@ -119,7 +116,7 @@ func (c *call) decode(v any) error {
 	return nil
 }
 
-// apiError is an answer in the form of Tailscale's API.
+// apiError is an error response in the form of Tailscale's API.
 type apiError struct {
 	Status  int            `json:"-"`
 	Message string         `json:"message"`
@@ -159,16 +156,16 @@ func (a *API) handler() http.Handler {
 	return mux
 }
 
-// serve runs a route: record, fault, authenticate, act, answer.
+// serve returns the handler of a route: record, inject fault, authenticate, handle, respond.
 func (a *API) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tok := a.tokenOf(r)
 		entry := a.record(rt, r, tok)
 		fault := a.fault(rt.pattern)
 		if !fault.before(r, a.closing) {
-			panic(http.ErrAbortHandler) // the client has gone, or the tailnet closes
+			panic(http.ErrAbortHandler) // the client is gone, or the tailnet closes
 		}
-		// The answer is made whole first, so that a fault can spoil it.
+		// The response is completed before it is sent, so that a fault can change it.
 		ans := &answer{header: http.Header{}, status: http.StatusOK}
 		if fault.lets() {
 			a.act(rt, ans, r, tok)
@@ -249,7 +246,7 @@ func (w *answer) Header() http.Header         { return w.header }
 func (w *answer) WriteHeader(code int)        { w.status = code }
 func (w *answer) Write(b []byte) (int, error) { return w.body.Write(b) }
 
-// send writes the answer, or its first half and then ends the connection.
+// send writes the response. If half is set, it writes the first half and then closes the connection.
 func (w *answer) send(to http.ResponseWriter, half bool) {
 	maps.Copy(to.Header(), w.header)
 	b := w.body.Bytes()

@@ -59,7 +59,7 @@ func id(t testing.TB, n *tailnettest.Net, s *tsnet.Server) string {
 	return string(out)
 }
 
-// eventually waits for a condition of the real thing, not for a time.
+// eventually waits for a condition of the real system, not for a fixed time.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for start := time.Now(); !ok(); time.Sleep(time.Millisecond) {
@@ -69,7 +69,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// apiClient is a plain HTTP client of the API, so that a wrong answer is seen as it is.
+// apiClient is a plain HTTP client of the API, so that tests see wrong responses unchanged.
 type apiClient struct {
 	t     testing.TB
 	api   *tsapi.API
@@ -137,7 +137,7 @@ func (c *apiClient) want(status int, method, path, body string, header ...string
 	return r
 }
 
-// signIn gets a token for the client, in the form or as HTTP Basic.
+// signIn gets a token for the client, with the credentials in the form or as HTTP Basic.
 func signIn(t testing.TB, a *tsapi.API, o tsapi.OAuthClient, basic bool, scopes ...string) *apiClient {
 	t.Helper()
 	c := &apiClient{t: t, api: a}
@@ -206,7 +206,7 @@ func TestAPIAuth(t *testing.T) {
 	a.RevokeClient(o.ID)
 	again.want(401, "GET", "/tailnet/-/devices", "")
 
-	// No secret is in the record.
+	// The recorded requests contain no secret.
 	b, err := json.Marshal(a.Requests())
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func TestAPITokenExchange(t *testing.T) {
 	}
 }
 
-// Keys minted through the API let real nodes in, and the devices are the nodes.
+// Keys from the API let real nodes in, and the devices are the nodes.
 func TestAPIKeysAndDevices(t *testing.T) {
 	t.Parallel()
 	n := tailnettest.Start(t, testPolicy)
@@ -303,7 +303,7 @@ func TestAPIKeysAndDevices(t *testing.T) {
 	runner.AuthKey = text
 	alice := n.Node("alice", "alice@example.com")
 	ready(t, n, runner, alice)
-	// A used one-use key is invalid, and so is a deleted one, which stays readable.
+	// A used one-use key is invalid. A deleted key is invalid too, and stays readable.
 	if r := c.want(200, "GET", "/tailnet/-/keys/"+keyID, ""); r.at("invalid") != true {
 		t.Errorf("a used key: %s", r.body)
 	}
@@ -397,7 +397,7 @@ func TestAPIPolicy(t *testing.T) {
 		t.Errorf("the new policy: %s", r.body)
 	}
 
-	// Of those who write at once in place of the same policy, one does.
+	// Of concurrent writes that replace the same policy, one succeeds.
 	tag = r.header.Get("Etag")
 	var wg sync.WaitGroup
 	var wrote, refused atomic.Int32
@@ -415,7 +415,7 @@ func TestAPIPolicy(t *testing.T) {
 	if wrote.Load() != 1 || refused.Load() != 19 {
 		t.Errorf("%d writers in place of one policy succeeded, %d were refused", wrote.Load(), refused.Load())
 	}
-	c.want(200, "POST", "/tailnet/-/acl", next) // without If-Match the last one counts
+	c.want(200, "POST", "/tailnet/-/acl", next) // without If-Match the last write wins
 }
 
 func TestAPIServices(t *testing.T) {
@@ -443,7 +443,7 @@ func TestAPIServices(t *testing.T) {
 			t.Errorf("%s: %s", why, r.body)
 		}
 	}
-	// A full replace: what is not said is gone.
+	// PUT replaces the whole service: missing fields are cleared.
 	if r := c.want(200, "PUT", at, `{`+addrs+`,"tags":["tag:tka"],"ports":["do-not-validate"]}`); r.at("comment") != nil {
 		t.Errorf("replaced: %s", r.body)
 	}
@@ -481,7 +481,7 @@ func TestAPIServices(t *testing.T) {
 	}
 }
 
-// What goes wrong on the way can be ordered, and the record tells what was asked.
+// Tests can inject faults, and the recorded requests show what happened.
 func TestAPIFaults(t *testing.T) {
 	t.Parallel()
 	n := tailnettest.Start(t, testPolicy)

@@ -14,12 +14,12 @@ import (
 	"tailscale.com/util/rands"
 )
 
-// tokenLife is how long an access token lasts.
+// tokenLife is the lifetime of an access token.
 const tokenLife = time.Hour
 
-// OAuthClient is a client credential of the tailnet. Scopes are Tailscale's, such as
-// "devices:core", "auth_keys", "policy_file", "services", each with ":read" for
-// reading only, or "all". Tags are what its keys may carry, beside tags that these own.
+// OAuthClient is a client credential of the tailnet. Scopes are Tailscale's: "devices:core", "auth_keys",
+// "policy_file", "services", each with ":read" for read-only access, or "all". Its keys can have Tags, and tags that
+// these own.
 type OAuthClient struct {
 	ID     string
 	Secret string
@@ -27,12 +27,12 @@ type OAuthClient struct {
 	Tags   []string
 }
 
-// TrustedIssuer is a federated identity: the bearer of a token with this issuer,
-// subject and audience gets an access token with the scopes and tags.
+// TrustedIssuer is a federated identity. The bearer of a token with this issuer, subject and audience gets an access
+// token with the scopes and tags.
 type TrustedIssuer struct {
 	ClientID, Issuer, Subject, Audience string
 	Scopes, Tags                        []string
-	// Verify checks the token's signature; it is required, since claims alone prove nothing.
+	// Verify checks the token's signature. It is required, since claims alone prove nothing.
 	Verify func(ctx context.Context, token string) error
 }
 
@@ -44,14 +44,14 @@ type token struct {
 	expires time.Time
 }
 
-// may reports whether the token has the scope, for reading or for everything.
+// may reports whether the token has the scope, for reading or for all access.
 func (t *token) may(scope string, read bool) bool {
 	return slices.ContainsFunc(t.scopes, func(s string) bool {
 		return s == scope || s == "all" || read && (s == scope+":read" || s == "all:read")
 	})
 }
 
-// Client makes an OAuth client.
+// Client creates an OAuth client.
 func (a *API) Client(scopes []string, tags ...string) OAuthClient {
 	id := "k" + rands.HexString(12) + "CNTRL"
 	c := OAuthClient{ID: id, Secret: "tskey-client-" + id + "-" + rands.HexString(32), Scopes: scopes, Tags: tags}
@@ -68,7 +68,7 @@ func (a *API) Trust(t TrustedIssuer) {
 	a.trusted[t.ClientID] = &t
 }
 
-// RevokeClient takes the client and its tokens away.
+// RevokeClient removes the client and its tokens.
 func (a *API) RevokeClient(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *API) RevokeClient(id string) {
 	}
 }
 
-// RevokeTokens makes every access token invalid, as if an hour had gone by.
+// RevokeTokens makes every access token invalid, as if an hour had passed.
 func (a *API) RevokeTokens() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,7 +118,7 @@ func unauthorized() error {
 	return &apiError{Status: http.StatusUnauthorized, Message: "API token invalid"}
 }
 
-// oauthToken takes the credentials as HTTP Basic, which Go's oauth2 tries first, or in the form.
+// oauthToken accepts the credentials as HTTP Basic, which Go's oauth2 tries first, or in the form.
 func (a *API) oauthToken(c *call) (any, error) {
 	form, err := url.ParseQuery(string(c.body))
 	if err != nil {

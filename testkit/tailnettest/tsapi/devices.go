@@ -12,10 +12,10 @@ import (
 	"tailscale.com/tailcfg"
 )
 
-// deviceJSON is a node as the API shows it.
+// deviceJSON is a node in the form of the API.
 type deviceJSON struct {
 	Addresses                 []string   `json:"addresses"`
-	ID                        string     `json:"id"` // the legacy number, as text
+	ID                        string     `json:"id"` // the legacy numeric ID, as a string
 	NodeID                    string     `json:"nodeId"`
 	Name                      string     `json:"name"` // with the MagicDNS suffix
 	Hostname                  string     `json:"hostname"`
@@ -104,7 +104,7 @@ func (a *API) listDevices(c *call) (any, error) {
 	return map[string]any{"devices": list}, nil
 }
 
-// passes applies filters: the name of a property, and the values that it may have.
+// passes applies filters, which map property names to their allowed values.
 func (d *deviceJSON) passes(filters map[string][]string) (bool, error) {
 	if len(filters) == 0 {
 		return true, nil
@@ -167,7 +167,7 @@ func (a *API) changeDevice(c *call, f func(tailcfg.StableNodeID) error) (any, er
 	return empty(c.w), nil
 }
 
-// existed is the error of a step for which the device was no longer there.
+// existed returns the error for a device that was removed in the meantime, or nil if ok.
 func existed(ok bool) error {
 	if !ok {
 		return notFound("device")

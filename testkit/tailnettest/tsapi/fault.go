@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// Fault spoils answers of the API. The zero value spoils nothing; what is set adds up.
+// Fault changes responses of the API. The zero value changes nothing. Its fields can be combined.
 type Fault struct {
 	Route string // the pattern as in Request.Route; empty: every route
-	Skip  int    // this many requests pass first
-	Times int    // then this many are spoilt; 0: all
+	Skip  int    // number of requests that pass first
+	Times int    // then the number of requests with the fault; 0: all
 
 	Delay time.Duration // before anything else
-	Hang  bool          // no answer until the client goes away
+	Hang  bool          // no response until the client gives up
 
-	// Status, with Body or an error in the API's form, replaces the answer. The
-	// request has no effect then, unless Acts says that only the answer is lost.
+	// Status, with Body or an error in the API's form, replaces the response. The request then has no effect, unless
+	// Acts is set: then only the response is lost.
 	Status int
 	Body   string
-	HTML   bool // the answer is a middlebox's error page, with Status or 502
+	HTML   bool // the response is a middlebox's error page, with Status or 502
 	Acts   bool
 
-	Header   http.Header // set on the answer: Retry-After, a wrong Etag
-	Truncate bool        // half of the answer, then the connection ends
+	Header   http.Header // set on the response: Retry-After, a wrong Etag
+	Truncate bool        // send half of the response, then close the connection
 }
 
-// Fault adds a fault and returns what takes it away. The first that matches a request counts.
+// Fault adds a fault and returns a function that removes it. The first fault that matches a request applies.
 func (a *API) Fault(f Fault) (remove func()) {
 	own := &f
 	a.mu.Lock()
@@ -39,7 +39,7 @@ func (a *API) Fault(f Fault) (remove func()) {
 	}
 }
 
-// fault returns a copy of the fault that hits this request, and counts it.
+// fault returns a copy of the fault for this request, and counts it.
 func (a *API) fault(pattern string) *Fault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,7 +62,7 @@ func (a *API) fault(pattern string) *Fault {
 	return nil
 }
 
-// before delays or hangs; false means that there is nobody to answer.
+// before delays or hangs. It returns false if the client is gone.
 func (f *Fault) before(r *http.Request, closing <-chan struct{}) bool {
 	if f == nil {
 		return true

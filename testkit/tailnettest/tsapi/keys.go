@@ -12,7 +12,7 @@ const (
 	maxKeyLife     = 90 * 24 * time.Hour
 )
 
-// keyJSON is an auth key as the API shows it.
+// keyJSON is an auth key in the form of the API.
 type keyJSON struct {
 	ID           string           `json:"id"`
 	Key          string           `json:"key,omitempty"` // at creation only
@@ -78,8 +78,8 @@ func (a *API) createKey(c *call) (any, error) {
 	return out, nil
 }
 
-// mayTag checks that the token's tags are, or own, each of the tags: a key of an
-// OAuth client must carry some.
+// mayTag checks each of the tags: it must be one of the token's tags, or owned by one of them. A key of an OAuth
+// client must have at least one tag.
 func (a *API) mayTag(t *token, tags []string) error {
 	p := a.net.Policy()
 	for _, name := range tags {
@@ -107,7 +107,7 @@ func (k *Key) json() *keyJSON {
 	return out
 }
 
-// listKeys carries IDs only, and only of keys that still open, as the real list does.
+// listKeys returns only IDs, and only of valid keys, as the real list does.
 func (a *API) listKeys(*call) (any, error) {
 	list := []map[string]string{}
 	for _, k := range a.net.Keys() {
@@ -127,7 +127,7 @@ func (a *API) getKey(c *call) (any, error) {
 	return nil, notFound("key")
 }
 
-// deleteKey revokes: the key stays readable.
+// deleteKey revokes a key. It stays readable.
 func (a *API) deleteKey(c *call) (any, error) {
 	if !a.net.Revoke(c.PathValue("id")) {
 		return nil, notFound("key")
@@ -135,7 +135,7 @@ func (a *API) deleteKey(c *call) (any, error) {
 	return empty(c.w), nil
 }
 
-// empty is the body of an answer that says nothing.
+// empty sets the headers of a response without content and returns its body.
 func empty(w http.ResponseWriter) []byte {
 	w.Header().Set("Content-Type", "application/json")
 	return nil

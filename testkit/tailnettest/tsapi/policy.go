@@ -26,7 +26,7 @@ func etag(p *tailpolicy.Policy) string {
 
 func (a *API) getPolicy(c *call) (any, error) { return writePolicy(c, a.net.Policy()) }
 
-// writePolicy answers with the text as it was set, or as JSON where that is asked for.
+// writePolicy returns the text as it was set, or as JSON if the client requests that.
 func writePolicy(c *call, p *tailpolicy.Policy) (any, error) {
 	c.w.Header().Set("Etag", etag(p))
 	if !strings.Contains(c.Header.Get("Accept"), "application/json") {
@@ -42,7 +42,7 @@ func (a *API) setPolicy(c *call) (any, error) {
 	if err != nil {
 		return nil, policyRefused(err)
 	}
-	var old *tailpolicy.Policy // whichever is in force
+	var old *tailpolicy.Policy // nil: replace any policy
 	want := c.Header.Get("If-Match")
 	if want != "" {
 		old = a.net.Policy()
@@ -62,7 +62,7 @@ func policyRefused(err error) error {
 	return out
 }
 
-// validatePolicy answers with 200 in any case; what is wrong stands in the body.
+// validatePolicy always returns 200. The body contains the errors.
 func (a *API) validatePolicy(c *call) (any, error) {
 	if _, err := tailpolicy.Parse(string(c.body)); err != nil {
 		return policyRefused(err), nil

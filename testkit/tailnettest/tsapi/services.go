@@ -10,7 +10,7 @@ import (
 
 func (a *API) serviceRoutes() []route {
 	var out []route
-	for _, word := range []string{"vip-services", "services"} { // both are spelled
+	for _, word := range []string{"vip-services", "services"} { // both spellings are valid
 		out = append(out,
 			route{"GET /tailnet/{tailnet}/" + word, "services", a.listServices},
 			route{"GET /tailnet/{tailnet}/" + word + "/{name}", "services", a.getService},
@@ -36,7 +36,7 @@ func (a *API) getService(c *call) (any, error) {
 	return nil, notFound("service")
 }
 
-// putService creates a service or replaces it in full; there is no ETag.
+// putService creates a service or replaces it completely. There is no ETag.
 func (a *API) putService(c *call) (any, error) {
 	var req Service
 	if err := c.decode(&req); err != nil {
@@ -81,15 +81,15 @@ func (a *API) deleteService(c *call) (any, error) {
 	return empty(c.w), nil
 }
 
-// hostJSON is a device that offers to answer for a service, or may.
+// hostJSON is a device that offers to host a service, or is approved to.
 type hostJSON struct {
 	StableNodeID  tailcfg.StableNodeID `json:"stableNodeID"`
 	ApprovalLevel string               `json:"approvalLevel"`
 	Configured    bool                 `json:"configured"`
 }
 
-// listHosts lists the hosts of a service. Which services a node offers, control asks
-// the node itself; this one knows only that it offers some, and takes it for each.
+// listHosts lists the hosts of a service. The real control server queries the node for its services. This fake knows
+// only that a node offers services, and assumes that it offers each.
 func (a *API) listHosts(c *call) (any, error) {
 	if _, err := a.getService(c); err != nil {
 		return nil, err

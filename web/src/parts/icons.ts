@@ -1,4 +1,4 @@
-// Outlines on a square of 16, in strokes of 1.5: one hand drew them all.
+// Outlines on a square of 16, in strokes of 1.5, in one style.
 export const icons = {
   overview: 'M2.5 2.5h4.5v5h-4.5zM9 2.5h4.5v3H9zM9 8h4.5v5.5H9zM2.5 10h4.5v3.5h-4.5z',
   clusters: 'M2.5 3h11v4h-11zM2.5 9h11v4h-11zM5 5h.01M5 11h.01',

@@ -4,11 +4,11 @@ import type { Value } from '../text/rows.ts'
 export type Column<R> = {
   key: string
   label: string
-  /** What the column is sorted and filtered by. */
+  /** The value for sorting and filtering. */
   value: (r: R) => Value
-  /** The width on a wide page, in the size of the text; the first column takes what is left. */
+  /** The width on a wide page, in em; the first column takes the remaining width. */
   width?: number
-  /** 1 is always shown; the others go where there is little room, 4 first. */
+  /** 1 is always shown; the others are hidden on narrow pages, 4 first. */
   rank?: 1 | 2 | 3 | 4
   end?: boolean
 }

@@ -1,8 +1,8 @@
-// How the page asks the server. Being on the tailnet is the identity, so nothing
-// is stored or sent that says who is asking.
+// Requests to the server. The tailnet connection is the identity, so the page neither stores
+// nor sends one.
 import type { Envelope, Fault } from '../wire.ts'
 
-/** A refusal or failure: what the server said, or that it said nothing. */
+/** An error response of the server, or a missing response. */
 export class ApiError extends Error {
   readonly status: number
   readonly fault: Fault
@@ -40,14 +40,14 @@ export async function send<T>(method: 'POST' | 'DELETE' | 'PATCH', path: string,
   )
 }
 
-/** One page of an answer as it is, for what is saved to a file, and the next page's cursor. */
+/** One page of a response as it is, for a download, and the cursor of the next page. */
 export async function lines(path: string): Promise<{ text: Blob; next: string }> {
   const r = await ask(path, { headers: { Accept: 'application/jsonl' } })
   if (!r.ok) await read(r)
   return { text: await r.blob(), next: r.headers.get('Tailplane-Next-Cursor') ?? '' }
 }
 
-/** Gives the text of an answer as it comes, until it ends. */
+/** Passes on the text of a response as it arrives, until its end. */
 export async function text(path: string, signal: AbortSignal, got: (chunk: string) => void): Promise<void> {
   const r = await ask(path, { signal, headers: { Accept: 'text/plain' } })
   if (!r.ok || !r.body) {
@@ -80,13 +80,16 @@ async function read<T>(r: Response): Promise<Envelope<T>> {
     // Not JSON: not from the API.
   }
   if (body?.error) throw new ApiError(r.status, body.error, body.meta?.requestId ?? requestId)
-  if (!r.ok && body?.code && body.message) throw new ApiError(r.status, body as Fault, requestId) // refused before there was an envelope
+  if (!r.ok && body?.code && body.message) throw new ApiError(r.status, body as Fault, requestId) // rejected before an envelope existed
   if (!r.ok || !body || !body.meta)
     throw new ApiError(r.status, { code: 'malformed_answer', message: `The server answered ${r.status} in a form that is not the API's.`, advice: ['Reload the page.'] }, requestId)
   return body
 }
 
-/** A key that nobody else has: who sends the same again with the same key gets what was made. randomUUID is not there without TLS. */
+/**
+ * An idempotency key: a repeated request with the same key returns the first result.
+ * randomUUID is not available without TLS.
+ */
 export function fresh(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, '0')).join('')
 }

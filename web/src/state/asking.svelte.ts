@@ -1,11 +1,11 @@
 import { ApiError } from './api.ts'
 
-/** What is asked of the server: whether it is at it, and how it last refused. */
+/** The state of a request: whether it is running, and its last error. */
 export class Asking {
   busy = $state(false)
   fault: ApiError | null = $state.raw(null)
 
-  /** Does what asks the server. A refusal of it is kept; anything else is thrown. */
+  /** Runs a request. Keeps an ApiError and throws other errors. */
   async go(ask: () => Promise<void>): Promise<void> {
     this.busy = true
     this.fault = null

@@ -1,15 +1,15 @@
-// Keys. They are off where somebody writes, and can be switched off altogether.
+// Keyboard shortcuts. They are off in text fields, and can be disabled.
 import { prefs } from './prefs.svelte.ts'
 import { go } from './router.svelte.ts'
 
 type Offer = { filter?: () => void; move?: (by: number) => void }
 
-/** What the view on the page can do by keys. */
+/** The keyboard actions of the current view. */
 class Keys {
   #offers: Offer[] = []
   #g = 0
 
-  /** Takes what a view can do; the function that it returns takes it back. */
+  /** Registers the actions of a view. The returned function removes them. */
   offer(o: Offer): () => void {
     this.#offers.push(o)
     return () => void (this.#offers = this.#offers.filter((x) => x !== o))
@@ -55,7 +55,7 @@ class Keys {
 
 export const keys = new Keys()
 
-/** The pages, each with what comes after g. */
+/** The pages, each with the key after g. */
 export const pages = [
   { path: '/', key: 'o', name: 'Overview', icon: 'overview' },
   { path: '/clusters', key: 'c', name: 'Clusters', icon: 'clusters' },

@@ -4,9 +4,9 @@ import { ApiError, get } from './api.ts'
 type Told<T> = { revision: number; id: string; object: T | null }
 
 /**
- * Everything of one kind: read once, then kept current by the events of the one
- * stream. Until it was read, and when no source knows, rows is null: never an
- * empty list that looks true.
+ * All objects of one kind. They are read once, and then events of the stream keep them
+ * current. rows is null until the list is read, and if no source has data. It is never an
+ * empty list in these cases.
  */
 export class List<K extends Kind> {
   readonly kind: K
@@ -14,7 +14,7 @@ export class List<K extends Kind> {
   sources: Source[] = $state.raw([])
   fault: ApiError | null = $state.raw(null)
   loading = $state(false)
-  /** When the rows were last read or changed. */
+  /** Time of the last read or change of the rows. */
   at: number | null = $state(null)
 
   readonly #path: string
@@ -30,14 +30,14 @@ export class List<K extends Kind> {
     this.#path = path
   }
 
-  /** Reads the list, if nobody has yet. */
+  /** Reads the list if it was not read yet. */
   want(): void {
     if (this.#wanted) return
     this.#wanted = true
     void this.read()
   }
 
-  /** Reads the list anew, if anybody has ever wanted it. */
+  /** Reads the list again if a view has used it. */
   refresh(): void {
     if (this.#wanted) void this.read()
   }
@@ -71,7 +71,7 @@ export class List<K extends Kind> {
       this.at = Date.now()
     } catch (e) {
       if (!(e instanceof ApiError)) throw e
-      this.fault = e // the rows stay: last known, with their age
+      this.fault = e // keep the rows: last known, with their age
       if (e.denied) this.forget()
     } finally {
       this.loading = false
@@ -83,24 +83,24 @@ export class List<K extends Kind> {
     }
   }
 
-  /** Forgets what was read: it is not for who is here now. */
+  /** Discards the rows, because the current person may not see them. */
   forget(): void {
     this.rows = null
     this.#byId.clear()
     this.#revision = 0
   }
 
-  /** Takes one event of the stream: what an object is now, or null when it is gone. */
+  /** Handles one event of the stream: the new object, or null after a deletion. */
   tell(revision: number, id: string, object: Kinds[K] | null): void {
     if (!this.#wanted) return
     const told = { revision, id, object }
     if (this.loading) this.#meanwhile.push(told)
     if (this.rows === null && !this.loading) {
-      this.refresh() // a source has come to know something
+      this.refresh() // a source has data now
       return
     }
     this.#apply(told)
-    // Many events come at once; the page is drawn once for them.
+    // Many events can arrive at once; the page renders once for them.
     if (this.#queued || this.rows === null) return
     this.#queued = true
     requestAnimationFrame(() => {

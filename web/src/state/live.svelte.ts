@@ -1,4 +1,4 @@
-// What is known now: one stream of events keeps all lists current.
+// The current state. One stream of events keeps all lists current.
 import { count } from '../text/names.ts'
 import type { AuditEntry, Kind, Kinds, Me, Source } from '../wire.ts'
 import { ApiError, get } from './api.ts'
@@ -39,34 +39,37 @@ const words: Record<Kind, string> = {
 
 export const live = $state({
   link: 'connecting' as 'connecting' | 'live' | 'reconnecting' | 'ended',
-  /** When the server was last heard. */
+  /** Time of the last message of the server. */
   heard: null as number | null,
-  /** Why the server ended the stream. */
+  /** The reason why the server ended the stream. */
   why: '',
   me: null as Me | null,
   fault: null as ApiError | null,
   sources: null as Source[] | null,
-  /** Rises with each change of an object or a source. */
+  /** Increases with each change of an object or a source. */
   changes: 0,
-  /** Rises with each change of a single runner: of them there is no list of all. */
+  /** Increases with each change of a single runner, because there is no list of all runners. */
   runners: 0,
 })
 
-/** Whether the caller may do something, be it to their own things only. */
+/** Whether the caller may do something, at least to its own objects. */
 export function may(verb: string): boolean {
   return Object.values(live.me?.verbs ?? {}).some((v) => v.includes(verb))
 }
 
-/** Whether the caller may do something to what is of one organisation; "": to what is the platform's. */
+/** Whether the caller may do something to objects of one organisation; "": to platform objects. */
 export function mayIn(verb: string, org: string): boolean {
   return ['*', org].some((o) => live.me?.verbs?.[o]?.includes(verb))
 }
 
-/** Who follows the record: told of each entry, and of null when it is to be read anew. */
+/** The follower of the audit log. It receives each entry, and null when it must read the log again. */
 let follower: ((entry: AuditEntry | null) => void) | null = null
 let reopen = (): void => {}
 
-/** Follows the record until what it returns is called. The stream tells of it only who asks for that, so it is opened anew. */
+/**
+ * Follows the audit log until the caller calls the returned function. The stream contains
+ * audit entries only on request, so it is opened again.
+ */
 export function followRecord(tell: (entry: AuditEntry | null) => void): () => void {
   follower = tell
   reopen()
@@ -76,7 +79,7 @@ export function followRecord(tell: (entry: AuditEntry | null) => void): () => vo
   }
 }
 
-/** The revision that was heard last: from there the stream goes on. */
+/** The last received revision, at which the stream continues. */
 let revision = ''
 
 export async function readMe(): Promise<void> {
@@ -104,8 +107,8 @@ export async function readSources(): Promise<void> {
 }
 
 /**
- * Opens the stream and keeps it open. Lists are read when a page wants them, so the
- * stream begins where that reading can: at a revision, without a snapshot of all.
+ * Opens the stream and keeps it open. A page reads a list when it needs it. So the stream
+ * starts at a revision, without a snapshot of all objects.
  */
 export function connect(): () => void {
   let es: EventSource | undefined
@@ -135,10 +138,10 @@ export function connect(): () => void {
       live.link = 'live'
       live.why = ''
       tries = 0
-      follower?.(null) // what was written before is not told
+      follower?.(null) // the stream does not contain earlier entries
     })
     on('audit.append', (d) => follower?.(d as AuditEntry))
-    on('snapshot', resync) // nobody could say from where to go on
+    on('snapshot', resync) // the server cannot continue at the revision
     on('resync', resync)
     on('bye', (d) => {
       live.why = reason(d)
@@ -148,7 +151,7 @@ export function connect(): () => void {
     on('source.status', (d) => {
       live.changes++
       const src = d as Source
-      for (const l of Object.values(lists)) if (l.rows === null) l.refresh() // it may know now
+      for (const l of Object.values(lists)) if (l.rows === null) l.refresh() // the source may have data now
       live.sources = [...(live.sources ?? []).filter((x) => x.name !== src.name), src].sort((a, b) => (a.name < b.name ? -1 : 1))
     })
     for (const kind of Object.keys(lists) as Kind[]) {
@@ -158,7 +161,7 @@ export function connect(): () => void {
     for (const change of ['upsert', 'delete']) on(`runner.${change}`, () => live.runners++)
     s.onerror = () => {
       live.link = live.link === 'ended' ? 'ended' : 'reconnecting'
-      if (s.readyState === EventSource.CLOSED) again() // it was refused; a broken one is reopened by the browser
+      if (s.readyState === EventSource.CLOSED) again() // the server rejected it; the browser reopens a broken stream itself
     }
   }
 
@@ -167,7 +170,7 @@ export function connect(): () => void {
     clearTimeout(retry)
     retry = setTimeout(
       async () => {
-        await readMe() // the role may be gone, and then nothing is to be read
+        await readMe() // if the role is gone, there is nothing to read
         if (live.fault?.denied) live.link = 'ended'
         open()
       },
@@ -175,7 +178,7 @@ export function connect(): () => void {
     )
   }
 
-  // A device that slept may hold a connection that ended long ago and not know it.
+  // After sleep, a device can have a dead connection without noticing.
   const seen = () => {
     if (document.hidden) hiddenAt = Date.now()
     else if (hiddenAt && Date.now() - hiddenAt > 300_000) open()
@@ -197,7 +200,7 @@ export function connect(): () => void {
   }
 }
 
-/** Reads everything anew that was ever read. */
+/** Reads all used lists again. */
 function resync(): void {
   live.changes++
   for (const l of Object.values(lists)) l.refresh()

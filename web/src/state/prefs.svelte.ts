@@ -1,4 +1,4 @@
-// What somebody prefers, kept by their browser. Nothing in it says who they are.
+// The preferences of a person, stored in the browser. They contain no identity.
 import type { Zone } from '../text/time.ts'
 
 export type Theme = 'system' | 'light' | 'dark'
@@ -17,14 +17,14 @@ function stored(): Stored {
     if (s.zone === 'utc') p.zone = s.zone
     if (s.keys === false) p.keys = false
   } catch {
-    // Storage may be switched off, or hold what another version wrote: then defaults.
+    // Storage can be disabled, or have values of another version. Then use defaults.
   }
   return p
 }
 
 export const prefs: Stored = $state(stored())
 
-/** Shows the preferences on the page, and keeps them when they change. */
+/** Applies the preferences to the page, and stores them when they change. */
 export function applyPrefs(): void {
   $effect(() => {
     document.documentElement.dataset.theme = prefs.theme

@@ -2,14 +2,14 @@ import type { Source } from '../wire.ts'
 import { ApiError, get } from './api.ts'
 
 /**
- * One answer that a view shows. What was read last stays while it is read anew; of
- * another address nothing stays.
+ * One response that a view shows. The last response stays during a new read of the same
+ * address. For another address it is discarded.
  */
 export class Reading<T> {
   data: T | null = $state.raw(null)
   sources: Source[] = $state.raw([])
   fault: ApiError | null = $state.raw(null)
-  /** Whether anything was answered yet. */
+  /** Whether there was a response yet. */
   known = $state(false)
   #path = ''
   #turn = 0

@@ -1,4 +1,4 @@
 import { SvelteSet } from 'svelte/reactivity'
 
-/** The sign-ins whose end was asked for and is not confirmed yet. */
+/** The sign-ins with a requested end that is not confirmed yet. */
 export const revoking = new SvelteSet<string>()

@@ -1,5 +1,5 @@
-// Where somebody is. All of a view stands in the address: page, tab, filter, sort,
-// and what is open; so a link shows what its sender saw.
+// The location. The address contains the whole state of a view: page, tab, filter, sort, and
+// the open object. So a link shows the view of its sender.
 
 export const place = $state({ path: location.pathname, query: new URLSearchParams(location.search), moves: 0 })
 
@@ -17,17 +17,17 @@ export function go(to: string, how: 'push' | 'replace' = 'push', state: unknown 
   if (how === 'push' && state === null) scrollTo(0, 0)
 }
 
-/** Changes parameters of the address; null or "" takes one away. */
+/** Changes parameters of the address; null or "" removes one. */
 export function set(changes: Record<string, string | null>): void {
   go(place.path + withQuery(changes), 'replace', history.state)
 }
 
-/** Opens the sheet of an object over the list that is shown. */
+/** Opens the sheet of an object over the shown list. */
 export function openSheet(id: string): void {
   go(place.path + withQuery({ open: id }), 'push', 'sheet')
 }
 
-/** Closes it: by going back to the list, when that is where it was opened. */
+/** Closes the sheet. Goes back in the history if it was opened from the list. */
 export function closeSheet(): void {
   if (history.state === 'sheet') history.back()
   else set({ open: null })
@@ -41,7 +41,7 @@ export function withQuery(changes: Record<string, string | null>): string {
   return s ? '?' + s : ''
 }
 
-/** Follows links within the page, and the browser's own back and forward. */
+/** Handles links within the page, and the browser's back and forward. */
 export function listen(): () => void {
   const click = (e: MouseEvent) => {
     const a = (e.target as Element | null)?.closest?.('a')

@@ -1,4 +1,4 @@
-// What a screen reader is told: at most one summary in five seconds, the latest.
+// Announcements for screen readers: at most one summary in five seconds, the latest.
 
 export const said = $state({ text: '' })
 

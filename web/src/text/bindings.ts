@@ -1,4 +1,4 @@
-/** What keys do, for people: a space parts keys that are pressed one after another. */
+/** Descriptions of keyboard shortcuts: a space separates keys that are pressed one after another. */
 export const keys: [keys: string, what: string][] = [
   ['Ctrl+K', 'Find a page, an object or a setting'],
   ['?', 'These keys'],

@@ -1,18 +1,17 @@
-// A unified diff, as git writes it, line by line.
+// A unified diff in git's format, line by line.
 import { plain } from './names.ts'
 
 export type Line = { is: 'file' | 'part' | 'add' | 'del' | 'same'; text: string }
 
 /**
- * The lines of a diff with what each is: of the file's head, where a part begins, added,
- * removed, or as it was. The signs stay in the text. Tabs stay too; nothing else that
- * cannot be seen does.
+ * The lines of a diff with their types: file header, hunk header, added, removed, or
+ * unchanged. Signs and tabs stay in the text. Other invisible characters are replaced.
  */
 export function lines(diff: string): Line[] {
   const all = diff.split('\n')
   if (all.at(-1) === '') all.pop()
-  // How many lines of the file before and after are still to come in this part: only
-  // that tells a line of the file that begins with "--" from the head of the next.
+  // Remaining lines of the old and the new file in this hunk. Only this distinguishes a line
+  // of the file that begins with "--" from the header of the next file.
   let before = 0
   let after = 0
   return all.map((raw) => {
@@ -40,7 +39,7 @@ export function lines(diff: string): Line[] {
   })
 }
 
-/** "3 lines added, 1 removed": a diff in words. */
+/** "3 lines added, 1 removed": a summary of a diff. */
 export function summary(all: Line[]): string {
   const n = (is: Line['is']) => all.filter((l) => l.is === is).length
   const added = n('add')

@@ -1,20 +1,23 @@
-// What is to be changed of an object, from what somebody wrote into a form.
+// The patch of an object from the texts in a form.
 import type { Enrollment } from '../wire.ts'
 
-/** A merge patch (RFC 7386) of a spec, or why there is none. */
+/** A merge patch (RFC 7386) of a spec, or the reason why there is none. */
 export type Patch = { patch: Record<string, unknown>; bad: '' } | { patch: null; bad: string; field?: string }
 
 const none = 'Change something first.'
 
-/** One field of a form: where it stands in the spec, and what is there now. Make turns the words of a list into what the spec has of them. */
+/**
+ * One field of a form: its path in the spec, and the current value. Make converts the words of
+ * a list into values of the spec.
+ */
 export type Field = { key: string; label: string; type: 'number' | 'list' | 'text'; now: string | null; make?: (words: string[]) => unknown }
 
-/** The words of a list, one a line or with commas between them, each once. */
+/** The words of a list, separated by line breaks or commas, without duplicates. */
 export function words(text: string): string[] {
   return [...new Set(text.split(/[\s,]+/).filter(Boolean))]
 }
 
-/** A patch of the fields that say something else than what is there now. */
+/** A patch of the fields whose values differ from the current ones. */
 export function fromFields(fields: readonly Field[], typed: Record<string, string>): Patch {
   const patch: Record<string, unknown> = {}
   for (const f of fields) {
@@ -27,7 +30,7 @@ export function fromFields(fields: readonly Field[], typed: Record<string, strin
       if (!/^\d{1,6}$/.test(text)) return { patch: null, bad: `${f.label} is a whole number.`, field: f.key }
       value = Number(text)
     }
-    if (f.type === 'text' && text === '') value = null // a merge patch takes away what is null
+    if (f.type === 'text' && text === '') value = null // null removes a field in a merge patch
     const path = f.key.split('.')
     let at = patch
     for (const p of path.slice(0, -1)) at = (at[p] ??= {}) as Record<string, unknown>
@@ -36,7 +39,7 @@ export function fromFields(fields: readonly Field[], typed: Record<string, strin
   return Object.keys(patch).length ? { patch, bad: '' } : { patch: null, bad: none, field: fields[0]?.key }
 }
 
-/** What people administer of an organisation. What is not known is no field. */
+/** The editable fields of an organisation. An unknown value has no field. */
 export function ofEnrollment(e: Pick<Enrollment, 'owners' | 'members' | 'quota'>): Field[] {
   return [
     ...(e.owners ? [{ key: 'owners', label: 'Owners', type: 'list', now: e.owners.join('\n') } as const] : []),
@@ -47,7 +50,7 @@ export function ofEnrollment(e: Pick<Enrollment, 'owners' | 'members' | 'quota'>
   ]
 }
 
-/** The pools that an organisation uses, by name: one that stays keeps what it may of it. */
+/** The pools of an organisation, by name. A pool that stays keeps its type, limit and repositories. */
 export function ofPools(pools: Enrollment['pools']): Field[] {
   if (!pools) return []
   const use = (name: string) => {
@@ -57,13 +60,13 @@ export function ofPools(pools: Enrollment['pools']): Field[] {
   return [{ key: 'pools', label: 'Pools', type: 'list', now: pools.map((p) => p.name).join('\n'), make: (names) => names.map(use) }]
 }
 
-/** What of some fields is another: its label, what it was, and what it is. */
+/** The differing fields: label, old value, and new value. */
 export function differing(was: readonly Field[], is: readonly Field[]): [label: string, was: string, is: string][] {
   const shown = (f: Field | undefined) => words(f?.now ?? '').join(', ')
   return was.map((f): [string, string, string] => [f.label, shown(f), shown(is.find((x) => x.key === f.key))]).filter(([, a, b]) => a !== b)
 }
 
-/** The patch that somebody wrote as JSON. */
+/** The patch that the person typed as JSON. */
 export function fromText(text: string): Patch {
   if (text.trim() === '') return { patch: null, bad: none }
   let value: unknown

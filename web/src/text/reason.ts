@@ -1,14 +1,14 @@
-// The reason that every write has: it stands in the record.
+// The reason of every write, which is in the audit log.
 
 const most = 500
 
-/** What a reason lacks, in a sentence; "" if it is one. */
+/** The problem with a reason, as a sentence; "" if it is valid. */
 export function lacking(reason: string): string {
   if (reason.trim() === '') return 'Say why: the reason is kept in the record.'
   return [...reason].length > most ? `The reason has more than ${most} characters.` : ''
 }
 
-/** A reason as it is sent: in one line. */
+/** The reason on one line, as it is sent. */
 export function oneLine(reason: string): string {
   return reason.trim().replace(/\s+/g, ' ')
 }

@@ -1,11 +1,11 @@
-// Which rows of a list are shown, and in which order.
+// The filter and the order of a list's rows.
 
 export type Value = string | number | boolean | null | undefined
 export type Sort = { key: string; down: boolean }
 
 const natural = new Intl.Collator('en', { numeric: true, sensitivity: 'base' })
 
-/** The order of two values; what is not known comes last, whichever way round. */
+/** Compares two values. Unknown values are last in both directions. */
 export function order(a: Value, b: Value, down: boolean): number {
   const an = a === null || a === undefined || a === ''
   const bn = b === null || b === undefined || b === ''
@@ -14,7 +14,7 @@ export function order(a: Value, b: Value, down: boolean): number {
   return down ? -n : n
 }
 
-/** Rows sorted by a value of theirs, and by id where it is the same. */
+/** Rows sorted by a value, and by id for equal values. */
 export function sorted<R extends { id: string }>(rows: readonly R[], value: (r: R) => Value, down: boolean): R[] {
   return rows
     .map((r) => [value(r), r] as const)
@@ -22,7 +22,7 @@ export function sorted<R extends { id: string }>(rows: readonly R[], value: (r: 
     .map((p) => p[1])
 }
 
-/** "name", "-name": how a sort stands in the address of the page. */
+/** "name", "-name": the sort in the address of the page. */
 export function readSort(text: string | null, keys: readonly string[], otherwise: Sort): Sort {
   const down = text?.startsWith('-') ?? false
   const key = down ? text!.slice(1) : text
@@ -34,8 +34,8 @@ export function writeSort(s: Sort): string {
 }
 
 /**
- * Whether a row has every word of the filter. "word" is looked for in all fields,
- * "field:word" in one, "-word" must not be there.
+ * Whether a row matches every word of the filter. "word" searches in all fields, "field:word"
+ * in one, and "-word" must not match.
  */
 export function matcher(filter: string): (fields: Record<string, Value>) => boolean {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean)
@@ -52,7 +52,7 @@ export function matcher(filter: string): (fields: Record<string, Value>) => bool
     })
 }
 
-/** The part of a long list that is on the screen, and a little around it. */
+/** The visible part of a long list, with some rows around it. */
 export function part(total: number, height: number, above: number, view: number, around = 10): { from: number; to: number } {
   if (height <= 0) return { from: 0, to: Math.min(total, 40) }
   const from = Math.max(0, Math.floor(above / height) - around)
@@ -61,8 +61,8 @@ export function part(total: number, height: number, above: number, view: number,
 }
 
 /**
- * How many rows differ between what is shown while somebody points at it and what
- * there is now: those that came, those that went, or 1 for another order.
+ * The number of rows that differ between the shown list and the current one: added and removed
+ * rows, or 1 for a different order. Used while the pointer is on the rows.
  */
 export function updates(shown: readonly string[], now: readonly string[]): number {
   const a = new Set(shown)

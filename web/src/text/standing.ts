@@ -1,4 +1,4 @@
-// How objects stand, in one of few tones. The words are the API's own states.
+// The status of objects, in one of few tones. The words are the API's own states.
 import type { Adapter, Change, Cluster, Condition, Drift, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Risk, Runner, Scope, Signin, Tailnet } from '../wire.ts'
 import { count, plain } from './names.ts'
 
@@ -9,7 +9,7 @@ function find(conditions: Condition[] | null, type: string): Condition | undefin
   return conditions?.find((c) => c.type === type)
 }
 
-/** The Ready condition, as the API's own lists read it. */
+/** The Ready condition, as the API's own lists show it. */
 export function ready(conditions: Condition[] | null): Standing {
   switch (find(conditions, 'Ready')?.status) {
     case 'True':
@@ -56,8 +56,8 @@ export function pool(p: Pool): Standing {
 }
 
 /**
- * The jobs that were given to a pool, in a sentence; why nobody knows of them; and of
- * those that cannot start, what they are and what to do. stuck is "" if none is known.
+ * A sentence about the jobs that are assigned to a pool, or the reason why they are unknown.
+ * stuck describes jobs that cannot start and the remedy. It is "" if there are none.
  */
 export function jobs(p: Pick<Pool, 'assigned' | 'stranded' | 'effectiveMax' | 'holds' | 'controller'>): { text: string; stuck: string; next: string } {
   if (p.assigned === null) {
@@ -97,7 +97,7 @@ export function drift(d: Pick<Drift, 'severity' | 'explainedBy' | 'ignoredUntil'
   return { tone: tone[d.severity] ?? 'unknown', text: capital(d.severity) }
 }
 
-/** Whether somebody should see to it: it is no hold's, and nobody ignores it. */
+/** Whether the drift needs attention: no hold explains it, and it is not ignored. */
 export function counts(d: Pick<Drift, 'explainedBy' | 'ignoredUntil'>): boolean {
   return !d.explainedBy && !d.ignoredUntil
 }
@@ -111,18 +111,18 @@ export function change(c: Pick<Change, 'state'>): Standing {
   return { tone: tone[c.state] ?? 'unknown', text: capital(c.state) }
 }
 
-/** How much a change deserves a second look. */
+/** How carefully a change should be reviewed. */
 export function risk(r: Pick<Risk, 'level'>): Standing {
   const tone: Record<string, Tone> = { low: 'idle', medium: 'warn', high: 'bad' }
   return { tone: tone[r.level] ?? 'unknown', text: `${capital(r.level)} risk` }
 }
 
-/** Whether something may still become of a change. */
+/** Whether a change is still open. */
 export function pending(c: Change): boolean {
   return c.state !== 'applied' && c.state !== 'closed'
 }
 
-/** What a hold holds, as people say it. */
+/** The scope of a hold, in words. */
 export function scope(s: Scope): string {
   if (s.all) return 'everything'
   if (s.forge) return `forge ${s.forge}`
@@ -130,17 +130,17 @@ export function scope(s: Scope): string {
   return s.org ? `${s.pool} of ${s.org}` : `pool ${s.pool}`
 }
 
-/** Whether it is more than one pool of one organisation. */
+/** Whether the scope is more than one pool of one organisation. */
 export function wide(s: Scope): boolean {
   return !s.org || !s.pool
 }
 
-/** Whether a hold is in force. */
+/** Whether a hold is active. */
 export function inForce(h: Hold): boolean {
   return h.state !== 'Lifting' && h.state !== 'Expired'
 }
 
-/** The tone of a state, for a kind of which only the numbers are known. */
+/** The tone of a state, for a kind with only numbers. */
 export function toneOf(kind: Kind, state: string): Tone {
   if (kind === 'cluster') return cluster({ health: state } as Cluster).tone
   if (kind === 'signin') return signin({ phase: state } as Signin).tone
@@ -153,12 +153,12 @@ export function toneOf(kind: Kind, state: string): Tone {
   return state === 'Ready' ? 'ok' : state === 'NotReady' ? 'bad' : 'unknown'
 }
 
-/** What a state is called on the page of its kind. */
+/** The name of a state on the page of its kind. */
 export function stateOf(kind: Kind, state: string): string {
   return kind === 'drift' || kind === 'change' ? capital(state) : plain(state)
 }
 
-/** Where an object is shown. */
+/** The page that shows objects of a kind. */
 export function pageOf(kind: Kind): string {
   const pages: Record<Kind, string> = {
     cluster: '/clusters?',
@@ -180,7 +180,7 @@ export function pageOf(kind: Kind): string {
 
 export type Step = { name: string; is: 'done' | 'now' | 'bad' | 'later' }
 
-/** How far an enrollment is: until it is active, or until it has gone. Of what nobody has said anything nothing is said to be done. */
+/** The progress of an enrollment until it is active or removed. A step without a report is not shown as done. */
 export function steps(e: Pick<Enrollment, 'phase' | 'offboard' | 'conditions'>): Step[] {
   if (e.offboard || e.phase === 'Draining' || e.phase === 'Offboarded') {
     const ends = [['StopIntake', 'Stop intake'], ['Drain', 'Drain'], ['Deregister', 'Deregister'], ['DeleteWorkloads', 'Delete workloads'], ['DeleteSecrets', 'Delete secrets'], ['DeleteNamespace', 'Delete namespace'], ['Done', 'Done']] as const

@@ -1,4 +1,4 @@
-// What times look like. Every function takes now, so that one clock moves a page.
+// The format of times. Every function takes now, so that one clock updates a page.
 
 export type Zone = 'local' | 'utc'
 
@@ -7,7 +7,7 @@ const minute = 60 * second
 const hour = 60 * minute
 const day = 24 * hour
 
-/** The length of time as two units at most, such as "1h 30m". */
+/** A duration in at most two units, such as "1h 30m". */
 export function span(ms: number): string {
   const d = Math.abs(ms)
   if (d < second) return '0s'
@@ -23,7 +23,7 @@ function two(d: number, big: number, b: string, small: number, s: string, both: 
   return both && m > 0 ? `${n}${b} ${m}${s}` : `${n}${b}`
 }
 
-/** How long ago, or how long from now: "5m ago", "in 5m", "just now". */
+/** A relative time: "5m ago", "in 5m", "just now". */
 export function relative(iso: string | null | undefined, now: number): string {
   const t = parse(iso)
   if (t === null) return 'unknown'
@@ -32,7 +32,7 @@ export function relative(iso: string | null | undefined, now: number): string {
   return d < 0 ? `${coarse(-d)} ago` : `in ${coarse(d)}`
 }
 
-/** One unit: enough for a cell that is read at a glance. */
+/** A duration in one unit, for a cell. */
 export function coarse(ms: number): string {
   const d = Math.abs(ms)
   if (d < minute) return `${Math.max(1, Math.floor(d / second))}s`
@@ -41,7 +41,7 @@ export function coarse(ms: number): string {
   return `${Math.floor(d / day)}d`
 }
 
-/** The time in full, in the zone that the person chose. */
+/** The full time, in the chosen time zone. */
 export function absolute(iso: string | null | undefined, zone: Zone): string {
   const t = parse(iso)
   if (t === null) return 'unknown'
@@ -51,7 +51,7 @@ export function absolute(iso: string | null | undefined, zone: Zone): string {
   return `${d.getFullYear()}-${p(d.getMonth() + 1)}-${p(d.getDate())} ${p(d.getHours())}:${p(d.getMinutes())}:${p(d.getSeconds())}`
 }
 
-/** Milliseconds since 1970, or null for what is no time: absent, or Go's zero. */
+/** Milliseconds since 1970, or null if there is no time: absent, or Go's zero time. */
 export function parse(iso: string | null | undefined): number | null {
   if (!iso) return null
   const t = Date.parse(iso)
