@@ -26,7 +26,7 @@ var overLimit = map[string]struct{ lines, function int }{
 	"internal/apiproxy/document/credential.go":    {0, 110},
 	"internal/audit/verify.go":                    {670, 0},
 	"internal/door/door.go":                       {571, 0},
-	"internal/fleet/fleetkube/gitlab.go":          {595, 83},
+	"internal/fleet/fleetkube/gitlab.go":          {596, 83},
 	"internal/gateway/gatewaykube/controllers.go": {0, 112},
 	"internal/gateway/standing/standing.go":       {0, 81},
 	"internal/gossip/record.go":                   {0, 92},
