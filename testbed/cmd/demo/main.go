@@ -399,7 +399,8 @@ func (s *show) shows(ctx context.Context, who, run string, limit time.Duration, 
 			s.claim(ok(r.Stdout), "%s (%.1f s)", says, time.Since(began).Seconds())
 			return nil
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		// Below the rate that the server allows one device, because the next step is a request of the same device.
+		if err := pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
