@@ -35,6 +35,7 @@ envoy: ## Envoy Gateway, built, and Envoy, installed, into the cache: about 6 mi
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' # what a merge leaves
 	@go vet ./... && $(TOOL) staticcheck ./...
 	@cd testbed && go vet ./...
 
