@@ -263,7 +263,15 @@ func TestIngress(t *testing.T) {
 	}
 
 	// Deletion, at first with a failing API.
+	// The object is degraded for the same reason before; the deletion reports it nevertheless.
 	remove := api.Fault(fakeapi.Fault{Status: 500})
+	p.later(11*time.Minute, s)
+	p.until("it is degraded", func() error {
+		if o := p.get(s); !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionDegraded) {
+			return fmt.Errorf("conditions %+v", o.Status.Conditions)
+		}
+		return nil
+	})
 	p.must(p.admin.Delete(t.Context(), s))
 	p.condition(s, v1alpha1.ConditionReady, "False/Deleting")
 	p.event(s, "CleanupBlocked")

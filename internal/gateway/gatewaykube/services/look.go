@@ -205,8 +205,10 @@ func (l *look) blocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) er
 	reason, wait := trouble(why)
 	l.again(l.Now().Add(wait))
 	message := fmt.Sprintf("%s of the tailnet %s cannot be taken away: %s; the annotation %s: \"true\" leaves it behind", v.Name, v.Tailnet, short(why.Error()), v1alpha1.SkipRemoteCleanupAnnotation)
+	// The object may have been degraded for the same reason before its deletion.
+	ready := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionReady)
 	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
-	if was == nil || was.Reason != reason || was.Status != metav1.ConditionTrue {
+	if ready == nil || ready.Reason != v1alpha1.ReasonDeleting || was == nil || was.Reason != reason || was.Status != metav1.ConditionTrue {
 		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, "CleanupBlocked", "Delete", "%s", message)
 	}
 	l.set(v1alpha1.ConditionDegraded, verdict{true, reason, short(why.Error())})
