@@ -211,6 +211,7 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 		return 0, &Error{Op: k.op, Class: Invalid, Message: "it has no path"}
 	}
 	group, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Group, *gitlab.Response, error) {
+		//lint:ignore SA1019 without this parameter GitLab lists up to a hundred projects of the group in the answer
 		return c.Groups.GetGroup(path, &gitlab.GetGroupOptions{WithProjects: new(false)}, o)
 	})
 	switch {

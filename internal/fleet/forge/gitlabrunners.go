@@ -138,8 +138,10 @@ func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
 	case d.ID != id:
 		return GitLabRunner{}, k.useless("the answer is not about that runner")
 	}
+	//lint:ignore SA1019 the version of a runner is only in this field of the REST API
+	version := clean(d.Version)
 	r := GitLabRunner{ID: d.ID, Paused: d.Paused, Locked: d.Locked, RunUntagged: d.RunUntagged, Protected: d.AccessLevel == refProtected,
-		Status: clean(d.Status), Description: d.Description, Note: d.MaintenanceNote, Version: clean(d.Version), Tags: d.TagList,
+		Status: clean(d.Status), Description: d.Description, Note: d.MaintenanceNote, Version: version, Tags: d.TagList,
 		MaximumTimeout: time.Duration(d.MaximumTimeout) * time.Second}
 	if r.Status == statusPaused { // it hides whether the runner is online
 		r.Status = statusOffline
@@ -288,6 +290,7 @@ func (g *GitLab) CancelJob(ctx context.Context, project, job int64) error {
 	path := "/projects/" + number(project) + "/jobs/" + number(job)
 	err := withNone(ctx, g.call("cancel a job", path+"/cancel", nil),
 		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			//lint:ignore SA1019 its successor has the same name as the call without options, in the next major version
 			_, response, err := c.Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, o)
 			return response, err
 		})

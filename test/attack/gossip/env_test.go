@@ -153,16 +153,6 @@ func inOneOf(t *testing.T, what string, try func() error) {
 	t.Errorf("%s, time and again: %v", what, err)
 }
 
-// publishedBy returns the clusters in the members' ConfigMap.
-func publishedBy(t *testing.T, s *attacktest.Env) []gossipkube.Cluster {
-	t.Helper()
-	var m gossipkube.Members
-	if text := configMapOf(t, s, gossipkube.MembersConfigMap)[gossipkube.MembersData]; text != "" {
-		attacktest.Decode(t, text, &m)
-	}
-	return m.Clusters
-}
-
 func configMapOf(t *testing.T, s *attacktest.Env, name string) map[string]string {
 	t.Helper()
 	var cm corev1.ConfigMap

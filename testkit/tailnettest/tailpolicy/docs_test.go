@@ -15,7 +15,7 @@ var hujsonBlock = regexp.MustCompile("(?ms)^[ \t]*```hujson[^\n]*\n(.*?)^[ \t]*`
 // between ```hujson and ```. So each block must be a complete policy, with the tags and groups that it uses.
 func TestExamplePolicies(t *testing.T) {
 	t.Parallel()
-	root := filepath.Join("..", "..", "..", "..")
+	root := filepath.Join("..", "..", "..")
 	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
 		t.Fatal(err)
 	}
