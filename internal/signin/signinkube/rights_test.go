@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
@@ -122,7 +124,31 @@ func (p *place) user(name string, rules ...rbacv1.PolicyRule) client.Client {
 	}
 	config := p.cluster.AdminConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
+	p.allowed(config, rules[0])
 	return p.client(config)
+}
+
+// allowed waits until the API server has read the role and its binding: it authorises from a cache.
+func (p *place) allowed(config *rest.Config, rule rbacv1.PolicyRule) {
+	p.t.Helper()
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Namespace: p.ns, Group: rule.APIGroups[0], Resource: rule.Resources[0], Verb: rule.Verbs[0]}}}
+	for ctx := p.t.Context(); ; {
+		got, err := c.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if got.Status.Allowed {
+			return
+		}
+		if err := retry.Sleep(ctx, 10*time.Millisecond); err != nil {
+			p.t.Fatalf("the role of %s is not in force: %v", config.Impersonate.UserName, err)
+		}
+	}
 }
 
 // denied reports whether one of Tailplane's admission policies rejected the request.
