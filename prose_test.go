@@ -3,7 +3,6 @@ package tailplane
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"regexp"
 	"strings"
@@ -126,20 +125,14 @@ func pageText(source string) (s sample) {
 // samples reads every text of the repository, by its kind.
 func samples(t *testing.T) map[string]sample {
 	t.Helper()
-	out, err := exec.Command("git", "ls-files").Output()
-	if err != nil {
-		t.Skipf("SKIP prose: this is no checkout of git: %v", err)
-	}
 	all := map[string]sample{}
-	for name := range strings.FieldsSeq(string(out)) {
+	for _, name := range tracked(t, "*") {
 		ext := path.Ext(name)
 		if ext != ".go" && ext != ".md" && ext != ".svelte" || strings.Contains(name, "testdata/") {
 			continue
 		}
 		b, err := os.ReadFile(name)
-		if os.IsNotExist(err) {
-			continue // deleted, and not yet committed
-		} else if err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 		text := string(b)
