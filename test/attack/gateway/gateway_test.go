@@ -156,8 +156,8 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 		t.Errorf("it tells whether a Secret is there: %q, %q", there, nowhere)
 	}
 	for _, r := range w.requests(t, from) {
-		if r.ObjectRef.Resource == "secrets" && r.ObjectRef.Namespace != gatewayNamespace && r.ObjectRef.Namespace != relayNamespace {
-			t.Errorf("the gateway asked for a Secret of %s: %s", r.ObjectRef.Namespace, r)
+		if r.ObjectRef.Resource == "secrets" && !slices.Contains([]string{gatewayNamespace, relayNamespace, "fleeting"}, r.ObjectRef.Namespace) {
+			t.Errorf("the gateway requested a Secret of %s, which its settings do not list: %s", r.ObjectRef.Namespace, r)
 		}
 	}
 	remove := w.dev.Fault(fakeapi.Fault{Route: "POST /oauth/token", Status: http.StatusTemporaryRedirect, Header: http.Header{"Location": {elsewhere.URL + "/api/v2/oauth/token"}}})
