@@ -106,7 +106,7 @@ func (g *gate) set(shut bool) {
 }
 
 // gated starts another adapter for the same clusters, with a gate before west.
-func (s *several) gated(t *testing.T, config string) (*several, *gate) {
+func (s *clustersEnv) gated(t *testing.T, config string) (*clustersEnv, *gate) {
 	t.Helper()
 	g := newGate(t, s.options.Secrets["west"]["server"])
 	o := s.options
@@ -115,7 +115,7 @@ func (s *several) gated(t *testing.T, config string) (*several, *gate) {
 	o.Secrets["west"]["server"] = "https://" + g.Addr().String()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	own := &several{clusters: s.clusters, admin: s.admin, options: o}
+	own := &clustersEnv{clusters: s.clusters, admin: s.admin, options: o}
 	var err error
 	if own.adapter, err = testenv.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func (s *several) gated(t *testing.T, config string) (*several, *gate) {
 }
 
 // raw requests a path from the adapter, and returns the response and its body.
-func (s *several) raw(t *testing.T, path string) (*http.Response, string) {
+func (s *clustersEnv) raw(t *testing.T, path string) (*http.Response, string) {
 	t.Helper()
 	conf := config(t, s.adapter)
 	client, err := rest.HTTPClientFor(conf)
@@ -153,7 +153,7 @@ func (s *several) raw(t *testing.T, path string) (*http.Response, string) {
 }
 
 // adminPort requests a path from the admin port.
-func (s *several) adminPort(t *testing.T, path string) string {
+func (s *clustersEnv) adminPort(t *testing.T, path string) string {
 	t.Helper()
 	res, err := http.Get("http://" + s.adapter.Admin + path)
 	if err != nil {
@@ -168,7 +168,7 @@ func (s *several) adminPort(t *testing.T, path string) string {
 }
 
 // value returns the value of one metric series, or "" if it does not exist.
-func (s *several) value(t *testing.T, series string) string {
+func (s *clustersEnv) value(t *testing.T, series string) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)$`).FindStringSubmatch(s.adminPort(t, "/metrics"))
 	if m == nil {
@@ -179,7 +179,7 @@ func (s *several) value(t *testing.T, series string) string {
 
 const shopList = "/api/v1/namespaces/shop/configmaps?labelSelector=away%3Dyes"
 
-func (s *several) makeAway(t *testing.T, cluster, name string) {
+func (s *clustersEnv) makeAway(t *testing.T, cluster, name string) {
 	t.Helper()
 	if _, err := s.admin[cluster].CoreV1().ConfigMaps("shop").Create(t.Context(), configMap("shop", name, map[string]string{"away": "yes"}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

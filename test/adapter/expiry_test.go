@@ -25,7 +25,7 @@ import (
 
 // forgetful returns three clusters. West compacts its history within seconds, as an API server does within minutes.
 // It has no watch cache to continue from.
-func forgetful(t *testing.T) (*several, *relay) {
+func forgetful(t *testing.T) (*clustersEnv, *relay) {
 	t.Helper()
 	three := three(t)
 	three.clean(t)
@@ -41,7 +41,7 @@ func forgetful(t *testing.T) (*several, *relay) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &several{clusters: maps.Clone(three.clusters), admin: maps.Clone(three.admin), options: three.options}
+	s := &clustersEnv{clusters: maps.Clone(three.clusters), admin: maps.Clone(three.admin), options: three.options}
 	s.clusters["west"], s.admin["west"] = west, admin
 	s.options.Secrets = maps.Clone(three.options.Secrets)
 	way := newRelay(t, strings.TrimPrefix(west.Server, "https://"))
@@ -110,7 +110,7 @@ func (r *relay) cut(shut bool) {
 }
 
 // forgets waits until a cluster has compacted its history at rv.
-func (s *several) forgets(t *testing.T, cluster, rv string) {
+func (s *clustersEnv) forgets(t *testing.T, cluster, rv string) {
 	t.Helper()
 	eventually(t, cluster+" forgets "+rv, func() bool {
 		_, err := s.admin[cluster].CoreV1().ConfigMaps("shop").List(t.Context(), metav1.ListOptions{ResourceVersion: rv, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
@@ -121,15 +121,15 @@ func (s *several) forgets(t *testing.T, cluster, rv string) {
 	})
 }
 
-// An overheard client counts the requests and the answers of an informer.
-type overheard struct {
+// A recordingClient client counts the requests and the answers of an informer.
+type recordingClient struct {
 	next   http.RoundTripper
 	whole  atomic.Int64 // answers with the complete list
 	mu     sync.Mutex
 	errors []string // ERROR events, and answers other than 200
 }
 
-func (o *overheard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (o *recordingClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	q := r.URL.Query()
 	res, err := o.next.RoundTrip(r)
 	if err != nil {
@@ -177,7 +177,7 @@ func (c closer) Close() (err error) {
 	return err
 }
 
-func (o *overheard) told(what string) {
+func (o *recordingClient) told(what string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.errors = append(o.errors, what)
@@ -191,13 +191,13 @@ func TestSeveral_Forgotten(t *testing.T) {
 
 // ADP-07: one member compacts its history while its connection is cut. An informer gets exactly one 410, lists once,
 // and then has the current objects. It receives deletions only for objects that are really gone.
-func compaction(t *testing.T, s *several, way *relay) {
+func compaction(t *testing.T, s *clustersEnv, way *relay) {
 	s.make(t, "east", "of-east")
 	s.make(t, "west", "of-west")
 	s.make(t, "west", "stays")
 	conf := config(t, s.adapter)
 	conf.ContentType, conf.AcceptContentTypes = "application/json", "application/json"
-	ears := &overheard{}
+	ears := &recordingClient{}
 	conf.Wrap(func(next http.RoundTripper) http.RoundTripper { ears.next = next; return ears })
 	k, err := kubernetes.NewForConfig(conf)
 	if err != nil {
@@ -257,7 +257,7 @@ func compaction(t *testing.T, s *several, way *relay) {
 
 // ADP-09: between two pages a member compacts the position of the list. As with an API server, the client gets 410
 // with a token to continue. With the token it reads the rest, and every object appears once.
-func expiredPage(t *testing.T, s *several) {
+func expiredPage(t *testing.T, s *clustersEnv) {
 	want := map[string]bool{}
 	for i := range 4 {
 		for _, cluster := range []string{"east", "west"} {

@@ -29,7 +29,7 @@ type follower struct {
 	expired atomic.Int64 // watches that ended because a position was too old
 }
 
-func (s *several) follow(t *testing.T) *follower {
+func (s *clustersEnv) follow(t *testing.T) *follower {
 	t.Helper()
 	f := &follower{}
 	factory := informers.NewSharedInformerFactoryWithOptions(s.client(t), 0, informers.WithNamespace("shop"))
@@ -57,7 +57,7 @@ func (s *several) follow(t *testing.T) *follower {
 	return f
 }
 
-func (s *several) make(t *testing.T, cluster, name string) {
+func (s *clustersEnv) make(t *testing.T, cluster, name string) {
 	t.Helper()
 	if _, err := s.admin[cluster].CoreV1().ConfigMaps("shop").Create(t.Context(), configMap("shop", name, nil), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func TestSeveral_Retarget(t *testing.T) {
 		return strings.NewReplacer("epoch: 1", fmt.Sprint("epoch: ", epoch), "match: {namespaces: [production]}, target: {cluster: east}", "match: {namespaces: [production]}, target: {cluster: "+cluster+"}").Replace(severalConfig)
 	}
 	o.Config = moving(1, "east")
-	own := &several{clusters: s.clusters, admin: s.admin}
+	own := &clustersEnv{clusters: s.clusters, admin: s.admin}
 	var err error
 	if own.adapter, err = testenv.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
 		t.Fatal(err)

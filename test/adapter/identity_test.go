@@ -133,7 +133,7 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 }
 
 // told returns the admin port's answer.
-func (s *several) told(t *testing.T, path string) string {
+func (s *clustersEnv) told(t *testing.T, path string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+path, nil)
 	if err != nil {

@@ -38,7 +38,7 @@ const (
 )
 
 // owner creates a ConfigMap in a cluster, through the adapter, and returns the reference to it.
-func (s *several) owner(t *testing.T, namespace, name, cluster string) metav1.OwnerReference {
+func (s *clustersEnv) owner(t *testing.T, namespace, name, cluster string) metav1.OwnerReference {
 	t.Helper()
 	cm, err := s.client(t).CoreV1().ConfigMaps(namespace).Create(t.Context(), configMap(namespace, name, map[string]string{pinKey: cluster}), metav1.CreateOptions{})
 	if err != nil {
@@ -55,25 +55,25 @@ func owned(name, cluster string, owners ...metav1.OwnerReference) *corev1.Secret
 	return s
 }
 
-// warned collects the warnings that clients receive with their answers.
-type warned struct {
+// warningLog collects the warnings that clients receive with their answers.
+type warningLog struct {
 	mu   sync.Mutex
 	text []string
 }
 
-func (w *warned) HandleWarningHeader(_ int, _ string, text string) {
+func (w *warningLog) HandleWarningHeader(_ int, _ string, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.text = append(w.text, text)
 }
 
-func (w *warned) has(text string) bool {
+func (w *warningLog) has(text string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.text, func(s string) bool { return strings.Contains(s, text) })
 }
 
-func (s *several) namespaces(t *testing.T, names ...string) {
+func (s *clustersEnv) namespaces(t *testing.T, names ...string) {
 	t.Helper()
 	for _, k := range s.admin {
 		for _, name := range names {
@@ -91,7 +91,7 @@ func (s *several) namespaces(t *testing.T, names ...string) {
 
 // orphan creates an object in east whose owner does not exist in east, and waits until the garbage collector deletes
 // it. By then the garbage collector has processed all earlier objects.
-func (s *several) orphan(t *testing.T, namespace string, owner metav1.OwnerReference) {
+func (s *clustersEnv) orphan(t *testing.T, namespace string, owner metav1.OwnerReference) {
 	t.Helper()
 	secrets := s.admin["east"].CoreV1().Secrets(namespace)
 	if _, err := secrets.Create(t.Context(), owned("orphan", "", owner), metav1.CreateOptions{}); err != nil {
@@ -174,8 +174,8 @@ func TestSeveral_Owners(t *testing.T) {
 	}
 }
 
-func (s *several) shelter(t *testing.T, namespace string) {
-	told := &warned{}
+func (s *clustersEnv) shelter(t *testing.T, namespace string) {
+	told := &warningLog{}
 	c := config(t, s.adapter)
 	c.WarningHandler = told
 	k, err := kubernetes.NewForConfig(c)
@@ -367,7 +367,7 @@ func (s *several) shelter(t *testing.T, namespace string) {
 }
 
 // tables passes the objects of a Table to f. For a watch it does so for each event.
-func (s *several) tables(t *testing.T, path string, f func(metav1.ObjectMeta)) {
+func (s *clustersEnv) tables(t *testing.T, path string, f func(metav1.ObjectMeta)) {
 	t.Helper()
 	c := config(t, s.adapter)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.Host+path, nil)

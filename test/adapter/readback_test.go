@@ -28,13 +28,13 @@ import (
 )
 
 // beside starts another adapter for the same clusters. The test may configure and restart it.
-func (s *several) beside(t testing.TB, config string) *several {
+func (s *clustersEnv) beside(t testing.TB, config string) *clustersEnv {
 	t.Helper()
 	o := s.options
 	o.Config = config
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	own := &several{clusters: s.clusters, admin: s.admin, options: o}
+	own := &clustersEnv{clusters: s.clusters, admin: s.admin, options: o}
 	var err error
 	if own.adapter, err = testenv.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
 		t.Fatal(err)
@@ -51,8 +51,8 @@ func (s *several) beside(t testing.TB, config string) *several {
 	return own
 }
 
-// A cuttable watcher counts watch requests. It can end the open watch as a broken connection does.
-type cuttable struct {
+// A breakableWatcher watcher counts watch requests. It can end the open watch as a broken connection does.
+type breakableWatcher struct {
 	maps interface {
 		Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 	}
@@ -62,7 +62,7 @@ type cuttable struct {
 	open   watch.Interface
 }
 
-func (c *cuttable) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (c *breakableWatcher) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	w, err := c.maps.Watch(ctx, o)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,19 +79,19 @@ func (c *cuttable) WatchWithContext(ctx context.Context, o metav1.ListOptions) (
 	return c.open, nil
 }
 
-func (c *cuttable) cut() {
+func (c *breakableWatcher) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open.Stop()
 }
 
-func (c *cuttable) placed() bool {
+func (c *breakableWatcher) placed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stands
 }
 
-func (c *cuttable) asked() []string {
+func (c *breakableWatcher) asked() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.from)
@@ -108,7 +108,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cuttable{maps: shop}
+	c := &breakableWatcher{maps: shop}
 	rw, err := watchtools.NewRetryWatcherWithContext(t.Context(), l.ResourceVersion, c)
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 		}
 	}
 
-	expire := func(why string, rw *watchtools.RetryWatcher, c *cuttable) {
+	expire := func(why string, rw *watchtools.RetryWatcher, c *breakableWatcher) {
 		t.Helper()
 		select {
 		case e := <-rw.ResultChan():
@@ -174,7 +174,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 		t.Errorf("after a raised epoch it asked %d times: %q", n, c.asked())
 	}
 	for why, position := range map[string]string{"a position of the epoch before": l.ResourceVersion, "a number that nobody gave out": "1"} {
-		c := &cuttable{maps: shop}
+		c := &breakableWatcher{maps: shop}
 		rw, err := watchtools.NewRetryWatcherWithContext(t.Context(), position, c)
 		if err != nil {
 			t.Fatal(err)

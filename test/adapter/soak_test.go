@@ -27,15 +27,15 @@ import (
 // soakTime is the default duration. SOAK=1h in the environment changes it.
 const soakTime = 10 * time.Second
 
-// A footing is the resource usage of an adapter.
-type footing struct{ goroutines, files, memory int }
+// A resourceUsage is the resource usage of an adapter.
+type resourceUsage struct{ goroutines, files, memory int }
 
-func (f footing) String() string {
+func (f resourceUsage) String() string {
 	return fmt.Sprintf("%d goroutines, %d descriptors, %d MB", f.goroutines, f.files, f.memory>>20)
 }
 
 // footing reads it from the admin port, with --pprof, and from the kernel.
-func (s *several) footing(t *testing.T) (f footing) {
+func (s *clustersEnv) footing(t *testing.T) (f resourceUsage) {
 	t.Helper()
 	token, err := os.ReadFile(filepath.Join(s.adapter.Share, "token"))
 	if err != nil {
@@ -164,7 +164,7 @@ func TestSeveral_Soak(t *testing.T) {
 }
 
 // settled waits until the adapter uses no more than limit. Without a limit it waits until the usage is stable.
-func (s *several) settled(t *testing.T, limit *footing) (f footing) {
+func (s *clustersEnv) settled(t *testing.T, limit *resourceUsage) (f resourceUsage) {
 	t.Helper()
 	f = s.footing(t)
 	eventually(t, "the adapter is at rest", func() bool {

@@ -74,7 +74,7 @@ spec:
 )
 
 // configured gives the environment a repository and a controller for its changes.
-func (h *house) configured(t *testing.T, desk *plane.Desk) *configuration {
+func (h *env) configured(t *testing.T, desk *plane.Desk) *configuration {
 	t.Helper()
 	cluster := kubetest.Start(t)
 	files, err := filepath.Glob("../../deploy/crds/tailplane.dev_runner*.yaml")
@@ -128,7 +128,7 @@ func (h *house) configured(t *testing.T, desk *plane.Desk) *configuration {
 }
 
 // proposeSome creates the changes that the pages show: one pending, one approved, and one abandoned.
-func (h *house) proposeSome(t *testing.T) {
+func (h *env) proposeSome(t *testing.T) {
 	t.Helper()
 	ask := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
 	as := func(name string) { h.as(somebody(name)) }

@@ -16,7 +16,7 @@ import (
 )
 
 // byPlane switches to approval by the plane, on the real API server, which has acme.
-func (h *house) byPlane() error {
+func (h *env) byPlane() error {
 	writer, err := act.NewEnrollments(h.config.cluster.AdminConfig(), func(string) bool { return true }, time.Now)
 	if err != nil {
 		return err
@@ -29,17 +29,17 @@ func (h *house) byPlane() error {
 	if err != nil {
 		return err
 	}
-	h.enroll.Writer = told{writer, h}
+	h.enroll.Writer = writeThrough{writer, h}
 	return h.config.cluster.Apply(context.Background(), text)
 }
 
-// told is a Writer that also updates the store at once, as a watch on the API server would.
-type told struct {
+// writeThrough is a Writer that also updates the store at once, as a watch on the API server would.
+type writeThrough struct {
 	planeenroll.Writer
-	h *house
+	h *env
 }
 
-func (w told) tell(e planefleet.Enrollment, err error, dryRun bool) (planefleet.Enrollment, error) {
+func (w writeThrough) tell(e planefleet.Enrollment, err error, dryRun bool) (planefleet.Enrollment, error) {
 	if err == nil && !dryRun {
 		if e.Phase == planefleet.Unknown {
 			e.Phase = "Requested" // the first phase that the fleet reports
@@ -49,24 +49,24 @@ func (w told) tell(e planefleet.Enrollment, err error, dryRun bool) (planefleet.
 	return e, err
 }
 
-func (w told) Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (planefleet.Enrollment, bool, error) {
+func (w writeThrough) Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (planefleet.Enrollment, bool, error) {
 	e, created, err := w.Writer.Create(ctx, p, spec, request, dryRun)
 	e, err = w.tell(e, err, dryRun)
 	return e, created, err
 }
 
-func (w told) Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (planefleet.Enrollment, error) {
+func (w writeThrough) Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Edit(ctx, p, patch, dryRun)
 	return w.tell(e, err, dryRun)
 }
 
-func (w told) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+func (w writeThrough) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Approve(ctx, p, digest, dryRun)
 	e.Conditions = []plane.Condition{is("Approved", true, "Approved", "")}
 	return w.tell(e, err, dryRun)
 }
 
-func (w told) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+func (w writeThrough) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Decline(ctx, p, digest, dryRun)
 	if err == nil && !dryRun {
 		w.h.board.Remove(plane.KindEnrollment, e.Name)
@@ -74,17 +74,17 @@ func (w told) Decline(ctx context.Context, p access.Permit, digest string, dryRu
 	return e, err
 }
 
-func (w told) Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+func (w writeThrough) Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Rotate(ctx, p, dryRun)
 	return w.tell(e, err, dryRun)
 }
 
-func (w told) Ask(ctx context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error) {
+func (w writeThrough) Ask(ctx context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Ask(ctx, p, what, reason, dryRun)
 	return w.tell(e, err, dryRun)
 }
 
-func (w told) Offboard(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+func (w writeThrough) Offboard(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Offboard(ctx, p, dryRun)
 	e.Phase, e.Offboard = "Draining", &planefleet.Offboard{Step: "Drain", Since: time.Now(), Message: "The last jobs run."}
 	return w.tell(e, err, dryRun)

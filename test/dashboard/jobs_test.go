@@ -20,7 +20,7 @@ import (
 )
 
 // jobs returns the services for single runners and for time series, over a Prometheus with a gap in its data.
-func (h *house) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemetrics.Desk) {
+func (h *env) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemetrics.Desk) {
 	prometheus := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ask := func(key string) float64 { v, _ := strconv.ParseFloat(r.FormValue(key), 64); return v }
 		from, to, step := ask("start"), ask("end"), ask("step")

@@ -14,7 +14,7 @@ import (
 )
 
 // fill adds a typical installation to the store: most objects are healthy, and one of each kind is not.
-func (h *house) fill() {
+func (h *env) fill() {
 	b, now := h.board, time.Now()
 	b.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
 	b.Report(plane.Source{Name: "gossip", Status: plane.OK})
@@ -62,7 +62,7 @@ func (h *house) fill() {
 }
 
 // fleet adds runners of three organisations: some run, one is paused, one is broken, and one has an unknown state.
-func (h *house) fleet(now time.Time) {
+func (h *env) fleet(now time.Time) {
 	b := h.board
 	row := func(forge, org, pool, state, why string, change func(*planefleet.Pool)) plane.Object {
 		p := planefleet.Pool{ID: forge + "/" + org + "/" + pool, Name: pool, Forge: forge, OrgName: org, Type: "Shared", Isolation: "None", RunsOn: []string{"self-hosted", pool}, Scaling: &planefleet.Scaling{Max: 8, Budget: 20},
@@ -117,7 +117,7 @@ func holding(name string, scope planefleet.Scope, mode planefleet.Mode, reason, 
 	return planefleet.Hold{ID: name, Name: name, UID: "uid-" + name, Scope: scope, Mode: mode, Reason: reason, RequestedBy: by, Created: time.Now().Add(-3 * time.Hour), State: state, Failed: []planefleet.HoldFailure{}, Held: held, ObservedAt: time.Now()}
 }
 
-func (h *house) routes(now time.Time) (routes []plane.Object) {
+func (h *env) routes(now time.Time) (routes []plane.Object) {
 	for i, name := range []string{"db", "cache", "grafana", "registry", "mail", "search", "billing", "auth", "queue"} {
 		r := plane.Route{ID: "TailscaleService/shop/" + name, Resource: "TailscaleService", Namespace: "shop", Name: name, Target: "infra/public", Tailnet: new("acme"), Hostnames: []string{name + ".acme.dev"},
 			Rules: []plane.RouteRule{{Path: "/svc/" + name, Backend: "tailscale-cluster-" + name, State: "Programmed"}}, Refused: []plane.Refusal{}, Conditions: isReady(true, "Accepted", ""), ObservedAt: now}
@@ -131,7 +131,7 @@ func (h *house) routes(now time.Time) (routes []plane.Object) {
 }
 
 // hostile sets a hostile text in every field whose value other people choose.
-func (h *house) hostile() {
+func (h *env) hostile() {
 	const bad = `<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"'` + "`${window.hurt=1}{{window.hurt=1}}\u202Egnp.exe\x1b[31m"
 	b, now := h.board, time.Now()
 	b.Put(plane.KindPool, "kubernetes", planefleet.Pool{ID: bad, Name: bad, Forge: bad, OrgName: bad, Type: bad, State: planefleet.Active, StateReason: bad, RunsOn: []string{bad}, Holds: []string{bad}, Drift: []string{bad}, Controller: planefleet.Controller{Kind: bad, Namespace: bad, Name: bad}})

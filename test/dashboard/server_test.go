@@ -27,9 +27,9 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A house is the plane on loopback: the real service, store and pages behind a real HTTP server. The test sets the
+// An env is the plane on loopback: the real service, store and pages behind a real HTTP server. The test sets the
 // caller, because there is no tailnet here.
-type house struct {
+type env struct {
 	board *plane.Board
 	url   string // URL of the dashboard
 	acts  string // of the actions that the browser's script can request from the test
@@ -50,9 +50,9 @@ type house struct {
 
 const capability = "tailplane.dev/cap/plane"
 
-func open(t *testing.T) *house {
+func open(t *testing.T) *env {
 	t.Helper()
-	h := &house{board: plane.NewBoard(time.Now), caller: somebody("alice")}
+	h := &env{board: plane.NewBoard(time.Now), caller: somebody("alice")}
 	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest, Trail: &h.trail, Exposed: func() []plane.Exposure {
 		return []plane.Exposure{{Name: "grafana", Address: new("https://grafana.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"}}
 	}}
@@ -99,7 +99,7 @@ func open(t *testing.T) *house {
 }
 
 // leave stops the dashboard.
-func (h *house) leave() error {
+func (h *env) leave() error {
 	h.mu.Lock()
 	stop := h.stop
 	h.stop = nil
@@ -111,7 +111,7 @@ func (h *house) leave() error {
 }
 
 // back serves it again at the same address.
-func (h *house) back() error {
+func (h *env) back() error {
 	ln, err := net.Listen("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (h *house) back() error {
 }
 
 // acting returns the handler for actions that the browser's script requests from the test.
-func (h *house) acting() http.Handler {
+func (h *env) acting() http.Handler {
 	change := func(f func()) func() error { return func() error { f(); return nil } }
 	acts := map[string]func() error{
 		"leave": h.leave,
@@ -196,7 +196,7 @@ func (h *house) acting() http.Handler {
 
 // asked lifts the hold of everything in alice's name, as an assistant would, and stores the confirmation page that it
 // gets.
-func (h *house) asked() error {
+func (h *env) asked() error {
 	h.as(somebody("alice"))
 	h.board.Put(plane.KindHold, "kubernetes", holding("all-1", planefleet.Scope{All: true}, planefleet.Pause, "node upgrade", "alice@acme.dev", planefleet.Applied))
 	c := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
@@ -211,19 +211,19 @@ func (h *house) asked() error {
 	return nil
 }
 
-func (h *house) who() access.Caller {
+func (h *env) who() access.Caller {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.caller
 }
 
-func (h *house) as(c access.Caller) {
+func (h *env) as(c access.Caller) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.caller = c
 }
 
-func (h *house) record(e audit.Entry) error {
+func (h *env) record(e audit.Entry) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.entries = append(h.entries, e)
@@ -231,7 +231,7 @@ func (h *house) record(e audit.Entry) error {
 	return nil
 }
 
-func (h *house) newest(_ context.Context, yield func(plane.Recorded) bool) (int, error) {
+func (h *env) newest(_ context.Context, yield func(plane.Recorded) bool) (int, error) {
 	h.mu.Lock()
 	entries := slices.Clone(h.entries)
 	h.mu.Unlock()
@@ -244,7 +244,7 @@ func (h *house) newest(_ context.Context, yield func(plane.Recorded) bool) (int,
 }
 
 // revoke does the same as planekube/act, but only in the store, because there is no cluster here.
-func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (plane.Revocation, error) {
+func (h *env) revoke(_ context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (plane.Revocation, error) {
 	if err := p.Require(access.SigninsRevoke, time.Now()); err != nil {
 		return plane.Revocation{}, err
 	}
@@ -262,7 +262,7 @@ func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reas
 }
 
 // pause and lift do the same as planekube/act, but only in the store.
-func (h *house) pause(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
+func (h *env) pause(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
 	if err := p.Require(access.HoldsCreate, time.Now()); err != nil {
 		return planefleet.Hold{}, false, err
 	}
@@ -274,7 +274,7 @@ func (h *house) pause(_ context.Context, p access.Permit, d planefleet.Draft, dr
 	return hold, true, nil
 }
 
-func (h *house) lift(_ context.Context, p access.Permit, hold planefleet.Hold, dryRun bool) error {
+func (h *env) lift(_ context.Context, p access.Permit, hold planefleet.Hold, dryRun bool) error {
 	if err := p.Require(access.HoldsLift, time.Now()); err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (h *house) lift(_ context.Context, p access.Permit, hold planefleet.Hold, d
 	return nil
 }
 
-func (h *house) ignore(_ context.Context, p access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
+func (h *env) ignore(_ context.Context, p access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
 	if err := p.Require(access.ConfigPropose, time.Now()); err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (h *house) ignore(_ context.Context, p access.Permit, o planefleet.Drift, i
 	return nil
 }
 
-func (h *house) reschedule(_ context.Context, p access.Permit, hold planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
+func (h *env) reschedule(_ context.Context, p access.Permit, hold planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
 	if err := p.Require(access.HoldsLift, time.Now()); err != nil {
 		return planefleet.Hold{}, err
 	}

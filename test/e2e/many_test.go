@@ -23,7 +23,7 @@ var (
 )
 
 // see waits until all given servers report the wanted number of members in each state.
-func see(t *testing.T, those []*stand, what string, want map[gossip.State]int) time.Duration {
+func see(t *testing.T, those []*clusterEnv, what string, want map[gossip.State]int) time.Duration {
 	t.Helper()
 	began := time.Now()
 	for _, s := range those {
@@ -32,7 +32,7 @@ func see(t *testing.T, those []*stand, what string, want map[gossip.State]int) t
 	return time.Since(began).Round(10 * time.Millisecond)
 }
 
-func agrees(t *testing.T, s *stand, want map[gossip.State]int) bool {
+func agrees(t *testing.T, s *clusterEnv, want map[gossip.State]int) bool {
 	t.Helper()
 	for state, n := range want {
 		if in(t, s, state) != n {
@@ -43,13 +43,13 @@ func agrees(t *testing.T, s *stand, want map[gossip.State]int) bool {
 }
 
 // in returns how many members s reports in a state, including itself.
-func in(t *testing.T, s *stand, state gossip.State) int {
+func in(t *testing.T, s *clusterEnv, state gossip.State) int {
 	t.Helper()
 	return int(series(t, s.process)[`tailplane_members{state="`+string(state)+`"}`])
 }
 
 // allList waits until ok accepts the list of each given server. The list is indexed by cluster name.
-func allList(t *testing.T, p *testenv.Person, those []*stand, what string, ok func(map[string]gossip.Cluster) bool) time.Duration {
+func allList(t *testing.T, p *testenv.Person, those []*clusterEnv, what string, ok func(map[string]gossip.Cluster) bool) time.Duration {
 	t.Helper()
 	began := time.Now()
 	for _, s := range those {
@@ -140,13 +140,13 @@ func TestManyServers(t *testing.T) {
 // partAndJoin removes the grant between two sides and restores it. A tailnet keeps existing TCP connections and
 // refuses only new ones. The test therefore kills and restarts the servers on the right side, which closes the
 // connections.
-func partAndJoin(t *testing.T, all []*stand) {
+func partAndJoin(t *testing.T, all []*clusterEnv) {
 	t.Helper()
 	net := all[0].env.Net
 	if err := net.SetPolicy(partedPolicy(false)); err != nil {
 		t.Fatal(err)
 	}
-	var left, right []*stand
+	var left, right []*clusterEnv
 	for _, s := range all {
 		if s.side == "left" {
 			left = append(left, s)
@@ -157,7 +157,7 @@ func partAndJoin(t *testing.T, all []*stand) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := together(right, func(s *stand) error { return s.serve(ctx) }); err != nil {
+	if err := together(right, func(s *clusterEnv) error { return s.serve(ctx) }); err != nil {
 		t.Fatal(err)
 	}
 	parted := func() {
@@ -188,7 +188,7 @@ func partAndJoin(t *testing.T, all []*stand) {
 
 // countIdle counts the messages that servers exchange without news: DSC-02 on real processes. An exchange without a
 // record has two messages.
-func countIdle(t *testing.T, all []*stand) {
+func countIdle(t *testing.T, all []*clusterEnv) {
 	t.Helper()
 	type sample struct {
 		at    time.Time

@@ -30,9 +30,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A chronicle records every write about one sign-in, in the API server's order. A condition that holds after each
+// A roleHistory records every write about one sign-in, in the API server's order. A condition that holds after each
 // entry held at every moment.
-type chronicle struct {
+type roleHistory struct {
 	name  string
 	mu    sync.Mutex
 	lines []line
@@ -45,7 +45,7 @@ type line struct {
 	object  client.Object
 }
 
-func chronicleOf(t *testing.T, r *testenv.Env, name string) *chronicle {
+func chronicleOf(t *testing.T, r *testenv.Env, name string) *roleHistory {
 	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme} {
@@ -57,7 +57,7 @@ func chronicleOf(t *testing.T, r *testenv.Env, name string) *chronicle {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &chronicle{name: name, died: map[string]time.Time{}}
+	c := &roleHistory{name: name, died: map[string]time.Time{}}
 	for _, list := range []client.ObjectList{&v1alpha1.TkaSigninList{}, &corev1.ServiceAccountList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}} {
 		w, err := k.Watch(t.Context(), list)
 		if err != nil {
@@ -73,7 +73,7 @@ func chronicleOf(t *testing.T, r *testenv.Env, name string) *chronicle {
 	return c
 }
 
-func (c *chronicle) hear(e watch.Event) {
+func (c *roleHistory) hear(e watch.Event) {
 	o, ok := e.Object.(client.Object)
 	if !ok || !strings.HasSuffix(o.GetName(), c.name) {
 		return
@@ -90,7 +90,7 @@ func (c *chronicle) hear(e watch.Event) {
 	}
 }
 
-func (c *chronicle) ended(account string) (time.Time, bool) {
+func (c *roleHistory) ended(account string) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, dead := c.died[account]
@@ -99,7 +99,7 @@ func (c *chronicle) ended(account string) (time.Time, bool) {
 
 // check replays the chronicle. There are never two roles, and a sign-in is ready only with its role bound. check
 // returns the roles in the order in which they were shown.
-func (c *chronicle) check(t *testing.T) (shown []string) {
+func (c *roleHistory) check(t *testing.T) (shown []string) {
 	t.Helper()
 	c.mu.Lock()
 	lines := slices.Clone(c.lines)
@@ -138,8 +138,8 @@ func (c *chronicle) check(t *testing.T) (shown []string) {
 	return shown
 }
 
-// A holder uses one token all the time.
-type holder struct {
+// A tokenUser uses one token all the time.
+type tokenUser struct {
 	account string
 	role    string
 	client  *kubernetes.Clientset
@@ -150,7 +150,7 @@ type holder struct {
 	unknown time.Time // first 401 of the API server
 }
 
-func (h *holder) use(ctx context.Context) {
+func (h *tokenUser) use(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		_, err := h.client.CoreV1().Pods("shop").List(ctx, metav1.ListOptions{Limit: 1})
@@ -199,7 +199,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			defer func() { stop(); wg.Wait() }()
-			var holders []*holder
+			var holders []*tokenUser
 			for i, role := range tt.roles {
 				st, err := signin.Login.Call(t.Context(), c, signin.LoginRequest{Role: role})
 				if err != nil {
@@ -222,7 +222,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 				if s.Status.Phase != v1alpha1.SigninPhase(signin.PhaseReady) || s.Status.Role != role || s.Status.ServiceAccount == nil || string(s.Status.ServiceAccount.UID) != account {
 					t.Errorf("change %d: a kubeconfig as %s, of the account %s, while the sign-in is %+v", i, role, account, s.Status)
 				}
-				h := &holder{account: account, role: role, client: heldClient(t, r, k.Token.Reveal())}
+				h := &tokenUser{account: account, role: role, client: heldClient(t, r, k.Token.Reveal())}
 				holders = append(holders, h)
 				// The rights of the role.
 				if may := mayCreate(t, h.client); may != (role == "edit") {
@@ -241,7 +241,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 				t.Error(err)
 			}
 			eventually(t, time.Minute, "every token is unknown", func() bool {
-				return !slices.ContainsFunc(holders, func(h *holder) bool { h.mu.Lock(); defer h.mu.Unlock(); return h.unknown.IsZero() })
+				return !slices.ContainsFunc(holders, func(h *tokenUser) bool { h.mu.Lock(); defer h.mu.Unlock(); return h.unknown.IsZero() })
 			})
 			for i, h := range holders {
 				died, dead := told.ended(h.account)

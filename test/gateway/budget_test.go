@@ -64,7 +64,7 @@ func middle[N int | float64 | time.Duration](all []N) N {
 
 // A measure is a cluster on which Envoy Gateway is started repeatedly, with or without an extension server.
 type measure struct {
-	*provided
+	*kubernetesEnv
 	*extension
 	changes int // number of changes so far
 }
@@ -77,10 +77,10 @@ const (
 	lean   = "with us, lean"
 )
 
-// spent is the cost of a change in Envoy Gateway, in seconds: the total time, the time in xDS, and the CPU time of
+// processorTimes is the cost of a change in Envoy Gateway, in seconds: the total time, the time in xDS, and the CPU time of
 // Envoy Gateway and the extension server. The CPU time is the mean of several changes, because the system counts it
 // in hundredths of a second.
-type spent struct{ all, xds, processors float64 }
+type processorTimes struct{ all, xds, processors float64 }
 
 func newMeasure(b *testing.B) *measure {
 	p, own := provide(b, "budget"), b.TempDir()
@@ -90,7 +90,7 @@ func newMeasure(b *testing.B) *measure {
 		b.Fatal(err)
 	}
 	apply(b, p.Cluster, plainGateway, plainRoute("changing", "changing.example.com"))
-	return &measure{provided: p, extension: runExtension(b, gatewayxds.Address{Network: "tcp", At: wholeExtension}, tls)}
+	return &measure{kubernetesEnv: p, extension: runExtension(b, gatewayxds.Address{Network: "tcp", At: wholeExtension}, tls)}
 }
 
 // compare makes Envoy Gateway translate a shape without and with the extension server, alternately.
@@ -112,7 +112,7 @@ func (m *measure) compare(b *testing.B, s shape) {
 	if s.ownHosts {
 		ways = append(ways, lean)
 	}
-	took, hooks := map[string][]spent{}, map[gatewayxds.Hook][]time.Duration{}
+	took, hooks := map[string][]processorTimes{}, map[gatewayxds.Hook][]time.Duration{}
 	for range 2 {
 		for _, way := range ways {
 			m.Publish(r.Snapshot)
@@ -133,7 +133,7 @@ func (m *measure) compare(b *testing.B, s shape) {
 }
 
 // run starts Envoy Gateway, waits until it is idle, and makes changes.
-func (m *measure) run(b *testing.B, way string) (took []spent) {
+func (m *measure) run(b *testing.B, way string) (took []processorTimes) {
 	config := m.configured(b, m.at, way == lean)
 	if way == alone {
 		config, _, _ = strings.Cut(config, "extensionManager:")
@@ -153,7 +153,7 @@ func (m *measure) run(b *testing.B, way string) (took []spent) {
 	for range 10 {
 		m.changes++
 		api, xds := handled("count", "gateway-api", "provider-resources"), handled("count", "xds", "xds-ir")
-		before := spent{all: handled("sum", "gateway-api", "provider-resources"), xds: handled("sum", "xds", "xds-ir")}
+		before := processorTimes{all: handled("sum", "gateway-api", "provider-resources"), xds: handled("sum", "xds", "xds-ir")}
 		kubectl(b, m.Cluster, "-n", "infra", "patch", "httproute", "changing", "--type=json", "-p", fmt.Sprintf(`[{"op":"replace","path":"/spec/rules/0/matches/0/path/value","value":"/changing/%d"}]`, m.changes))
 		looked := time.Now()
 		await(b, "a change is translated", func() bool {
@@ -165,7 +165,7 @@ func (m *measure) run(b *testing.B, way string) (took []spent) {
 		})
 		x := (handled("sum", "xds", "xds-ir") - before.xds) / (handled("count", "xds", "xds-ir") - xds)
 		a := (handled("sum", "gateway-api", "provider-resources") - before.all) / (handled("count", "gateway-api", "provider-resources") - api)
-		took = append(took, spent{all: a + x, xds: x})
+		took = append(took, processorTimes{all: a + x, xds: x})
 	}
 	for i := range took {
 		took[i].processors = (m.used(b, g) - used).Seconds() / float64(len(took))
@@ -199,7 +199,7 @@ func handled(what, runner, message string) float64 {
 	return metric("127.0.0.1:19001", "watchable_subscribe_duration_seconds_"+what, fmt.Sprintf("runner=%q", runner), fmt.Sprintf("message=%q", message))
 }
 
-func (m *measure) tell(s shape, ways []string, took map[string][]spent, hooks map[gatewayxds.Hook][]time.Duration) {
+func (m *measure) tell(s shape, ways []string, took map[string][]processorTimes, hooks map[gatewayxds.Hook][]time.Duration) {
 	each := func(way string) (all, xds, processors float64) {
 		var a, x, p []float64
 		for _, t := range took[way] {

@@ -147,8 +147,8 @@ func (c certificates) place(t testing.TB, cluster *kubetest.Cluster) {
 		object("tailplane-extension-ca", "Opaque", c.authority)+object("tailplane-extension-client", "kubernetes.io/tls", c.client))
 }
 
-// A provided is a cluster for Envoy Gateway with the Kubernetes provider.
-type provided struct {
+// A kubernetesEnv is a cluster for Envoy Gateway with the Kubernetes provider.
+type kubernetesEnv struct {
 	*kubetest.Cluster
 	env   []string
 	proxy string // folder of a proxy's certificates
@@ -166,11 +166,11 @@ func defined(t testing.TB, name string) *kubetest.Cluster {
 	return c
 }
 
-func provide(t testing.TB, name string) *provided {
+func provide(t testing.TB, name string) *kubernetesEnv {
 	t.Helper()
 	c := defined(t, name)
 	kubectl(t, c, "create", "namespace", egNamespace)
-	p := &provided{Cluster: c, env: []string{"KUBECONFIG=" + c.Kubeconfig, "ENVOY_GATEWAY_NAMESPACE=" + egNamespace}, proxy: t.TempDir(), certificates: certify(t)}
+	p := &kubernetesEnv{Cluster: c, env: []string{"KUBECONFIG=" + c.Kubeconfig, "ENVOY_GATEWAY_NAMESPACE=" + egNamespace}, proxy: t.TempDir(), certificates: certify(t)}
 	run(t, p.env, "envoy-gateway", "certgen", "--disable-topology-injector")
 	secret(t, c, "envoy-gateway", "/certs") // the path is fixed in Envoy Gateway
 	secret(t, c, "envoy", p.proxy)
@@ -179,14 +179,14 @@ func provide(t testing.TB, name string) *provided {
 }
 
 // startEnvoyGateway starts Envoy Gateway with the configuration that our program prints for a server at this address.
-func (p *provided) startEnvoyGateway(t testing.TB, at gatewayxds.Address) *process {
+func (p *kubernetesEnv) startEnvoyGateway(t testing.TB, at gatewayxds.Address) *process {
 	t.Helper()
 	return p.startConfigured(t, p.configured(t, at, false))
 }
 
 // configured returns the configuration that our program prints for a server at this address. It adds the options of a
 // single process: no leader election and no webhook.
-func (p *provided) configured(t testing.TB, at gatewayxds.Address, lean bool) string {
+func (p *kubernetesEnv) configured(t testing.TB, at gatewayxds.Address, lean bool) string {
 	t.Helper()
 	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: at, MaxMessage: 64 << 20, Namespace: ourNamespace, Lean: lean})
 	if err != nil {
@@ -195,7 +195,7 @@ func (p *provided) configured(t testing.TB, at gatewayxds.Address, lean bool) st
 	return strings.Replace(string(config), "provider: {type: Kubernetes}", "provider: {type: Kubernetes, kubernetes: {leaderElection: {disable: true}, proxyTopologyInjector: {disabled: true}}}", 1)
 }
 
-func (p *provided) startConfigured(t testing.TB, config string) *process {
+func (p *kubernetesEnv) startConfigured(t testing.TB, config string) *process {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "envoy-gateway.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {

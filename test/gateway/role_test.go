@@ -23,9 +23,9 @@ import (
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-// A whole is `tailplaned gateway` as it is installed, with a real Envoy Gateway and a tailnet's API.
-type whole struct {
-	*provided
+// A roleEnv is `tailplaned gateway` as it is installed, with a real Envoy Gateway and a tailnet's API.
+type roleEnv struct {
+	*kubernetesEnv
 	*process
 	args   []string
 	tls    string // folder of the extension server's certificates
@@ -72,9 +72,9 @@ func (n tailnet) offer(t testing.TB, name string) {
 }
 
 // startWhole starts the whole environment. The extension server starts with the certificates first.
-func startWhole(t *testing.T, first certificates, p *provided) *whole {
+func startWhole(t *testing.T, first certificates, p *kubernetesEnv) *roleEnv {
 	t.Helper()
-	w := &whole{provided: p, tls: t.TempDir(), tailnet: startTailnet(t)}
+	w := &roleEnv{kubernetesEnv: p, tls: t.TempDir(), tailnet: startTailnet(t)}
 	w.offer(t, "svc:web")
 	first.serve(t, w.tls)
 	settings := settingsFor(t, w.api.URL())
@@ -119,13 +119,13 @@ spec: {oauthSecretName: tailscale-oauth, apiBaseURL: %q, allowedNamespaces: {fro
 }
 
 // again restarts the gateway after a stop.
-func (w *whole) again(t testing.TB) { w.process = start(t, nil, "tailplaned", w.args...) }
+func (w *roleEnv) again(t testing.TB) { w.process = start(t, nil, "tailplaned", w.args...) }
 
 var sample = regexp.MustCompile(`(?m)^([a-z_]+)(\{[^}]*\})? ([0-9.e+-]+)$`)
 
 // metric returns the sum of a metric over the series whose labels contain all words. It returns -1 when the server
 // does not answer.
-func (w *whole) metric(name string, words ...string) float64 {
+func (w *roleEnv) metric(name string, words ...string) float64 {
 	return metric(wholeMetrics, name, words...)
 }
 
@@ -165,7 +165,7 @@ next:
 }
 
 // reason returns the reason of an object's condition.
-func (w *whole) reason(t testing.TB, object, condition string) string {
+func (w *roleEnv) reason(t testing.TB, object, condition string) string {
 	t.Helper()
 	return reason(t, w.Cluster, object, condition)
 }
@@ -177,7 +177,7 @@ func reason(t testing.TB, c *kubetest.Cluster, object, condition string) string 
 }
 
 // accepted waits until Envoy Gateway has processed the current version of a route. The next step is translation.
-func (w *whole) accepted(t testing.TB, route string) {
+func (w *roleEnv) accepted(t testing.TB, route string) {
 	t.Helper()
 	await(t, "Envoy Gateway accepts the route "+route, func() bool {
 		is, seen, _ := strings.Cut(kubectl(t, w.Cluster, "-n", "infra", "get", "httproute", route, "-o", `jsonpath={.metadata.generation}={.status.parents[0].conditions[?(@.type=="Accepted")].observedGeneration}`), "=")
@@ -233,7 +233,7 @@ func TestGTW32_WholeGateway(t *testing.T) {
 }
 
 // changes measures how long changes take.
-func (w *whole) changes(t *testing.T) {
+func (w *roleEnv) changes(t *testing.T) {
 	began := time.Now()
 	kubectl(t, w.Cluster, "-n", "infra", "patch", "tsgw", "eg-tailnets", "--type=json", "-p", `[{"op":"add","path":"/spec/tailnets/0/routeGeneration/egress/pathPrefix","value":"/net/{service}"}]`)
 	await(t, "another path", func() bool {
@@ -259,7 +259,7 @@ func (w *whole) changes(t *testing.T) {
 }
 
 // calls waits until Envoy Gateway has been idle for a while, and returns the number of its calls.
-func (w *whole) calls(t testing.TB) float64 {
+func (w *roleEnv) calls(t testing.TB) float64 {
 	t.Helper()
 	return quiet(t, "Envoy Gateway is quiet", func() float64 { return w.metric("tailplane_gateway_hook_calls_total") })
 }
@@ -278,7 +278,7 @@ func quiet(t testing.TB, what string, number func() float64) float64 {
 	return last
 }
 
-func (w *whole) statuses(t *testing.T) {
+func (w *roleEnv) statuses(t *testing.T) {
 	before := w.calls(t)
 	for i := range 20 {
 		kubectl(t, w.Cluster, "-n", "infra", "patch", "tssvc", "eg-tailnets-web", "--subresource=status", "--type=merge", "-p", fmt.Sprintf(`{"status":{"egress":{"externalName":"n%d"}}}`, i))
@@ -310,7 +310,7 @@ func (w *whole) statuses(t *testing.T) {
 	}
 }
 
-func (w *whole) failures(t *testing.T) {
+func (w *roleEnv) failures(t *testing.T) {
 	// A hanging server: Envoy Gateway waits, and Envoy keeps its configuration.
 	if err := w.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func (w *whole) failures(t *testing.T) {
 
 // security tests GTW-34: policies that protect a Gateway also protect our routes. Without such a policy there is no
 // route.
-func (w *whole) security(t *testing.T) {
+func (w *roleEnv) security(t *testing.T) {
 	const keys = `{"keys":[{"kty":"oct","kid":"k","k":"c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0","alg":"HS256"}]}`
 	policy := func(name, kind, target string) string {
 		return fmt.Sprintf(`apiVersion: gateway.envoyproxy.io/v1alpha1

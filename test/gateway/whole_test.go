@@ -321,7 +321,7 @@ func validKeys(ctx context.Context, t testing.TB, url, id, secret string) (ids [
 
 // startEnvoy runs Envoy with exactly the arguments of the Deployment that Envoy Gateway created, and makes it the
 // endpoint of its Service. It returns Envoy's version.
-func (p *provided) startEnvoy(t testing.TB) string {
+func (p *kubernetesEnv) startEnvoy(t testing.TB) string {
 	t.Helper()
 	c := p.Cluster
 	resolve(t, map[string][]string{"envoy-gateway." + egNamespace + ".svc.cluster.local.": {"127.0.0.1"}, "envoy-gateway." + egNamespace + ".svc.": {"127.0.0.1"}})

@@ -162,24 +162,24 @@ func removeNamespace(t *testing.T, c *kubetest.Cluster, ns string) {
 	})
 }
 
-// A hand writes objects with the rights of one user.
-type hand struct {
+// An userClient writes objects with the rights of one user.
+type userClient struct {
 	t      *testing.T
 	client *dynamic.DynamicClient
 }
 
-func handOf(t *testing.T, config *rest.Config) hand {
+func handOf(t *testing.T, config *rest.Config) userClient {
 	t.Helper()
 	config.WarningHandler, config.QPS = rest.NoWarnings{}, -1
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hand{t, client}
+	return userClient{t, client}
 }
 
 // somebody returns a hand for a user to whom RBAC allows everything.
-func somebody(t *testing.T, c *kubetest.Cluster, name string, groups ...string) hand {
+func somebody(t *testing.T, c *kubetest.Cluster, name string, groups ...string) userClient {
 	t.Helper()
 	config := c.AdminConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: append([]string{"test:people", "system:authenticated"}, groups...)}
@@ -187,12 +187,12 @@ func somebody(t *testing.T, c *kubetest.Cluster, name string, groups ...string) 
 }
 
 // fleetAccount returns a hand with exactly the fleet's rights.
-func fleetAccount(t *testing.T, c *kubetest.Cluster) hand {
+func fleetAccount(t *testing.T, c *kubetest.Cluster) userClient {
 	t.Helper()
 	return handOf(t, configOf(t, c, "tailplane-fleet", "tailplane-fleet"))
 }
 
-func (h hand) of(u *unstructured.Unstructured) dynamic.ResourceInterface {
+func (h userClient) of(u *unstructured.Unstructured) dynamic.ResourceInterface {
 	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
 	if u.GetNamespace() == "" {
 		return h.client.Resource(gvr)
@@ -200,7 +200,7 @@ func (h hand) of(u *unstructured.Unstructured) dynamic.ResourceInterface {
 	return h.client.Resource(gvr).Namespace(u.GetNamespace())
 }
 
-func (h hand) read(doc string) *unstructured.Unstructured {
+func (h userClient) read(doc string) *unstructured.Unstructured {
 	h.t.Helper()
 	u := new(unstructured.Unstructured)
 	if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil {
@@ -210,14 +210,14 @@ func (h hand) read(doc string) *unstructured.Unstructured {
 }
 
 // create creates an object with a dry run. store creates it for real.
-func (h hand) create(doc string) error {
+func (h userClient) create(doc string) error {
 	h.t.Helper()
 	u := h.read(doc)
 	_, err := h.of(u).Create(h.t.Context(), u, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
-func (h hand) store(doc string) error {
+func (h userClient) store(doc string) error {
 	h.t.Helper()
 	u := h.read(doc)
 	_, err := h.of(u).Create(h.t.Context(), u, metav1.CreateOptions{})
@@ -225,21 +225,21 @@ func (h hand) store(doc string) error {
 }
 
 // change patches an object, or its status if sub names it, with a dry run.
-func (h hand) change(doc, patch string, sub ...string) error {
+func (h userClient) change(doc, patch string, sub ...string) error {
 	h.t.Helper()
 	u := h.read(doc)
 	_, err := h.of(u).Patch(h.t.Context(), u.GetName(), "application/merge-patch+json", []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, sub...)
 	return err
 }
 
-func (h hand) remove(doc string) error {
+func (h userClient) remove(doc string) error {
 	h.t.Helper()
 	u := h.read(doc)
 	return h.of(u).Delete(h.t.Context(), u.GetName(), metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
 // apply writes an object as the fleet does.
-func (h hand) apply(o isolation.Object) error {
+func (h userClient) apply(o isolation.Object) error {
 	h.t.Helper()
 	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -538,7 +538,7 @@ func TestFleetWriters(t *testing.T) {
 					}
 				})
 				spec := map[string]string{"RunnerForge": `{"spec": {"caBundle": "-----BEGIN CERTIFICATE-----"}}`, "RunnerPool": `{"spec": {"runsOn": ["x"]}}`, "RunnerEnrollment": `{"spec": {"owners": ["mallory@acme.dev"]}}`}[us.read(d).GetKind()]
-				for who, h := range map[string]hand{"mallory": mallory, "the fleet": us} {
+				for who, h := range map[string]userClient{"mallory": mallory, "the fleet": us} {
 					if err := h.change(d, spec); !byPolicy(err) && !(who == "the fleet" && byRBAC(err)) {
 						t.Errorf("%s changes %s: %v", who, d, err)
 					}
@@ -546,7 +546,7 @@ func TestFleetWriters(t *testing.T) {
 						t.Errorf("%s deletes %s: %v", who, d, err)
 					}
 				}
-				for who, h := range map[string]hand{"argo": argo, "one of the group": inGroup, "the plane, asking": plane} {
+				for who, h := range map[string]userClient{"argo": argo, "one of the group": inGroup, "the plane, asking": plane} {
 					if err := h.change(d, spec); err != nil {
 						t.Errorf("%s changes %s: %v", who, d, err)
 					}
@@ -554,7 +554,7 @@ func TestFleetWriters(t *testing.T) {
 						t.Errorf("%s deletes %s: %v", who, d, err)
 					}
 				}
-				for who, h := range map[string]hand{"mallory": mallory, "argo": argo, "the plane": plane} {
+				for who, h := range map[string]userClient{"mallory": mallory, "argo": argo, "the plane": plane} {
 					if err := h.change(d, `{"status": {"observedGeneration": 9}}`, "status"); !byPolicy(err) {
 						t.Errorf("%s writes the status of %s: %v", who, d, err)
 					}

@@ -55,12 +55,12 @@ func bindingOf(name, ns string) *rbacv1.ClusterRoleBinding {
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}}}
 }
 
-// A scribe makes exactly the writes that the contract requires for one sign-in, with the rights of the two accounts.
+// A directWriter makes exactly the writes that the contract requires for one sign-in, with the rights of the two accounts.
 // It does not watch, decide, wait or read. Its rate is therefore the maximum that the API server accepts. The
 // operator must not run.
-type scribe struct{ access, operator client.Client }
+type directWriter struct{ access, operator client.Client }
 
-func newScribe(b *testing.B, r *testenv.Env) scribe {
+func newScribe(b *testing.B, r *testenv.Env) directWriter {
 	b.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme, authenticationv1.AddToScheme} {
@@ -83,11 +83,11 @@ func newScribe(b *testing.B, r *testenv.Env) scribe {
 		}
 		return c
 	}
-	return scribe{as("tailplane-access"), as("tailplane-operator")}
+	return directWriter{as("tailplane-access"), as("tailplane-operator")}
 }
 
 // write makes the seven writes of one sign-in in the product's order.
-func (s scribe) write(ctx context.Context, person string) error {
+func (s directWriter) write(ctx context.Context, person string) error {
 	o, sa := new(v1alpha1.TkaSignin), new(corev1.ServiceAccount)
 	if err := s.bind(ctx, person, o, sa); err != nil {
 		return err
@@ -105,7 +105,7 @@ const bound = "The role view is bound in the whole cluster."
 
 // bind makes the five of these writes that create a sign-in which the operator accepts as complete. It fills in the
 // objects.
-func (s scribe) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, sa *corev1.ServiceAccount) error {
+func (s directWriter) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, sa *corev1.ServiceAccount) error {
 	id := sha256.Sum256([]byte(person))
 	owner := signin.Owner{Login: person + "@" + crowdTailnet, UserID: person, DisplayName: person, DeviceID: "n" + hex.EncodeToString(id[:8]) + "CNTRL",
 		DeviceName: person + "-laptop." + crowdTailnet, Tailnet: crowdTailnet}
@@ -146,7 +146,7 @@ func (s scribe) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, 
 }
 
 // bare returns the sign-ins per second that the scribe writes, and the API server's cost of each.
-func (s scribe) bare(b *testing.B, ctx context.Context, r *testenv.Env, prefix string, n int) (rate float64, each time.Duration) {
+func (s directWriter) bare(b *testing.B, ctx context.Context, r *testenv.Env, prefix string, n int) (rate float64, each time.Duration) {
 	b.Helper()
 	before := processorTime(b, r.Cluster.PID())
 	defer func() { each = (processorTime(b, r.Cluster.PID()) - before) / time.Duration(n) }()

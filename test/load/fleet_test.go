@@ -37,8 +37,8 @@ const (
 	fleetAudit     = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [\"" + fleetAccount + "\"]}\n- {level: None}\n"
 )
 
-// A depot is the fleet's program with its rights and many organisations, a fake GitHub and a fake ARC.
-type depot struct {
+// A fleetEnv is the fleet's program with its rights and many organisations, a fake GitHub and a fake ARC.
+type fleetEnv struct {
 	b      *testing.B
 	admin  client.Client
 	github *forgetest.GitHubFake
@@ -50,12 +50,12 @@ type depot struct {
 
 // newDepot enrolls orgs organisations in pools pools each, and waits until all of them are served. It also returns
 // the time that this took.
-func newDepot(b *testing.B, ctx context.Context, orgs, pools int) (d *depot, took time.Duration) {
+func newDepot(b *testing.B, ctx context.Context, orgs, pools int) (d *fleetEnv, took time.Duration) {
 	b.Helper()
 	dir, err := os.MkdirTemp("", "fleet")
 	must(b, err)
 	b.Cleanup(func() { os.RemoveAll(dir) })
-	d = &depot{b: b, asked: filepath.Join(dir, "kube-audit.jsonl")}
+	d = &fleetEnv{b: b, asked: filepath.Join(dir, "kube-audit.jsonl")}
 	policy := filepath.Join(dir, "kube-audit.yaml")
 	must(b, os.WriteFile(policy, []byte(fleetAudit), 0o600))
 	c, err := kubetest.Run(ctx, kubetest.Options{Name: "depot", Args: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + d.asked, "--audit-log-maxsize=100000"}})
@@ -118,7 +118,7 @@ func must(b *testing.B, err error) {
 }
 
 // served returns the number of enrollments whose pools are all open.
-func (d *depot) served(ctx context.Context) (n int) {
+func (d *fleetEnv) served(ctx context.Context) (n int) {
 	var all v1alpha1.RunnerEnrollmentList
 	if err := d.admin.List(ctx, &all); err != nil {
 		return 0
@@ -138,7 +138,7 @@ func (d *depot) served(ctx context.Context) (n int) {
 }
 
 // found returns the number of enrollments with a finding, or with one a moment ago.
-func (d *depot) found(ctx context.Context) (n int) {
+func (d *fleetEnv) found(ctx context.Context) (n int) {
 	var all v1alpha1.RunnerEnrollmentList
 	must(d.b, d.admin.List(ctx, &all))
 	for _, e := range all.Items {
@@ -150,7 +150,7 @@ func (d *depot) found(ctx context.Context) (n int) {
 }
 
 // maxOf returns the maximum number of runners of a scale set.
-func (d *depot) maxOf(ctx context.Context, org, pool string) int64 {
+func (d *fleetEnv) maxOf(ctx context.Context, org, pool string) int64 {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "actions.github.com", Version: "v1alpha1", Kind: "AutoscalingRunnerSet"})
 	must(d.b, d.admin.Get(ctx, client.ObjectKey{Namespace: runners, Name: org + "-" + pool}, u))
@@ -158,14 +158,14 @@ func (d *depot) maxOf(ctx context.Context, org, pool string) int64 {
 	return n
 }
 
-// A tally counts the fleet's requests to the API server.
-type tally struct {
+// A requestCount counts the fleet's requests to the API server.
+type requestCount struct {
 	reads, writes int
 	of            map[string]int
 }
 
 // since counts the requests from an offset of the API server's log on. It also returns the log's current end.
-func (d *depot) since(from int64) (t tally, end int64) {
+func (d *fleetEnv) since(from int64) (t requestCount, end int64) {
 	d.b.Helper()
 	t.of = map[string]int{}
 	f, err := os.Open(d.asked)
@@ -201,7 +201,7 @@ func (d *depot) since(from int64) (t tally, end int64) {
 
 // memory returns, in MB, the current memory of the process, its peak, and the part of the current memory that is
 // mapped from the program file. The kernel can drop that part.
-func (d *depot) memory() (now, most, file float64) {
+func (d *fleetEnv) memory() (now, most, file float64) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.fleet.PID()))
 	if err != nil {
 		d.b.Skip("SKIP memory: this system has no /proc: ", err)
@@ -358,7 +358,7 @@ func BenchmarkFleetFreeze(b *testing.B) {
 }
 
 // who returns the administrator's user name. A hold must name its author.
-func (d *depot) who(ctx context.Context) string {
+func (d *fleetEnv) who(ctx context.Context) string {
 	d.b.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "authentication.k8s.io", Version: "v1", Kind: "SelfSubjectReview"})

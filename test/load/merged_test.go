@@ -36,15 +36,15 @@ func aPod(name string, rv int) string {
 		name, rv, rv, strings.Repeat("n", 2000), container, container, container)
 }
 
-// A stock is one member: a cluster with many pods in the namespace shop. The label selector of a request selects its
+// A memberFake is one member: a cluster with many pods in the namespace shop. The label selector of a request selects its
 // behaviour.
-type stock struct {
+type memberFake struct {
 	name  string
 	pods  []byte        // the list of all pods
 	delay time.Duration // of each answer for one object
 }
 
-func newStock(name string, delay time.Duration) *stock {
+func newStock(name string, delay time.Duration) *memberFake {
 	var b bytes.Buffer
 	b.WriteString(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"20000"},"items":[`)
 	for i := range mergedPods {
@@ -55,11 +55,11 @@ func newStock(name string, delay time.Duration) *stock {
 		b.WriteString(strings.Replace(aPod(fmt.Sprintf("%s-%05d", name, i), 1+i), `"kind":"Pod","apiVersion":"v1",`, "", 1))
 	}
 	b.WriteString("]}\n")
-	return &stock{name, b.Bytes(), delay}
+	return &memberFake{name, b.Bytes(), delay}
 }
 
 // ServeHTTP implements [http.Handler].
-func (c *stock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *memberFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
 	name, single := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/shop/pods/")
@@ -84,7 +84,7 @@ func (c *stock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (c *stock) watch(w http.ResponseWriter, r *http.Request, what string) {
+func (c *memberFake) watch(w http.ResponseWriter, r *http.Request, what string) {
 	push := http.NewResponseController(w).Flush
 	push()
 	send := func(i int, name string) {
@@ -124,7 +124,7 @@ func (c *stock) watch(w http.ResponseWriter, r *http.Request, what string) {
 //   - 500 watches of three members need <= 64 MiB.
 func BenchmarkAdapterMerged(b *testing.B) {
 	pair, ca := selfSigned(b)
-	members := []*stock{newStock("east", 5*time.Millisecond), newStock("west", 10*time.Millisecond), newStock("north", 20*time.Millisecond)}
+	members := []*memberFake{newStock("east", 5*time.Millisecond), newStock("west", 10*time.Millisecond), newStock("north", 20*time.Millisecond)}
 	secrets := map[string]map[string]string{}
 	var direct []*proxied
 	for _, m := range members {

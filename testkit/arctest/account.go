@@ -72,7 +72,7 @@ func (a *ARC) confine(ctx context.Context) error {
 
 // equip creates the objects that a listener needs: an account and a configuration in its namespace, and the right to
 // scale its runner set.
-func (v *view) equip(ctx context.Context) error {
+func (v *scaleSetView) equip(ctx context.Context) error {
 	name := v.listener.GetName()
 	labels := v.ours("runner-scale-set-listener")
 	for _, o := range []struct {
@@ -96,7 +96,7 @@ func (v *view) equip(ctx context.Context) error {
 }
 
 // strip deletes the objects of equip.
-func (v *view) strip(ctx context.Context) error {
+func (v *scaleSetView) strip(ctx context.Context) error {
 	name := v.listener.GetName()
 	for _, o := range []struct {
 		resource  schema.GroupVersionResource

@@ -19,7 +19,7 @@ import (
 )
 
 // get reads a set from the server.
-func (b *bench) get(name string) *unstructured.Unstructured {
+func (b *env) get(name string) *unstructured.Unstructured {
 	b.t.Helper()
 	u, err := b.client.Resource(resource(group, "autoscalingrunnersets")).Namespace(b.ns).Get(b.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -29,7 +29,7 @@ func (b *bench) get(name string) *unstructured.Unstructured {
 }
 
 // adopt carries out decisions until there is nothing to do, and returns the last decision.
-func (b *bench) adopt(name string, held bool, now func() time.Time) (last arc.Adoption) {
+func (b *env) adopt(name string, held bool, now func() time.Time) (last arc.Adoption) {
 	b.t.Helper()
 	sets := b.client.Resource(resource(group, "autoscalingrunnersets")).Namespace(b.ns)
 	for range 20 {

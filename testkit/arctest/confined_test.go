@@ -46,7 +46,7 @@ func TestFLEET01_ARCsRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, client: client, github: &arctest.Places{}, ns: c.Namespace(t), arc: c.Namespace(t), version: "0.14.2"}
+	b := &env{t: t, client: client, github: &arctest.ScaleSetFake{}, ns: c.Namespace(t), arc: c.Namespace(t), version: "0.14.2"}
 	b.ARC = arctest.Start(t, arctest.Options{Cluster: c, Namespace: b.arc, Watch: b.ns, Version: b.version, GitHub: b.github, Confined: true})
 	b.apply("v1", "secrets", secret("one"))
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 2))

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Places is a [GitHub] that has only scale sets. The zero value is empty.
-type Places struct {
+// ScaleSetFake is a [GitHub] that has only scale sets. The zero value is empty.
+type ScaleSetFake struct {
 	mu   sync.Mutex
 	sets []ScaleSet
 	last int64
@@ -25,7 +25,7 @@ type ScaleSet struct {
 }
 
 // EnsureScaleSet creates or finds a scale set. GitHub ignores the case of names.
-func (p *Places) EnsureScaleSet(place, group, name string, labels []string, secret map[string][]byte) (int64, error) {
+func (p *ScaleSetFake) EnsureScaleSet(place, group, name string, labels []string, secret map[string][]byte) (int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refused(secret); err != nil {
@@ -42,7 +42,7 @@ func (p *Places) EnsureScaleSet(place, group, name string, labels []string, secr
 }
 
 // DeleteScaleSet deletes a scale set.
-func (p *Places) DeleteScaleSet(_ string, id int64, secret map[string][]byte) error {
+func (p *ScaleSetFake) DeleteScaleSet(_ string, id int64, secret map[string][]byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refused(secret); err != nil {
@@ -53,20 +53,20 @@ func (p *Places) DeleteScaleSet(_ string, id int64, secret map[string][]byte) er
 }
 
 // Deny lets every request fail with err until it is called with nil, as if the App was removed or GitHub was down.
-func (p *Places) Deny(err error) {
+func (p *ScaleSetFake) Deny(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deny = err
 }
 
 // ScaleSets returns all scale sets.
-func (p *Places) ScaleSets() []ScaleSet {
+func (p *ScaleSetFake) ScaleSets() []ScaleSet {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.sets)
 }
 
-func (p *Places) refused(secret map[string][]byte) error {
+func (p *ScaleSetFake) refused(secret map[string][]byte) error {
 	if p.deny != nil {
 		return p.deny
 	}
@@ -85,20 +85,20 @@ func malformed(secret map[string][]byte) error {
 	return nil
 }
 
-// Named is a fake GitHub that identifies an organisation by name and requires no credential.
-type Named interface {
+// NamedGitHub is a fake GitHub that identifies an organisation by name and requires no credential.
+type NamedGitHub interface {
 	EnsureScaleSet(org, group, name string) (id int64)
 	DeleteScaleSet(id int64) (ok bool)
 }
 
 // At returns a [GitHub] for g. refuses is optional. It returns the error of the place for a credential before any
 // change, or nil to accept it.
-func At(g Named, refuses func(place string, secret map[string][]byte) error) GitHub {
+func At(g NamedGitHub, refuses func(place string, secret map[string][]byte) error) GitHub {
 	return byName{g, refuses}
 }
 
 type byName struct {
-	g       Named
+	g       NamedGitHub
 	refuses func(place string, secret map[string][]byte) error
 }
 

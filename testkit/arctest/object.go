@@ -90,7 +90,7 @@ func createBy(ctx context.Context, client *dynamic.DynamicClient, resource schem
 }
 
 // ours returns the labels that ARC adds to all objects of a set: the set's own labels and its identity.
-func (v *view) ours(component string) map[string]any {
+func (v *scaleSetView) ours(component string) map[string]any {
 	labels := map[string]any{}
 	for k, l := range v.set.GetLabels() {
 		labels[k] = l

@@ -28,8 +28,8 @@ const (
 	unlimited      = 2147483647
 )
 
-// view is one scale set and its objects at the start of a pass.
-type view struct {
+// scaleSetView is one scale set and its objects at the start of a pass.
+type scaleSetView struct {
 	*ARC
 	k       types.NamespacedName
 	version string
@@ -46,7 +46,7 @@ func (a *ARC) pass(ctx context.Context, k types.NamespacedName) (again bool, err
 	a.working.RLock()
 	defer a.working.RUnlock()
 	a.mu.Lock()
-	v := view{ARC: a, k: k, version: a.version}
+	v := scaleSetView{ARC: a, k: k, version: a.version}
 	a.mu.Unlock()
 	if v.version == "" {
 		return false, nil
@@ -100,7 +100,7 @@ func (a *ARC) pass(ctx context.Context, k types.NamespacedName) (again bool, err
 }
 
 // look reads the objects of a set.
-func (v *view) look(ctx context.Context) error {
+func (v *scaleSetView) look(ctx context.Context) error {
 	l, err := v.client.Resource(listenerResource).Namespace(v.o.Namespace).Get(ctx, v.listenerName(), metav1.GetOptions{})
 	switch {
 	case err == nil:
@@ -130,10 +130,10 @@ func (v *view) look(ctx context.Context) error {
 
 // phases reports whether sets have a phase in this version: from 0.14 on. Earlier versions have a status field state,
 // but no release was seen to write it.
-func (v *view) phases() bool { return allowed("0.14.0", v.version) }
+func (v *scaleSetView) phases() bool { return allowed("0.14.0", v.version) }
 
 // id returns the scale set's id at GitHub, or 0 if there is none.
-func (v *view) id() int64 {
+func (v *scaleSetView) id() int64 {
 	n, err := strconv.ParseInt(v.set.GetAnnotations()[idAnnotation], 10, 64)
 	if err != nil || n <= 0 {
 		return 0
@@ -142,7 +142,7 @@ func (v *view) id() int64 {
 }
 
 // secret reads the credential from the namespace of the set.
-func (v *view) secret(ctx context.Context) (map[string][]byte, error) {
+func (v *scaleSetView) secret(ctx context.Context) (map[string][]byte, error) {
 	name := text(v.set, "spec", "githubConfigSecret")
 	s, err := v.client.Resource(secretResource).Namespace(v.k.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -161,7 +161,7 @@ func (v *view) secret(ctx context.Context) (map[string][]byte, error) {
 
 // register creates the scale set at GitHub, or uses the existing one with its name: ARC queries the name first. ARC
 // sends the labels to GitHub only when it creates the scale set.
-func (v *view) register(ctx context.Context, secret map[string][]byte) error {
+func (v *scaleSetView) register(ctx context.Context, secret map[string][]byte) error {
 	place, name, group := text(v.set, "spec", "githubConfigUrl"), text(v.set, "spec", "runnerScaleSetName"), text(v.set, "spec", "runnerGroup")
 	if name == "" {
 		name = v.k.Name
@@ -194,7 +194,7 @@ func (v *view) register(ctx context.Context, secret map[string][]byte) error {
 
 // end removes a set in ARC's order: the listener, the runners, the scale set at GitHub, and then the finalizer.
 // Without the Secret it stops at the first runner that it must remove at GitHub.
-func (v *view) end(ctx context.Context) (again bool, err error) {
+func (v *scaleSetView) end(ctx context.Context) (again bool, err error) {
 	if !slices.Contains(v.set.GetFinalizers(), setFinalizer) {
 		return false, nil
 	}
@@ -207,7 +207,7 @@ func (v *view) end(ctx context.Context) (again bool, err error) {
 }
 
 // clear removes all objects of a set except the set itself, also at GitHub.
-func (v *view) clear(ctx context.Context) (left bool, err error) {
+func (v *scaleSetView) clear(ctx context.Context) (left bool, err error) {
 	if v.listener != nil {
 		if left, err := v.endListener(ctx); left || err != nil {
 			return left, err
@@ -238,7 +238,7 @@ func (v *view) clear(ctx context.Context) (left bool, err error) {
 
 // off switches off a set whose runners GitHub rejected, as in 0.14.2. Listener, runners and the scale set are
 // removed. The set stays off until its spec or its labels change.
-func (v *view) off(ctx context.Context) (off, again bool, err error) {
+func (v *scaleSetView) off(ctx context.Context) (off, again bool, err error) {
 	if text(v.set, "status", "phase") != "Outdated" {
 		if len(v.runnerSets) == 0 || text(&v.runnerSets[0], "status", "phase") != "Outdated" || v.stale(&v.runnerSets[0]) {
 			return false, false, nil
@@ -252,7 +252,7 @@ func (v *view) off(ctx context.Context) (off, again bool, err error) {
 	return true, again, err
 }
 
-func (v *view) patchSet(ctx context.Context, change map[string]any) error {
+func (v *scaleSetView) patchSet(ctx context.Context, change map[string]any) error {
 	u, err := v.patch(ctx, setResource, v.set, change, "manager")
 	if err != nil {
 		return err
@@ -273,7 +273,7 @@ func hash(of ...any) string {
 
 // runnerSetHash returns a hash that changes when ARC creates another runner set. It excludes the runner numbers and
 // the content of the Secret.
-func (v *view) runnerSetHash() string {
+func (v *scaleSetView) runnerSetHash() string {
 	spec := map[string]any{}
 	all, _, _ := unstructured.NestedMap(v.set.Object, "spec")
 	maps.Copy(spec, all)

@@ -17,7 +17,7 @@ const (
 )
 
 // run maintains runner set, listener and runners of a registered set.
-func (v *view) run(ctx context.Context) (again bool, err error) {
+func (v *scaleSetView) run(ctx context.Context) (again bool, err error) {
 	if len(v.runnerSets) == 0 {
 		if err := v.makeRunnerSet(ctx); err != nil {
 			return false, err
@@ -80,16 +80,16 @@ func (v *view) run(ctx context.Context) (again bool, err error) {
 	return again || left || !up, v.status(ctx, setResource, v.set, status)
 }
 
-func (v *view) stale(runnerSet *unstructured.Unstructured) bool {
+func (v *scaleSetView) stale(runnerSet *unstructured.Unstructured) bool {
 	return runnerSet.GetAnnotations()[hashAnnotation] != v.runnerSetHash()
 }
 
 // drains reports whether ARC waits for remaining runners, as with the strategy eventual.
-func (v *view) drains(runnerSet *unstructured.Unstructured) bool {
+func (v *scaleSetView) drains(runnerSet *unstructured.Unstructured) bool {
 	return v.o.Eventual && number(runnerSet, "status", "runningEphemeralRunners")+number(runnerSet, "status", "pendingEphemeralRunners") > 0
 }
 
-func (v *view) makeRunnerSet(ctx context.Context) error {
+func (v *scaleSetView) makeRunnerSet(ctx context.Context) error {
 	template, _, _ := unstructured.NestedMap(v.set.Object, "spec", "template")
 	spec := map[string]any{"githubConfigUrl": text(v.set, "spec", "githubConfigUrl"), "githubConfigSecret": text(v.set, "spec", "githubConfigSecret"), "runnerScaleSetId": v.id()}
 	for k, part := range template { // the pod template is inline there
@@ -110,12 +110,12 @@ func (v *view) makeRunnerSet(ctx context.Context) error {
 	return nil
 }
 
-func (v *view) listenerName() string {
+func (v *scaleSetView) listenerName() string {
 	return v.k.Name + "-" + hash(v.k.Namespace, text(v.set, "spec", "runnerGroup"), text(v.set, "spec", "githubConfigUrl"))[:8] + "-listener"
 }
 
 // makeListener creates the listener. It omits numbers that are 0. A set without a maximum gets the largest number.
-func (v *view) makeListener(ctx context.Context, runnerSet *unstructured.Unstructured) error {
+func (v *scaleSetView) makeListener(ctx context.Context, runnerSet *unstructured.Unstructured) error {
 	least, most := number(v.set, "spec", "minRunners"), int64(unlimited)
 	if n, there, _ := unstructured.NestedInt64(v.set.Object, "spec", "maxRunners"); there {
 		most = n
@@ -139,7 +139,7 @@ func (v *view) makeListener(ctx context.Context, runnerSet *unstructured.Unstruc
 }
 
 // endListener deletes the listener. The listener stays until its pod is gone.
-func (v *view) endListener(ctx context.Context) (left bool, err error) {
+func (v *scaleSetView) endListener(ctx context.Context) (left bool, err error) {
 	listeners := v.client.Resource(listenerResource).Namespace(v.o.Namespace)
 	if v.listener.GetDeletionTimestamp() == nil {
 		if err := listeners.Delete(ctx, v.listener.GetName(), metav1.DeleteOptions{}); err != nil {
@@ -172,7 +172,7 @@ func (v *view) endListener(ctx context.Context) (left bool, err error) {
 
 // listen maintains the listener's pod and does the listener's work: it takes jobs, and requests as many runners as it
 // has jobs. It reports whether the pod is up. A listener whose maximum is below its minimum ends at once.
-func (v *view) listen(ctx context.Context, newest *unstructured.Unstructured) (up bool, err error) {
+func (v *scaleSetView) listen(ctx context.Context, newest *unstructured.Unstructured) (up bool, err error) {
 	if v.listener == nil {
 		return false, nil
 	}
@@ -221,7 +221,7 @@ func (v *view) listen(ctx context.Context, newest *unstructured.Unstructured) (u
 
 // ask sets the requested number of runners. It writes when the number changes, and when a runner must replace one
 // that has ended.
-func (v *view) ask(ctx context.Context, runnerSet *unstructured.Unstructured, n int64) error {
+func (v *scaleSetView) ask(ctx context.Context, runnerSet *unstructured.Unstructured, n int64) error {
 	alive, ended := int64(0), false
 	for _, r := range v.of(runnerSet) {
 		switch {

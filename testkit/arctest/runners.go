@@ -32,7 +32,7 @@ func done(r *unstructured.Unstructured) bool {
 	return false
 }
 
-func (v *view) of(runnerSet *unstructured.Unstructured) (mine []*unstructured.Unstructured) {
+func (v *scaleSetView) of(runnerSet *unstructured.Unstructured) (mine []*unstructured.Unstructured) {
 	for i := range v.runners {
 		if slices.ContainsFunc(v.runners[i].GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == runnerSet.GetUID() }) {
 			mine = append(mine, &v.runners[i])
@@ -42,7 +42,7 @@ func (v *view) of(runnerSet *unstructured.Unstructured) (mine []*unstructured.Un
 }
 
 // counts returns the runner numbers in the status of a runner set.
-func (v *view) counts(runnerSet *unstructured.Unstructured) map[string]any {
+func (v *scaleSetView) counts(runnerSet *unstructured.Unstructured) map[string]any {
 	var pending, running, failed, outdated int64
 	for _, r := range v.of(runnerSet) {
 		switch text(r, "status", "phase") {
@@ -63,7 +63,7 @@ func (v *view) counts(runnerSet *unstructured.Unstructured) map[string]any {
 
 // scale brings the runners of all runner sets to the requested number. It reports whether work is left that no event
 // announces.
-func (v *view) scale(ctx context.Context) (left bool, err error) {
+func (v *scaleSetView) scale(ctx context.Context) (left bool, err error) {
 	for i := range v.runnerSets {
 		s := &v.runnerSets[i]
 		if s.GetDeletionTimestamp() != nil {
@@ -88,7 +88,7 @@ func (v *view) scale(ctx context.Context) (left bool, err error) {
 	return left, nil
 }
 
-func (v *view) scaleOne(ctx context.Context, s *unstructured.Unstructured) (left bool, err error) {
+func (v *scaleSetView) scaleOne(ctx context.Context, s *unstructured.Unstructured) (left bool, err error) {
 	var alive []*unstructured.Unstructured
 	for _, r := range v.of(s) {
 		if r.GetDeletionTimestamp() == nil && !done(r) {
@@ -113,7 +113,7 @@ func (v *view) scaleOne(ctx context.Context, s *unstructured.Unstructured) (left
 }
 
 // latest returns the patch id of the listener's write for which the newest runner was created.
-func (v *view) latest(s *unstructured.Unstructured) (n int64) {
+func (v *scaleSetView) latest(s *unstructured.Unstructured) (n int64) {
 	for _, r := range v.of(s) {
 		n = max(n, number(r, "metadata", "annotations", "actions.github.com/patch-id"))
 	}
@@ -121,7 +121,7 @@ func (v *view) latest(s *unstructured.Unstructured) (n int64) {
 }
 
 // adjust creates and deletes runners.
-func (v *view) adjust(ctx context.Context, s *unstructured.Unstructured, alive []*unstructured.Unstructured) error {
+func (v *scaleSetView) adjust(ctx context.Context, s *unstructured.Unstructured, alive []*unstructured.Unstructured) error {
 	for _, r := range v.of(s) {
 		if text(r, "status", "phase") == "Succeeded" && r.GetDeletionTimestamp() == nil {
 			if err := v.drop(ctx, r); err != nil {
@@ -147,7 +147,7 @@ func (v *view) adjust(ctx context.Context, s *unstructured.Unstructured, alive [
 	return nil
 }
 
-func (v *view) makeRunner(ctx context.Context, s *unstructured.Unstructured) error {
+func (v *scaleSetView) makeRunner(ctx context.Context, s *unstructured.Unstructured) error {
 	spec, _, _ := unstructured.NestedMap(s.Object, "spec", "ephemeralRunnerSpec")
 	u, err := v.create(ctx, runnerResource, "EphemeralRunner", v.k.Namespace, map[string]any{"generateName": s.GetName() + "-runner-", "labels": v.ours("runner"),
 		"annotations": map[string]any{"actions.github.com/patch-id": strconv.FormatInt(number(s, "spec", "patchID"), 10)}, "finalizers": runnerFinalizers, "ownerReferences": controlledBy(s)}, map[string]any{"spec": spec})
@@ -159,7 +159,7 @@ func (v *view) makeRunner(ctx context.Context, s *unstructured.Unstructured) err
 }
 
 // drop deletes a runner. This starts at GitHub and needs the credential.
-func (v *view) drop(ctx context.Context, r *unstructured.Unstructured) error {
+func (v *scaleSetView) drop(ctx context.Context, r *unstructured.Unstructured) error {
 	if number(r, "status", "runnerId") > 0 && !done(r) {
 		if _, err := v.secret(ctx); err != nil {
 			return err
@@ -170,7 +170,7 @@ func (v *view) drop(ctx context.Context, r *unstructured.Unstructured) error {
 
 // endRunnerSet deletes a runner set. Runners with a job stay until the job ends, and the set stays until all runners
 // are gone.
-func (v *view) endRunnerSet(ctx context.Context, s *unstructured.Unstructured) error {
+func (v *scaleSetView) endRunnerSet(ctx context.Context, s *unstructured.Unstructured) error {
 	if s.GetDeletionTimestamp() == nil {
 		if err := v.client.Resource(runnerSetResource).Namespace(v.k.Namespace).Delete(ctx, s.GetName(), metav1.DeleteOptions{}); gone(err) != nil {
 			return err
@@ -195,7 +195,7 @@ func (v *view) endRunnerSet(ctx context.Context, s *unstructured.Unstructured) e
 }
 
 // runner reconciles one runner as far as possible now.
-func (v *view) runner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
+func (v *scaleSetView) runner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
 	if r.GetDeletionTimestamp() != nil {
 		return v.endRunner(ctx, r)
 	}
@@ -240,7 +240,7 @@ func (v *view) runner(ctx context.Context, r *unstructured.Unstructured) (left b
 	return false, v.status(ctx, runnerResource, r, map[string]any{"phase": "Running", "ready": true, "runnerId": id, "runnerName": r.GetName()})
 }
 
-func (v *view) makePod(ctx context.Context, r *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (v *scaleSetView) makePod(ctx context.Context, r *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	labels, _, _ := unstructured.NestedMap(r.Object, "spec", "metadata", "labels")
 	if labels == nil {
 		labels = map[string]any{}
@@ -268,7 +268,7 @@ func (v *view) makePod(ctx context.Context, r *unstructured.Unstructured) (*unst
 
 // fail lets the pod of a runner fail once. After five failures, ARC 0.13 leaves the runner as Failed. ARC 0.14
 // deletes the runner and creates another one.
-func (v *view) fail(ctx context.Context, r, pod *unstructured.Unstructured, reason string) error {
+func (v *scaleSetView) fail(ctx context.Context, r, pod *unstructured.Unstructured, reason string) error {
 	failures, _, _ := unstructured.NestedMap(r.Object, "status", "failures")
 	if failures == nil {
 		failures = map[string]any{}
@@ -289,7 +289,7 @@ func (v *view) fail(ctx context.Context, r, pod *unstructured.Unstructured, reas
 
 // endRunner removes a runner after its job. It needs the credential to remove the registration at GitHub, unless the
 // runner has completed a job: then GitHub has already removed it.
-func (v *view) endRunner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
+func (v *scaleSetView) endRunner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
 	if busy(r) {
 		return true, nil
 	}

@@ -25,24 +25,24 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// bench is an ARC on a real API server, in its own namespaces.
-type bench struct {
+// env is an ARC on a real API server, in its own namespaces.
+type env struct {
 	*arctest.ARC
 	t       *testing.T
 	client  *dynamic.DynamicClient
-	github  *arctest.Places
+	github  *arctest.ScaleSetFake
 	ns, arc string // namespaces of the runners and of the controller
 	version string
 }
 
-func newBench(t *testing.T, version string, eventual bool) *bench {
+func newBench(t *testing.T, version string, eventual bool) *env {
 	t.Parallel()
 	c := kubetest.Start(t)
 	client, err := dynamic.NewForConfig(c.AdminConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, client: client, github: &arctest.Places{}, ns: c.Namespace(t), arc: c.Namespace(t), version: version}
+	b := &env{t: t, client: client, github: &arctest.ScaleSetFake{}, ns: c.Namespace(t), arc: c.Namespace(t), version: version}
 	b.ARC = arctest.Start(t, arctest.Options{Cluster: c, Namespace: b.arc, Watch: b.ns, Version: version, Eventual: eventual, GitHub: b.github})
 	b.apply("v1", "secrets", secret("one"))
 	return b
@@ -53,7 +53,7 @@ func secret(name string) map[string]any {
 }
 
 // set returns an AutoscalingRunnerSet as the fleet writes it.
-func (b *bench) set(name string, least, most int64) map[string]any {
+func (b *env) set(name string, least, most int64) map[string]any {
 	return map[string]any{"kind": "AutoscalingRunnerSet", "metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/version": b.version, "tailplane.dev/org": "acme"}},
 		"spec": map[string]any{"githubConfigUrl": "https://github.example/acme", "githubConfigSecret": "one", "runnerScaleSetName": name, "runnerScaleSetLabels": []any{"nix"}, "minRunners": least, "maxRunners": most,
 			"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "runner", "image": "runner:1"}}}}}}
@@ -70,14 +70,14 @@ func resource(version, plural string) schema.GroupVersionResource {
 const group = "actions.github.com/v1alpha1"
 
 // apply applies an object as the fleet does.
-func (b *bench) apply(version, plural string, o map[string]any) {
+func (b *env) apply(version, plural string, o map[string]any) {
 	b.t.Helper()
 	if err := b.tryApply(version, plural, o, "tailplane-fleet"); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *bench) tryApply(version, plural string, o map[string]any, manager string) error {
+func (b *env) tryApply(version, plural string, o map[string]any, manager string) error {
 	u := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o)}
 	u.SetAPIVersion(version)
 	u.SetNamespace(b.ns)
@@ -85,7 +85,7 @@ func (b *bench) tryApply(version, plural string, o map[string]any, manager strin
 	return err
 }
 
-func (b *bench) list(ctx context.Context, namespace, version, plural string) ([]unstructured.Unstructured, error) {
+func (b *env) list(ctx context.Context, namespace, version, plural string) ([]unstructured.Unstructured, error) {
 	l, err := b.client.Resource(resource(version, plural)).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (b *bench) list(ctx context.Context, namespace, version, plural string) ([]
 }
 
 // parts reads all objects of a set, only through package arc.
-func (b *bench) parts(name string) (arc.Parts, error) {
+func (b *env) parts(name string) (arc.Parts, error) {
 	ctx := b.t.Context()
 	var p arc.Parts
 	sets, err := b.list(ctx, b.ns, group, "autoscalingrunnersets")
@@ -138,7 +138,7 @@ func read[T any](objects []unstructured.Unstructured, as func(*unstructured.Unst
 	return all
 }
 
-func (b *bench) pods(ctx context.Context) ([]corev1.Pod, error) {
+func (b *env) pods(ctx context.Context) ([]corev1.Pod, error) {
 	items, err := b.list(ctx, b.arc, "v1", "pods")
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (b *bench) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods, nil
 }
 
-func (b *bench) controllers() ([]arc.Controller, error) {
+func (b *env) controllers() ([]arc.Controller, error) {
 	items, err := b.list(b.t.Context(), b.arc, "apps/v1", "deployments")
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (b *bench) controllers() ([]arc.Controller, error) {
 }
 
 // until waits for a state of a set.
-func (b *bench) until(what, name string, is func(arc.Parts, arc.State) bool) (arc.Parts, arc.State) {
+func (b *env) until(what, name string, is func(arc.Parts, arc.State) bool) (arc.Parts, arc.State) {
 	b.t.Helper()
 	deadline := time.Now().Add(90 * time.Second)
 	for {
@@ -195,14 +195,14 @@ func registered(_ arc.Parts, s arc.State) bool { return s.Registered == fleet.Ye
 
 func gone(p arc.Parts, _ arc.State) bool { return p.Set == nil }
 
-func (b *bench) delete(name string) {
+func (b *env) delete(name string) {
 	b.t.Helper()
 	if err := b.client.Resource(resource(group, "autoscalingrunnersets")).Namespace(b.ns).Delete(b.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *bench) start(id string) {
+func (b *env) start(id string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 90*time.Second)
 	defer cancel()
@@ -211,7 +211,7 @@ func (b *bench) start(id string) {
 	}
 }
 
-func (b *bench) finish(id string) {
+func (b *env) finish(id string) {
 	b.t.Helper()
 	if err := b.Finish(b.t.Context(), id); err != nil {
 		b.t.Fatal(err)
@@ -398,7 +398,7 @@ func TestFLEET07_Deletion(t *testing.T) {
 }
 
 // said waits until the log contains an action.
-func (b *bench) said(what string) {
+func (b *env) said(what string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); !slices.ContainsFunc(b.Log(), func(l string) bool { return strings.Contains(l, what) }); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -408,7 +408,7 @@ func (b *bench) said(what string) {
 }
 
 // inOrder finds the lines in the log, each after the one before.
-func (b *bench) inOrder(lines ...string) {
+func (b *env) inOrder(lines ...string) {
 	b.t.Helper()
 	log := b.Log()
 	for _, l := range lines {

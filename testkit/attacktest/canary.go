@@ -15,15 +15,15 @@ import (
 	"github.com/tailplane/tailplane/testkit/audittest"
 )
 
-// Witness is a testing.TB that collects the failures of a check and does not fail its test.
-type Witness struct {
+// FailureLog is a testing.TB that collects the failures of a check and does not fail its test.
+type FailureLog struct {
 	testing.TB
 	Found []string
 }
 
-func (w *Witness) Helper() {}
+func (w *FailureLog) Helper() {}
 
-func (w *Witness) Errorf(format string, args ...any) {
+func (w *FailureLog) Errorf(format string, args ...any) {
 	w.Found = append(w.Found, fmt.Sprintf(format, args...))
 }
 
@@ -57,7 +57,7 @@ func (c *Canary) Put(where, text, want string) {
 
 // Scan searches a text for every secret in any usual encoding, and for anything that looks like an API server token.
 func (c *Canary) Scan(where, text string) (found []string) {
-	w := &Witness{TB: c.T}
+	w := &FailureLog{TB: c.T}
 	for secret, what := range c.Secrets {
 		n := len(w.Found)
 		audittest.NoSecret(w, []byte(text), secret)

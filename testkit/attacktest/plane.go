@@ -110,7 +110,7 @@ func (o *PlaneEnv) RecordedBy(t *testing.T, login string) (out []audit.Entry) {
 }
 
 // Untouched fails if the plane has sent a write to the API server.
-func (o *PlaneEnv) Untouched(t *testing.T, m Mark, what string) {
+func (o *PlaneEnv) Untouched(t *testing.T, m LogMark, what string) {
 	t.Helper()
 	if wrote := m.Writes(t, PlaneAccount); len(wrote) > 0 {
 		t.Errorf("%s: the API server was asked to %v", what, wrote)

@@ -17,14 +17,14 @@ import (
 	"github.com/tailplane/tailplane/testkit/audittest"
 )
 
-// witness is a testing.TB that counts failures.
-type witness struct {
+// failureLog is a testing.TB that counts failures.
+type failureLog struct {
 	testing.TB
 	failed int
 }
 
-func (w *witness) Helper()               {}
-func (w *witness) Errorf(string, ...any) { w.failed++ }
+func (w *failureLog) Helper()               {}
+func (w *failureLog) Errorf(string, ...any) { w.failed++ }
 
 func record(t *testing.T) (path string, key audit.Key) {
 	t.Helper()
@@ -81,7 +81,7 @@ func TestAFieldOutsideTheSchema(t *testing.T) {
 		if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w := &witness{TB: t}
+		w := &failureLog{TB: t}
 		if audittest.Entries(w, path); w.failed == 0 {
 			t.Errorf("%s: not found", change[1])
 		}
@@ -95,12 +95,12 @@ func TestNoSecret(t *testing.T) {
 		spelled = append(spelled, base64.StdEncoding.EncodeToString([]byte(around+secret+around)), base64.RawURLEncoding.EncodeToString([]byte(around+secret+"x"+around)))
 	}
 	for _, s := range spelled {
-		w := &witness{TB: t}
+		w := &failureLog{TB: t}
 		if audittest.NoSecret(w, []byte("before "+s+" after"), "another one", secret); w.failed != 1 {
 			t.Errorf("%s: %d found", s, w.failed)
 		}
 	}
-	w := &witness{TB: t}
+	w := &failureLog{TB: t}
 	if audittest.NoSecret(w, []byte("nothing here"), secret); w.failed != 0 {
 		t.Error("found where it is not")
 	}

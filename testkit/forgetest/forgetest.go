@@ -34,8 +34,8 @@ type Fault struct {
 	Cut int
 }
 
-// front is the common part of both forges: it records the calls in order, and lets tests inject faults.
-type front struct {
+// forgeFake is the common part of both forges: it records the calls in order, and lets tests inject faults.
+type forgeFake struct {
 	// URL is the base URL of the forge, without a path.
 	URL string
 
@@ -47,7 +47,7 @@ type front struct {
 }
 
 // open starts the server.
-func (f *front) open(forge http.Handler) (stop func()) {
+func (f *forgeFake) open(forge http.Handler) (stop func()) {
 	f.ended = make(chan struct{})
 	server := httptest.NewServer(f.before(forge))
 	f.URL = server.URL
@@ -59,14 +59,14 @@ func (f *front) open(forge http.Handler) (stop func()) {
 }
 
 // Calls returns the calls so far.
-func (f *front) Calls() []Call {
+func (f *forgeFake) Calls() []Call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.calls)
 }
 
 // Forget removes the recorded calls.
-func (f *front) Forget() {
+func (f *forgeFake) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = nil
@@ -74,19 +74,19 @@ func (f *front) Forget() {
 
 // Fault sets a function that returns the fault for each request from now on, or nil. The function must be safe for
 // concurrent calls.
-func (f *front) Fault(decide func(*http.Request) *Fault) {
+func (f *forgeFake) Fault(decide func(*http.Request) *Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = decide
 }
 
-func (f *front) record(r *http.Request, status int) {
+func (f *forgeFake) record(r *http.Request, status int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, Call{Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Status: status})
 }
 
-func (f *front) before(forge http.Handler) http.Handler {
+func (f *forgeFake) before(forge http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		decide := f.fault

@@ -19,7 +19,7 @@ import (
 // organisations with repositories, runner groups, runners, workflow runs and scale sets. It behaves as GitHub's REST
 // documentation says (version 2022-11-28). The code names the page at each behaviour.
 type GitHubFake struct {
-	front
+	forgeFake
 
 	mu        sync.Mutex
 	now       func() time.Time

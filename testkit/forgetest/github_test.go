@@ -20,21 +20,21 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// visit is a client of a GitHub that uses no code of the product.
-type visit struct {
+// plainClient is a client of a GitHub that uses no code of the product.
+type plainClient struct {
 	t     *testing.T
 	g     *forgetest.GitHubFake
 	shown string // the Authorization header
 	etag  string
 }
 
-type got struct {
+type response struct {
 	status int
 	header http.Header
 	body   string
 }
 
-func (g got) json(t *testing.T) (out map[string]any) {
+func (g response) json(t *testing.T) (out map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(g.body), &out); err != nil {
 		t.Fatalf("%s: %v", g.body, err)
@@ -42,7 +42,7 @@ func (g got) json(t *testing.T) (out map[string]any) {
 	return out
 }
 
-func (v visit) ask(method, path, body string) got {
+func (v plainClient) ask(method, path, body string) response {
 	v.t.Helper()
 	req, err := http.NewRequestWithContext(v.t.Context(), method, v.g.URL+"/api/v3"+path, strings.NewReader(body))
 	if err != nil {
@@ -64,10 +64,10 @@ func (v visit) ask(method, path, body string) got {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	return got{res.StatusCode, res.Header, string(b)}
+	return response{res.StatusCode, res.Header, string(b)}
 }
 
-func (v visit) want(why, method, path, body string, status int) got {
+func (v plainClient) want(why, method, path, body string, status int) response {
 	v.t.Helper()
 	a := v.ask(method, path, body)
 	if a.status != status {
@@ -141,9 +141,9 @@ func TestGitHubIdentityContract(t *testing.T) {
 		"a token that is none":           {"Bearer ghs_x", 401},
 		"nothing":                        {"", 401},
 	} {
-		visit{t: t, g: g, shown: c.shown}.want(why, "GET", "/orgs/acme/installation", "", c.status)
+		plainClient{t: t, g: g, shown: c.shown}.want(why, "GET", "/orgs/acme/installation", "", c.status)
 	}
-	v := visit{t: t, g: g, shown: good}
+	v := plainClient{t: t, g: g, shown: good}
 	v.want("where it is not installed", "GET", "/orgs/other/installation", "", 404)
 	v.want("a JWT is no token", "GET", "/orgs/acme/actions/runners", "", 401)
 	tokens := fmt.Sprintf("/app/installations/%d/access_tokens", at)
@@ -152,7 +152,7 @@ func TestGitHubIdentityContract(t *testing.T) {
 	if left := time.Until(until); err != nil || left > time.Hour+time.Minute || left < 50*time.Minute {
 		t.Errorf("it lives until %v", a["expires_at"])
 	}
-	in := visit{t: t, g: g, shown: "Bearer " + a["token"].(string)}
+	in := plainClient{t: t, g: g, shown: "Bearer " + a["token"].(string)}
 	in.want("what it may", "GET", "/orgs/acme/actions/runners", "", 200)
 	in.want("another organisation is hidden", "GET", "/orgs/other/actions/runners", "", 404)
 	in.want("a token is no JWT", "POST", tokens, "", 401)
@@ -167,7 +167,7 @@ func TestGitHubIdentityContract(t *testing.T) {
 	v.want("while it is suspended", "POST", tokens, "", 403)
 	g.Uninstall(at)
 	v.want("when it is gone", "POST", tokens, "", 404)
-	own := visit{t: t, g: g, shown: "Bearer " + g.AddToken("repo")}
+	own := plainClient{t: t, g: g, shown: "Bearer " + g.AddToken("repo")}
 	if a := own.want("a token without the scope", "GET", "/orgs/acme/actions/runners", "", 403); a.header.Get("X-OAuth-Scopes") != "repo" {
 		t.Errorf("%v", a.header)
 	}
@@ -178,7 +178,7 @@ func TestGitHubIdentityContract(t *testing.T) {
 func TestGitHubRunnersContract(t *testing.T) {
 	g := forgetest.NewGitHub(t)
 	g.AddAccount("acme", "")
-	v := visit{t: t, g: g, shown: "Bearer " + g.AddToken("admin:org", "repo")}
+	v := plainClient{t: t, g: g, shown: "Bearer " + g.AddToken("admin:org", "repo")}
 	for i := range 70 {
 		g.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprint(i), Busy: i == 0})
 	}
@@ -252,7 +252,7 @@ func TestGitHubRunnersContract(t *testing.T) {
 func TestGitHubGitContract(t *testing.T) {
 	g := forgetest.NewGitHub(t)
 	g.AddAccount("acme", "")
-	v := visit{t: t, g: g, shown: "Bearer " + g.AddToken("repo")}
+	v := plainClient{t: t, g: g, shown: "Bearer " + g.AddToken("repo")}
 	id := g.AddRepository("acme/app", false)
 	main := g.Push(id, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{"a.yaml": new("hello\n")})
 	a := v.want("a file", "GET", "/repos/acme/app/contents/a.yaml", "", 200).json(t)
@@ -287,5 +287,5 @@ func TestGitHubGitContract(t *testing.T) {
 	}
 	v.want("a branch goes", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 204)
 	v.want("it is gone", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 422)
-	visit{t: t, g: g}.want("a stranger", "GET", "/repos/acme/app/contents/a.yaml", "", 401)
+	plainClient{t: t, g: g}.want("a stranger", "GET", "/repos/acme/app/contents/a.yaml", "", 401)
 }

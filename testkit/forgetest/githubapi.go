@@ -19,8 +19,8 @@ import (
 
 const githubRoot = "/api/v3"
 
-// visitor is the authenticated sender of a request.
-type visitor struct {
+// sender is the authenticated sender of a request.
+type sender struct {
 	app   int64               // authenticated by a JWT
 	at    *GitHubInstallation // authenticated by an installation token
 	own   *githubToken        // authenticated by a person's token
@@ -30,7 +30,7 @@ type visitor struct {
 
 // reach checks whether the visitor may act on an account. permission is the permission that an App needs. A person
 // needs one of the scopes. reach returns an error status, or 0.
-func (v visitor) reach(account, permission string, write bool, scopes ...string) (status int) {
+func (v sender) reach(account, permission string, write bool, scopes ...string) (status int) {
 	switch {
 	case v.at != nil && !strings.EqualFold(v.at.Account, account):
 		return http.StatusNotFound // "404 instead of 403, to avoid confirming the existence", Troubleshooting the REST API
@@ -72,7 +72,7 @@ func refused(status int) githubReply {
 	return no(http.StatusNotFound, "Not Found")
 }
 
-type githubHandler func(r *http.Request, v visitor) githubReply
+type githubHandler func(r *http.Request, v sender) githubReply
 
 func (g *GitHubFake) api() http.Handler {
 	mux := http.NewServeMux()
@@ -80,7 +80,7 @@ func (g *GitHubFake) api() http.Handler {
 		method, path, _ := strings.Cut(pattern, " ")
 		mux.HandleFunc(method+" "+githubRoot+path, func(w http.ResponseWriter, r *http.Request) { g.answer(w, r, h) })
 	}
-	handle("GET /meta", func(*http.Request, visitor) githubReply {
+	handle("GET /meta", func(*http.Request, sender) githubReply {
 		meta := map[string]any{"verifiable_password_authentication": true}
 		if g.version != "" {
 			meta["installed_version"] = g.version
@@ -91,7 +91,7 @@ func (g *GitHubFake) api() http.Handler {
 	g.runnerRoutes(handle)
 	g.gitRoutes(handle)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		g.answer(w, r, func(*http.Request, visitor) githubReply { return refused(http.StatusNotFound) })
+		g.answer(w, r, func(*http.Request, sender) githubReply { return refused(http.StatusNotFound) })
 	})
 	return mux
 }
@@ -154,7 +154,7 @@ func (g *GitHubFake) answer(w http.ResponseWriter, r *http.Request, h githubHand
 }
 
 // within applies the primary limit of a credential. All credentials share one window of an hour.
-func (g *GitHubFake) within(h http.Header, v visitor, count bool) bool {
+func (g *GitHubFake) within(h http.Header, v sender, count bool) bool {
 	if v.limit == "" {
 		return true
 	}
@@ -175,29 +175,29 @@ func (g *GitHubFake) within(h http.Header, v visitor, count bool) bool {
 }
 
 // visitor authenticates the sender of a request. bad is the reason of a failure.
-func (g *GitHubFake) visitor(r *http.Request) (v visitor, bad string) {
+func (g *GitHubFake) visitor(r *http.Request) (v sender, bad string) {
 	shown := r.Header.Get("Authorization")
 	if shown == "" {
-		return visitor{}, ""
+		return sender{}, ""
 	}
 	text, ok := strings.CutPrefix(shown, "Bearer ")
 	if !ok {
-		return visitor{}, "Bad credentials"
+		return sender{}, "Bad credentials"
 	}
 	if strings.Count(text, ".") == 2 {
 		app, why := appjwt.Read(text, g.apps, g.now())
-		return visitor{app: app, limit: "app " + strconv.FormatInt(app, 10)}, why
+		return sender{app: app, limit: "app " + strconv.FormatInt(app, 10)}, why
 	}
 	t, ok := g.tokens[text]
 	if !ok || !g.now().Before(t.until) {
-		return visitor{}, "Bad credentials"
+		return sender{}, "Bad credentials"
 	}
 	if t.installation == 0 {
-		return visitor{own: t, limit: "user " + text[:8]}, ""
+		return sender{own: t, limit: "user " + text[:8]}, ""
 	}
 	at, ok := g.installed[t.installation]
 	if !ok || at.Suspended {
-		return visitor{}, "Bad credentials"
+		return sender{}, "Bad credentials"
 	}
 	// A token has the permissions that it was created with, limited to those that the installation still has.
 	narrow := *at
@@ -207,7 +207,7 @@ func (g *GitHubFake) visitor(r *http.Request) (v visitor, bad string) {
 			narrow.Permissions[name] = least(has, now)
 		}
 	}
-	return visitor{at: &narrow, limit: "installation ID " + strconv.FormatInt(at.ID, 10), only: t.repositories}, ""
+	return sender{at: &narrow, limit: "installation ID " + strconv.FormatInt(at.ID, 10), only: t.repositories}, ""
 }
 
 // least returns the lower of two permissions: read, write and admin.
@@ -217,7 +217,7 @@ func least(a, b string) string {
 }
 
 // outside reports whether a request is about a repository that the token does not cover.
-func (v visitor) outside(path string) bool {
+func (v sender) outside(path string) bool {
 	rest, ok := strings.CutPrefix(path, githubRoot+"/repos/")
 	if !ok || v.only == nil {
 		return false
@@ -228,7 +228,7 @@ func (v visitor) outside(path string) bool {
 
 // appRoutes adds the routes of "REST API endpoints for GitHub Apps".
 func (g *GitHubFake) appRoutes(handle func(string, githubHandler)) {
-	find := func(account string, v visitor) githubReply {
+	find := func(account string, v sender) githubReply {
 		if v.app == 0 {
 			return no(http.StatusUnauthorized, "A JSON web token could not be decoded")
 		}
@@ -240,7 +240,7 @@ func (g *GitHubFake) appRoutes(handle func(string, githubHandler)) {
 		return refused(http.StatusNotFound)
 	}
 	byKind := func(kind string) githubHandler {
-		return func(r *http.Request, v visitor) githubReply {
+		return func(r *http.Request, v sender) githubReply {
 			if a, ok := g.accounts[strings.ToLower(r.PathValue("account"))]; !ok || a.Type != kind {
 				return refused(http.StatusNotFound)
 			}
@@ -249,13 +249,13 @@ func (g *GitHubFake) appRoutes(handle func(string, githubHandler)) {
 	}
 	handle("GET /orgs/{account}/installation", byKind("Organization"))
 	handle("GET /enterprises/{account}/installation", byKind("Enterprise")) // "Get an enterprise installation for the authenticated app", in preview since 2026-05
-	handle("GET /repos/{account}/{repo}/installation", func(r *http.Request, v visitor) githubReply {
+	handle("GET /repos/{account}/{repo}/installation", func(r *http.Request, v sender) githubReply {
 		if repo, _ := g.repo(r.PathValue("account") + "/" + r.PathValue("repo")); repo == nil {
 			return refused(http.StatusNotFound)
 		}
 		return find(r.PathValue("account"), v)
 	})
-	ours := func(r *http.Request, v visitor) (*GitHubInstallation, githubReply) {
+	ours := func(r *http.Request, v sender) (*GitHubInstallation, githubReply) {
 		id, _ := strconv.ParseInt(r.PathValue("id"), 10, 64)
 		in, ok := g.installed[id]
 		switch {
@@ -266,14 +266,14 @@ func (g *GitHubFake) appRoutes(handle func(string, githubHandler)) {
 		}
 		return in, githubReply{}
 	}
-	handle("GET /app/installations/{id}", func(r *http.Request, v visitor) githubReply {
+	handle("GET /app/installations/{id}", func(r *http.Request, v sender) githubReply {
 		in, reply := ours(r, v)
 		if in == nil {
 			return reply
 		}
 		return said(http.StatusOK, g.installationForm(in))
 	})
-	handle("POST /app/installations/{id}/access_tokens", func(r *http.Request, v visitor) githubReply {
+	handle("POST /app/installations/{id}/access_tokens", func(r *http.Request, v sender) githubReply {
 		in, reply := ours(r, v)
 		switch {
 		case in == nil:

@@ -204,7 +204,7 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 	}
 	on := func(pattern, permission string, h func(in) githubReply) {
 		method, path, _ := strings.Cut(pattern, " ")
-		handle(method+" "+root+path, func(r *http.Request, v visitor) githubReply {
+		handle(method+" "+root+path, func(r *http.Request, v sender) githubReply {
 			repo, _ := g.repo(r.PathValue("account") + "/" + r.PathValue("repo"))
 			if repo == nil {
 				return refused(http.StatusNotFound)

@@ -16,7 +16,7 @@ func (g *GitHubFake) runnerRoutes(handle func(string, githubHandler)) {
 		{"/repos/{account}/{repo}", "administration", "repo"},
 		{"/enterprises/{account}", "enterprise_self_hosted_runners", "manage_runners:enterprise"}, // the App permission's name is assumed
 	} {
-		enter := func(r *http.Request, v visitor, write bool) (place string, reply githubReply) {
+		enter := func(r *http.Request, v sender, write bool) (place string, reply githubReply) {
 			place = r.PathValue("account")
 			if r.PathValue("repo") != "" {
 				place += "/" + r.PathValue("repo")
@@ -31,14 +31,14 @@ func (g *GitHubFake) runnerRoutes(handle func(string, githubHandler)) {
 			}
 			return place, githubReply{}
 		}
-		handle("GET "+kind.root+"/actions/runners", func(r *http.Request, v visitor) githubReply {
+		handle("GET "+kind.root+"/actions/runners", func(r *http.Request, v sender) githubReply {
 			place, reply := enter(r, v, false)
 			if place == "" {
 				return reply
 			}
 			return g.paged(r, "runners", g.runnerForms(func(x *GitHubRunner) bool { return strings.EqualFold(x.Place, place) }))
 		})
-		one := func(r *http.Request, v visitor, write bool) (*GitHubRunner, githubReply) {
+		one := func(r *http.Request, v sender, write bool) (*GitHubRunner, githubReply) {
 			place, reply := enter(r, v, write)
 			if place == "" {
 				return nil, reply
@@ -49,14 +49,14 @@ func (g *GitHubFake) runnerRoutes(handle func(string, githubHandler)) {
 			}
 			return x, githubReply{}
 		}
-		handle("GET "+kind.root+"/actions/runners/{id}", func(r *http.Request, v visitor) githubReply {
+		handle("GET "+kind.root+"/actions/runners/{id}", func(r *http.Request, v sender) githubReply {
 			x, reply := one(r, v, false)
 			if x == nil {
 				return reply
 			}
 			return said(http.StatusOK, runnerForm(x))
 		})
-		handle("DELETE "+kind.root+"/actions/runners/{id}", func(r *http.Request, v visitor) githubReply {
+		handle("DELETE "+kind.root+"/actions/runners/{id}", func(r *http.Request, v sender) githubReply {
 			x, reply := one(r, v, true)
 			switch {
 			case x == nil:
@@ -103,16 +103,16 @@ func groupForm(x *GitHubGroup) map[string]any {
 		"allows_public_repositories": x.AllowsPublic, "restricted_to_workflows": false, "selected_workflows": []any{}}
 }
 
-func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string, enter func(*http.Request, visitor, bool) (string, githubReply)) {
+func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string, enter func(*http.Request, sender, bool) (string, githubReply)) {
 	root += "/actions/runner-groups"
-	within := func(r *http.Request, v visitor, write bool) (string, githubReply) {
+	within := func(r *http.Request, v sender, write bool) (string, githubReply) {
 		account, reply := enter(r, v, write)
 		if account != "" && g.accounts[strings.ToLower(account)].NoGroups {
 			return "", refused(http.StatusForbidden) // fleet.md 4.3: a plan without extra groups returns 403 or 404
 		}
 		return account, reply
 	}
-	one := func(r *http.Request, v visitor, write bool) (*GitHubGroup, githubReply) {
+	one := func(r *http.Request, v sender, write bool) (*GitHubGroup, githubReply) {
 		account, reply := within(r, v, write)
 		if account == "" {
 			return nil, reply
@@ -123,7 +123,7 @@ func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string
 		}
 		return x, githubReply{}
 	}
-	handle("GET "+root, func(r *http.Request, v visitor) githubReply {
+	handle("GET "+root, func(r *http.Request, v sender) githubReply {
 		account, reply := within(r, v, false)
 		if account == "" {
 			return reply
@@ -142,7 +142,7 @@ func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string
 		Repositories []int64 `json:"selected_repository_ids"`
 		AllowsPublic *bool   `json:"allows_public_repositories"`
 	}
-	handle("POST "+root, func(r *http.Request, v visitor) githubReply {
+	handle("POST "+root, func(r *http.Request, v sender) githubReply {
 		account, reply := within(r, v, true)
 		if account == "" {
 			return reply
@@ -164,14 +164,14 @@ func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string
 		g.groups[x.ID] = x
 		return said(http.StatusCreated, groupForm(x))
 	})
-	handle("GET "+root+"/{id}", func(r *http.Request, v visitor) githubReply {
+	handle("GET "+root+"/{id}", func(r *http.Request, v sender) githubReply {
 		x, reply := one(r, v, false)
 		if x == nil {
 			return reply
 		}
 		return said(http.StatusOK, groupForm(x))
 	})
-	handle("PATCH "+root+"/{id}", func(r *http.Request, v visitor) githubReply {
+	handle("PATCH "+root+"/{id}", func(r *http.Request, v sender) githubReply {
 		x, reply := one(r, v, true)
 		if x == nil {
 			return reply
@@ -189,7 +189,7 @@ func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string
 		}
 		return said(http.StatusOK, groupForm(x))
 	})
-	handle("DELETE "+root+"/{id}", func(r *http.Request, v visitor) githubReply {
+	handle("DELETE "+root+"/{id}", func(r *http.Request, v sender) githubReply {
 		x, reply := one(r, v, true)
 		if x == nil {
 			return reply
@@ -207,14 +207,14 @@ func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string
 		}
 		return said(http.StatusNoContent, nil)
 	})
-	handle("GET "+root+"/{id}/runners", func(r *http.Request, v visitor) githubReply {
+	handle("GET "+root+"/{id}/runners", func(r *http.Request, v sender) githubReply {
 		x, reply := one(r, v, false)
 		if x == nil {
 			return reply
 		}
 		return g.paged(r, "runners", g.runnerForms(func(y *GitHubRunner) bool { return y.Group == x.ID }))
 	})
-	handle("GET "+root+"/{id}/repositories", func(r *http.Request, v visitor) githubReply {
+	handle("GET "+root+"/{id}/repositories", func(r *http.Request, v sender) githubReply {
 		x, reply := one(r, v, false)
 		if x == nil {
 			return reply
@@ -227,7 +227,7 @@ func (g *GitHubFake) groupRoutes(handle func(string, githubHandler), root string
 		}
 		return g.paged(r, "repositories", all)
 	})
-	handle("PUT "+root+"/{id}/repositories", func(r *http.Request, v visitor) githubReply {
+	handle("PUT "+root+"/{id}/repositories", func(r *http.Request, v sender) githubReply {
 		x, reply := one(r, v, true)
 		if x == nil {
 			return reply
@@ -253,7 +253,7 @@ func (g *GitHubFake) repositoryForm(repo *GitHubRepository) map[string]any {
 }
 
 func (g *GitHubFake) runRoutes(handle func(string, githubHandler)) {
-	handle("GET /repos/{account}/{repo}", func(r *http.Request, v visitor) githubReply {
+	handle("GET /repos/{account}/{repo}", func(r *http.Request, v sender) githubReply {
 		repo, moved := g.repo(r.PathValue("account") + "/" + r.PathValue("repo"))
 		if repo == nil {
 			return refused(http.StatusNotFound)
@@ -264,14 +264,14 @@ func (g *GitHubFake) runRoutes(handle func(string, githubHandler)) {
 		}
 		return g.oneRepository(repo, v)
 	})
-	handle("GET /repositories/{id}", func(r *http.Request, v visitor) githubReply {
+	handle("GET /repositories/{id}", func(r *http.Request, v sender) githubReply {
 		repo := g.repos[number(r, "id")]
 		if repo == nil {
 			return refused(http.StatusNotFound)
 		}
 		return g.oneRepository(repo, v)
 	})
-	one := func(r *http.Request, v visitor, write bool) (*GitHubRun, githubReply) {
+	one := func(r *http.Request, v sender, write bool) (*GitHubRun, githubReply) {
 		x := g.runs[number(r, "id")]
 		if x == nil || !strings.EqualFold(x.Repository, r.PathValue("account")+"/"+r.PathValue("repo")) {
 			return nil, refused(http.StatusNotFound)
@@ -281,7 +281,7 @@ func (g *GitHubFake) runRoutes(handle func(string, githubHandler)) {
 		}
 		return x, githubReply{}
 	}
-	handle("GET /repos/{account}/{repo}/actions/runs/{id}", func(r *http.Request, v visitor) githubReply {
+	handle("GET /repos/{account}/{repo}/actions/runs/{id}", func(r *http.Request, v sender) githubReply {
 		x, reply := one(r, v, false)
 		if x == nil {
 			return reply
@@ -289,7 +289,7 @@ func (g *GitHubFake) runRoutes(handle func(string, githubHandler)) {
 		return said(http.StatusOK, map[string]any{"id": x.ID, "status": x.Status, "conclusion": x.Conclusion})
 	})
 	for _, how := range []string{"cancel", "force-cancel"} {
-		handle("POST /repos/{account}/{repo}/actions/runs/{id}/"+how, func(r *http.Request, v visitor) githubReply {
+		handle("POST /repos/{account}/{repo}/actions/runs/{id}/"+how, func(r *http.Request, v sender) githubReply {
 			x, reply := one(r, v, true)
 			switch {
 			case x == nil:
@@ -304,7 +304,7 @@ func (g *GitHubFake) runRoutes(handle func(string, githubHandler)) {
 	}
 }
 
-func (g *GitHubFake) oneRepository(repo *GitHubRepository, v visitor) githubReply {
+func (g *GitHubFake) oneRepository(repo *GitHubRepository, v sender) githubReply {
 	if owner, _, _ := strings.Cut(repo.Name, "/"); !repo.Public {
 		if status := v.reach(owner, "metadata", false, "repo"); status != http.StatusOK {
 			return refused(http.StatusNotFound) // private ones are hidden

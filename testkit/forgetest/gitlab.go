@@ -15,7 +15,7 @@ import (
 // GitLabFake is a GitLab with groups, their runners and their jobs. It behaves as GitLab's source code. Comments name
 // the source file where it matters.
 type GitLabFake struct {
-	front
+	forgeFake
 
 	mu       sync.Mutex
 	now      func() time.Time

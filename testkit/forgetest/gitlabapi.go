@@ -261,8 +261,8 @@ func (g *GitLabFake) details(x *GitLabRunner) object {
 	return out
 }
 
-// wanted are the parameters of a runner. All are optional.
-type wanted struct {
+// runnerParameters are the parameters of a runner. All are optional.
+type runnerParameters struct {
 	RunnerType     string          `json:"runner_type"`
 	GroupID        int64           `json:"group_id"`
 	Description    *string         `json:"description"`
@@ -277,7 +277,7 @@ type wanted struct {
 
 // apply changes a runner by the rules of app/models/ci/runner.rb. If it returns an error response, it has changed
 // nothing.
-func (wanted wanted) apply(x *GitLabRunner) *reply {
+func (wanted runnerParameters) apply(x *GitLabRunner) *reply {
 	next := *x
 	set(&next.Description, wanted.Description)
 	set(&next.Note, wanted.Note)
@@ -328,8 +328,8 @@ func set[T any](to *T, from *T) {
 	}
 }
 
-func read(r *http.Request) (wanted, *reply) {
-	var w wanted
+func read(r *http.Request) (runnerParameters, *reply) {
+	var w runnerParameters
 	if err := json.NewDecoder(r.Body).Decode(&w); err != nil {
 		return w, &reply{status: http.StatusBadRequest, body: object{"error": "The provided request body is invalid"}}
 	}

@@ -41,13 +41,13 @@ type Storm struct {
 	mu      sync.Mutex
 	rand    *rand.Rand
 	chances map[Fault]float64
-	watches map[*watched]bool
+	watches map[*watchBody]bool
 	struck  map[Fault]int
 }
 
 // NewStorm returns a calm storm. seed initialises its random numbers.
 func NewStorm(seed uint64) *Storm {
-	return &Storm{rand: rand.New(rand.NewPCG(seed, 0x5708)), watches: map[*watched]bool{}, struck: map[Fault]int{}}
+	return &Storm{rand: rand.New(rand.NewPCG(seed, 0x5708)), watches: map[*watchBody]bool{}, struck: map[Fault]int{}}
 }
 
 // Blow sets the probability of each fault, from 0 to 1. It replaces earlier values; an empty map makes the storm
@@ -73,7 +73,7 @@ func (s *Storm) Struck() map[Fault]int {
 func (s *Storm) CutWatches() int {
 	s.mu.Lock()
 	cut := s.watches
-	s.watches = map[*watched]bool{}
+	s.watches = map[*watchBody]bool{}
 	s.struck[WatchCut] += len(cut)
 	s.mu.Unlock()
 	for w := range cut {
@@ -83,15 +83,15 @@ func (s *Storm) CutWatches() int {
 }
 
 // Wrap is for rest.Config.Wrap, or wraps the transport of a proxy.
-func (s *Storm) Wrap(next http.RoundTripper) http.RoundTripper { return through{s, next} }
+func (s *Storm) Wrap(next http.RoundTripper) http.RoundTripper { return stormTransport{s, next} }
 
-type through struct {
+type stormTransport struct {
 	*Storm
 	next http.RoundTripper
 }
 
 // RoundTrip forwards req, or fails with a random fault.
-func (t through) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t stormTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.Contains(req.URL.Path, "/events") || strings.Contains(req.URL.Path, "/leases") {
 		return t.next.RoundTrip(req)
 	}
@@ -119,7 +119,7 @@ func (t through) RoundTrip(req *http.Request) (*http.Response, error) {
 		_ = resp.Body.Close()
 		return nil, errBroken
 	case watch:
-		w := &watched{resp.Body, t.Storm}
+		w := &watchBody{resp.Body, t.Storm}
 		resp.Body = w
 		t.mu.Lock()
 		t.watches[w] = true
@@ -164,13 +164,13 @@ func (f Fault) response(req *http.Request) *http.Response {
 		Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)), Request: req}
 }
 
-// watched is the body of a watch response.
-type watched struct {
+// watchBody is the body of a watch response.
+type watchBody struct {
 	io.ReadCloser
 	storm *Storm
 }
 
-func (w *watched) Read(p []byte) (int, error) {
+func (w *watchBody) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = errBroken
@@ -178,7 +178,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (w *watched) Close() error {
+func (w *watchBody) Close() error {
 	w.storm.mu.Lock()
 	delete(w.storm.watches, w)
 	w.storm.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 
 // place is an environment whose namespace is that of the sign-ins and of the plane. Its account may read what the plane shows, and write
 // which drift is ignored.
-type place struct{ *planekubetest.Place }
+type place struct{ *planekubetest.Env }
 
 // newPlace uses the shared cluster if c is nil.
 func newPlace(t *testing.T, c *kubetest.Cluster) *place {

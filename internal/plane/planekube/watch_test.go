@@ -299,7 +299,7 @@ func TestPL07_TheFleetGoesAway(t *testing.T) {
 // changes appear without a restart.
 func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 	p := newPlace(t, nil)
-	arc, err := arctest.New(arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Version: "0.14.2", GitHub: &arctest.Places{}})
+	arc, err := arctest.New(arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Version: "0.14.2", GitHub: &arctest.ScaleSetFake{}})
 	p.Must(err)
 	p.Must(arc.Install(t.Context())) // for its kinds
 	gate, through := kubetest.NewGate(t, p.Config)

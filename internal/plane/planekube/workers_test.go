@@ -44,7 +44,7 @@ func (p *place) workers(b *plane.Board, state string) (all []planejobs.Runner) {
 // organisation, and a runner of an unknown workload is hidden.
 func TestFLEET02_Workers(t *testing.T) {
 	p := newPlace(t, nil)
-	arc := arctest.Start(t, arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Watch: p.Namespace, Version: "0.14.2", GitHub: &arctest.Places{}})
+	arc := arctest.Start(t, arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Watch: p.Namespace, Version: "0.14.2", GitHub: &arctest.ScaleSetFake{}})
 	board := p.watch(p.Config)
 	org, pool, forge := p.Namespace+"-o", p.Namespace+"-p", p.Namespace+"-f"
 	p.Must(p.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "one"}, StringData: map[string]string{"github_token": "a token"}}))

@@ -28,7 +28,7 @@ const (
 )
 
 // isPod fails if a request did not arrive with exactly the identity of the pod's ServiceAccount.
-func isPod(t *testing.T, a arrival, token string) {
+func isPod(t *testing.T, a receivedRequest, token string) {
 	t.Helper()
 	if got := a.Header["Authorization"]; len(got) != 1 || got[0] != "Bearer "+token {
 		t.Errorf("%s %s: arrived with the credential %q", a.Method, a.URI, got)
@@ -295,7 +295,7 @@ func TestAD09_RotationAndRestart(t *testing.T) {
 	ca, key, file := authority(t)
 	pair := leafOf(t, ca, key, "127.0.0.1", time.Now().Add(time.Hour))
 	var mu sync.Mutex
-	o := &origin{CA: file}
+	o := &recordingCluster{CA: file}
 	o.listen(t, &tls.Config{Certificates: []tls.Certificate{pair}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -70,31 +70,31 @@ type member struct {
 	token string
 }
 
-// A front is a proxy before a real API server. It records requests, and a test can replace its answers.
-type front struct {
-	*origin
-	gate *shutter
+// A recordingProxy is a proxy before a real API server. It records requests, and a test can replace its answers.
+type recordingProxy struct {
+	*recordingCluster
+	gate *pausableListener
 
 	mu    sync.Mutex
 	plays func(http.ResponseWriter, *http.Request) bool // returns true if it has answered
 }
 
 // play sets the handler that answers instead of the API server. nil restores the API server.
-func (f *front) play(p func(http.ResponseWriter, *http.Request) bool) {
+func (f *recordingProxy) play(p func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.plays = p
 }
 
-// A shutter is a listener that can be closed temporarily. It then ends its connections and rejects new ones.
-type shutter struct {
+// A pausableListener is a listener that can be closed temporarily. It then ends its connections and rejects new ones.
+type pausableListener struct {
 	net.Listener
 	mu   sync.Mutex
 	shut bool
 	open []net.Conn
 }
 
-func (g *shutter) Accept() (net.Conn, error) {
+func (g *pausableListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
 		if err != nil {
@@ -114,7 +114,7 @@ func (g *shutter) Accept() (net.Conn, error) {
 }
 
 // cut ends all connections. With shut it also ends every later connection at once.
-func (g *shutter) cut(shut bool) {
+func (g *pausableListener) cut(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shut = shut
@@ -125,7 +125,7 @@ func (g *shutter) cut(shut bool) {
 }
 
 // newFront starts a front before an API server.
-func newFront(t *testing.T, m *member) *front {
+func newFront(t *testing.T, m *member) *recordingProxy {
 	t.Helper()
 	to, err := url.Parse(m.Server)
 	if err != nil {
@@ -136,7 +136,7 @@ func newFront(t *testing.T, m *member) *front {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, DisableCompression: true}
 	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	ca, key, file := authority(t)
-	f := &front{origin: &origin{CA: file}}
+	f := &recordingProxy{recordingCluster: &recordingCluster{CA: file}}
 	f.listenGated(t, &tls.Config{Certificates: []tls.Certificate{leafOf(t, ca, key, "127.0.0.1", time.Now().Add(time.Hour))}}, func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		plays := f.plays
@@ -150,22 +150,22 @@ func newFront(t *testing.T, m *member) *front {
 }
 
 // listenGated is origin.listen with a shutter in front.
-func (f *front) listenGated(t *testing.T, conf *tls.Config, serve http.HandlerFunc) {
-	f.origin.listen(t, conf, serve)
+func (f *recordingProxy) listenGated(t *testing.T, conf *tls.Config, serve http.HandlerFunc) {
+	f.recordingCluster.listen(t, conf, serve)
 	// The existing listener is closed and replaced by one behind the shutter, at another address.
-	f.origin.Server.Close()
+	f.recordingCluster.Server.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.gate = &shutter{Listener: ln}
-	next := httptest.NewUnstartedServer(f.origin.Server.Config.Handler)
+	f.gate = &pausableListener{Listener: ln}
+	next := httptest.NewUnstartedServer(f.recordingCluster.Server.Config.Handler)
 	next.Listener.Close()
-	next.Listener = counted{f.gate, f.origin}
+	next.Listener = counted{f.gate, f.recordingCluster}
 	next.EnableHTTP2, next.TLS = true, conf
 	next.Config.ErrorLog = log.New(io.Discard, "", 0)
 	next.StartTLS()
-	f.origin.Server = next
+	f.recordingCluster.Server = next
 	t.Cleanup(func() { f.gate.cut(true); next.CloseClientConnections(); next.Close() })
 }
 
@@ -173,7 +173,7 @@ func (f *front) listenGated(t *testing.T, conf *tls.Config, serve http.HandlerFu
 // another front, so that the test can tell requests to the home cluster apart.
 type env struct {
 	*podUnderAttack
-	home, east, west *front
+	home, east, west *recordingProxy
 	real             map[string]*member
 	namespace        string // in both clusters
 	options          testenv.AdapterOptions
@@ -324,7 +324,7 @@ func (h *env) make(t *testing.T, cluster, name string) *corev1.ConfigMap {
 }
 
 // asked returns the requests that a front received after the first n, without discovery and health checks.
-func (f *front) asked(n int) (lines []string) {
+func (f *recordingProxy) asked(n int) (lines []string) {
 	for _, a := range f.arrived()[n:] {
 		if strings.HasPrefix(a.URI, "/api/v1/namespaces/") {
 			lines = append(lines, a.Method+" "+a.URI)
@@ -334,7 +334,7 @@ func (f *front) asked(n int) (lines []string) {
 }
 
 // unasked runs f and fails if one of the fronts receives a request.
-func unasked(t *testing.T, what string, fronts []*front, f func()) {
+func unasked(t *testing.T, what string, fronts []*recordingProxy, f func()) {
 	t.Helper()
 	before := make([]int, len(fronts))
 	for i, front := range fronts {

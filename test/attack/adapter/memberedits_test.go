@@ -76,7 +76,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 		"insecure-skip-tls-verify": kubeconfig("insecure-skip-tls-verify: true", token),
 		"server":                   {"server": "https://169.254.169.254", "ca.crt": genuine["ca.crt"], "token": genuine["token"]},
 	} {
-		unasked(t, field, []*front{h.west, h.home}, func() {
+		unasked(t, field, []*recordingProxy{h.west, h.home}, func() {
 			edit(files)
 			code, _, text := h.do(t, "GET", path["west"], "")
 			if told, message := status(text); code != http.StatusServiceUnavailable || told != code || !strings.Contains(message, "west") {
@@ -128,7 +128,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 	// A certificate of another authority: only that member is unavailable.
 	_, _, stranger := authority(t)
 	edit(map[string]string{"server": genuine["server"], "ca.crt": string(stranger), "token": genuine["token"]})
-	unasked(t, "a wrong certificate", []*front{h.west}, func() {
+	unasked(t, "a wrong certificate", []*recordingProxy{h.west}, func() {
 		if code, _, text := h.do(t, "GET", path["west"], ""); code != http.StatusServiceUnavailable {
 			t.Errorf("a wrong certificate: %d %.200s", code, text)
 		}
@@ -184,7 +184,7 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	everything := there()
-	fronts := []*front{h.home, h.east, h.west}
+	fronts := []*recordingProxy{h.home, h.east, h.west}
 	before := make([]int, len(fronts))
 	for i, f := range fronts {
 		before[i] = len(f.arrived())

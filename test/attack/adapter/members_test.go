@@ -43,7 +43,7 @@ func status(body string) (code int, message string) {
 func TestAD04_RoutingEscapes(t *testing.T) {
 	h := newEnv(t, nil)
 	path := "/api/v1/namespaces/" + h.namespace + "/configmaps"
-	all := []*front{h.home, h.east, h.west}
+	all := []*recordingProxy{h.home, h.east, h.west}
 	object := func(name, metadata string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q%s}}`, name, metadata)
 	}
@@ -571,7 +571,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 		if header.Get("Mca-Cluster") == "east" {
 			other = h.west
 		}
-		unasked(t, "a generated name", []*front{other, h.home}, func() {
+		unasked(t, "a generated name", []*recordingProxy{other, h.home}, func() {
 			if code, again, text := h.do(t, "GET", path+"/"+made.Name, ""); code != http.StatusOK || again.Get("Mca-Cluster") != header.Get("Mca-Cluster") {
 				t.Errorf("it was made by %s and is asked of %s: %d %.200s", header.Get("Mca-Cluster"), again.Get("Mca-Cluster"), code, text)
 			}

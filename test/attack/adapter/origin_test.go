@@ -33,19 +33,19 @@ import (
 // realToken stands for the token of the pod's ServiceAccount. Finding it anywhere except at the origin means a leak.
 const realToken = "eyJhbGciOiJSUzI1NiJ9.real-service-account-token-canary.c2lnbmF0dXJl"
 
-// An origin is a cluster that records the requests that arrive.
-type origin struct {
+// A recordingCluster is a cluster that records the requests that arrive.
+type recordingCluster struct {
 	*httptest.Server
 	CA []byte
 
 	dials atomic.Int64
 	bytes atomic.Int64 // read from all connections, including the handshakes
 	mu    sync.Mutex
-	got   []arrival
+	got   []receivedRequest
 }
 
-// An arrival is one request as it arrived.
-type arrival struct {
+// A receivedRequest is one request as it arrived.
+type receivedRequest struct {
 	Method, URI, Host, Body, Proto string
 	Header                         http.Header
 	Trailer                        http.Header
@@ -54,7 +54,7 @@ type arrival struct {
 // counted is a listener that counts the bytes read from its connections.
 type counted struct {
 	net.Listener
-	o *origin
+	o *recordingCluster
 }
 
 func (c counted) Accept() (net.Conn, error) {
@@ -68,7 +68,7 @@ func (c counted) Accept() (net.Conn, error) {
 
 type countedConn struct {
 	net.Conn
-	o *origin
+	o *recordingCluster
 }
 
 func (c *countedConn) Read(p []byte) (int, error) {
@@ -112,15 +112,15 @@ func leafOf(t testing.TB, ca *x509.Certificate, key *ecdsa.PrivateKey, ip string
 }
 
 // newOrigin starts a cluster that answers with serve. If serve is nil, it answers with an empty object.
-func newOrigin(t testing.TB, serve http.HandlerFunc) *origin {
+func newOrigin(t testing.TB, serve http.HandlerFunc) *recordingCluster {
 	t.Helper()
 	ca, key, file := authority(t)
-	o := &origin{CA: file}
+	o := &recordingCluster{CA: file}
 	o.listen(t, &tls.Config{Certificates: []tls.Certificate{leafOf(t, ca, key, "127.0.0.1", time.Now().Add(time.Hour))}}, serve)
 	return o
 }
 
-func (o *origin) listen(t testing.TB, conf *tls.Config, serve http.HandlerFunc) {
+func (o *recordingCluster) listen(t testing.TB, conf *tls.Config, serve http.HandlerFunc) {
 	if serve == nil {
 		serve = func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -134,7 +134,7 @@ func (o *origin) listen(t testing.TB, conf *tls.Config, serve http.HandlerFunc) 
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		o.mu.Lock()
-		o.got = append(o.got, arrival{r.Method, r.RequestURI, r.Host, string(body), r.Proto, r.Header.Clone(), r.Trailer.Clone()})
+		o.got = append(o.got, receivedRequest{r.Method, r.RequestURI, r.Host, string(body), r.Proto, r.Header.Clone(), r.Trailer.Clone()})
 		o.mu.Unlock()
 		serve(w, r)
 	}))
@@ -146,14 +146,14 @@ func (o *origin) listen(t testing.TB, conf *tls.Config, serve http.HandlerFunc) 
 }
 
 // arrived returns the requests that have arrived so far.
-func (o *origin) arrived() []arrival {
+func (o *recordingCluster) arrived() []receivedRequest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return append([]arrival(nil), o.got...)
+	return append([]receivedRequest(nil), o.got...)
 }
 
 // quietly runs f and fails if the origin receives a byte during it.
-func (o *origin) quietly(t *testing.T, what string, f func()) {
+func (o *recordingCluster) quietly(t *testing.T, what string, f func()) {
 	t.Helper()
 	dials, bytes, n := o.dials.Load(), o.bytes.Load(), len(o.arrived())
 	f()
@@ -177,7 +177,7 @@ type podUnderAttack struct {
 }
 
 // startPod starts `mca proxy` before an origin.
-func startPod(t testing.TB, o *origin, token string) *podUnderAttack {
+func startPod(t testing.TB, o *recordingCluster, token string) *podUnderAttack {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -266,7 +266,7 @@ func (p *podUnderAttack) rawStatus(t testing.TB, text string) (int, string) {
 }
 
 // host returns the origin's host and port.
-func (o *origin) host() string {
+func (o *recordingCluster) host() string {
 	u, err := url.Parse(o.URL)
 	if err != nil {
 		panic(err)

@@ -235,7 +235,7 @@ func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 // Guard: upstream's send calls RoundTrip, which follows no redirect.
 func TestPX07_RedirectsAreNotFollowed(t *testing.T) {
 	elsewhere := newOrigin(t, nil)
-	var o *origin
+	var o *recordingCluster
 	o = newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		code, to := http.StatusFound, elsewhere.URL+"/steal"
 		fmt.Sscan(r.URL.Query().Get("code"), &code)
@@ -419,7 +419,7 @@ func TestPX11_CredentialsStayWhereTheyBelong(t *testing.T) {
 		"another name":      leafOf(t, ca, key, "127.0.0.2", soon),
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &origin{CA: file}
+			o := &recordingCluster{CA: file}
 			o.listen(t, &tls.Config{Certificates: []tls.Certificate{pair}}, switching)
 			p := startPod(t, o, realToken)
 			for _, text := range []string{plainHead + "\r\n", wsHead + "Connection: Upgrade\r\n\r\n"} {

@@ -45,7 +45,7 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 	alice := s.Alice(t)
 	log := attacktest.FileSize(t, s.Access.Log)
 	host := "tka." + s.Net.Suffix()
-	check := func(what string, m attacktest.Mark, want func(e audit.Entry) bool) {
+	check := func(what string, m attacktest.LogMark, want func(e audit.Entry) bool) {
 		t.Helper()
 		if entries := m.Entries(t); len(entries) != 1 || !want(entries[0]) {
 			t.Errorf("%s: recorded %+v", what, entries)
@@ -133,8 +133,8 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 	})
 }
 
-// A visitor is one request on its own connection, together with the expected audit log entry.
-type visitor struct {
+// An auditedRequest is one request on its own connection, together with the expected audit log entry.
+type auditedRequest struct {
 	p    *testenv.Person
 	raw  string
 	want audit.Entry // its Args are a subset of the expected arguments
@@ -159,10 +159,10 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 
 	t.Run("a thousand at once", func(t *testing.T) {
 		const n = 1000
-		visitors := make([]*visitor, n)
+		visitors := make([]*auditedRequest, n)
 		for i := range visitors {
 			p := people[i%len(people)]
-			v := &visitor{p: p}
+			v := &auditedRequest{p: p}
 			id := fmt.Sprintf("au03-%04d-%s", i, p.Node.Hostname)
 			switch kind := i / len(people) % 4; kind {
 			case 0, 1: // unknown path; every second client does not wait
@@ -194,7 +194,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 				defer func() { <-few }()
 				err := v.connect(t.Context(), s, host)
 				if err == nil {
-					first := &visitor{conn: v.conn, raw: "GET /first HTTP/1.1\r\nHost: " + host + "\r\n\r\n"}
+					first := &auditedRequest{conn: v.conn, raw: "GET /first HTTP/1.1\r\nHost: " + host + "\r\n\r\n"}
 					err = first.visit()
 				}
 				if err != nil {
@@ -277,7 +277,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 		const n, waiting = 4, `tailplane_requests_in_flight{listener="tailnet"}`
 		var gone []net.Conn
 		for range n {
-			v := &visitor{p: p}
+			v := &auditedRequest{p: p}
 			if err := v.connect(t.Context(), s, host); err != nil {
 				t.Fatal(err)
 			}
@@ -308,7 +308,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 		caller := access.Caller{Login: "alice@example.com", Device: access.Device{ID: "n1", Name: "desk"}, Via: access.ViaTailnet,
 			Rules: []json.RawMessage{json.RawMessage(`{"role": "view", "period": "1h"}`)}}
 		at := attacktest.NewIdentityServer([]string{"127.0.0.1"}, func(*http.Request) (access.Caller, error) { return caller, nil })
-		for _, with := range []any{"a word", errors.New("an error"), http.ErrAbortHandler, nil, (*visitor)(nil)} {
+		for _, with := range []any{"a word", errors.New("an error"), http.ErrAbortHandler, nil, (*auditedRequest)(nil)} {
 			op := door.Op[struct{}, attacktest.Whoami]{Pattern: "GET /panic", Verb: access.SigninRead}
 			srv := httptest.NewServer(at.Handler(at.Route, op.Serve(func(context.Context, access.Permit, struct{}) (attacktest.Whoami, error) { panic(with) })))
 			c := door.Client{HTTP: srv.Client(), Base: srv.URL}
@@ -329,7 +329,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 }
 
 // connect connects to a server by its full name.
-func (v *visitor) connect(ctx context.Context, s *attacktest.Env, name string) error {
+func (v *auditedRequest) connect(ctx context.Context, s *attacktest.Env, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, attacktest.Long)
 	defer cancel()
 	raw, err := v.p.Node.Dial(ctx, "tcp", name+":443")
@@ -342,7 +342,7 @@ func (v *visitor) connect(ctx context.Context, s *attacktest.Env, name string) e
 }
 
 // visit sends the request, and reads the answer or disconnects.
-func (v *visitor) visit() error {
+func (v *auditedRequest) visit() error {
 	if err := v.conn.SetDeadline(time.Now().Add(attacktest.Long)); err != nil {
 		return err
 	}

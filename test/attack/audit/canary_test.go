@@ -26,16 +26,16 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A sinkhole is an OpenTelemetry collector that stores every payload that it receives.
-type sinkhole struct {
+// A collector is an OpenTelemetry collector that stores every payload that it receives.
+type collector struct {
 	*httptest.Server
 	mu   sync.Mutex
 	got  bytes.Buffer
 	auth map[string]bool // values of the authorization header
 }
 
-func newSinkhole(t *testing.T) *sinkhole {
-	h := &sinkhole{auth: map[string]bool{}}
+func newSinkhole(t *testing.T) *collector {
+	h := &collector{auth: map[string]bool{}}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := io.Reader(r.Body)
 		if r.Header.Get("Content-Encoding") == "gzip" {
@@ -57,7 +57,7 @@ func newSinkhole(t *testing.T) *sinkhole {
 	return h
 }
 
-func (h *sinkhole) text() string {
+func (h *collector) text() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.got.String()
@@ -338,7 +338,7 @@ func TestAU01_Canary(t *testing.T) {
 		for secret, what := range c.Secrets {
 			half := len(text) / 2
 			planted := text[max(0, half-2000):half] + " " + secret + " " + text[half:min(len(text), half+2000)]
-			w := &attacktest.Witness{TB: t}
+			w := &attacktest.FailureLog{TB: t}
 			if audittest.NoSecret(w, []byte(planted), secret); len(w.Found) == 0 {
 				t.Errorf("%s: %s is not found where it is planted", where, what)
 			}

@@ -28,7 +28,7 @@ import (
 // pipeline sends requests to a server on one connection, several at a time, and returns the number of answers for
 // each status.
 func pipeline(s *attacktest.Env, ctx context.Context, p *testenv.Person, server string, requests []string) (map[int]int, error) {
-	v := &visitor{p: p}
+	v := &auditedRequest{p: p}
 	if err := v.connect(ctx, s, server); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // visitsSince counts the audit log entries of one device since the mark, by verb.
-func visitsSince(t *testing.T, m attacktest.Mark, host string) map[access.Verb]int {
+func visitsSince(t *testing.T, m attacktest.LogMark, host string) map[access.Verb]int {
 	t.Helper()
 	n := map[access.Verb]int{}
 	for _, e := range m.Entries(t) {

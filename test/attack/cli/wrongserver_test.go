@@ -18,9 +18,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A wrong server is a node of the tailnet that answers as the test requires. It proves its answers with its own key,
+// An impostorServer server is a node of the tailnet that answers as the test requires. It proves its answers with its own key,
 // so a client on first contact accepts it as a server.
-type wrong struct {
+type impostorServer struct {
 	name  string // the full name
 	key   door.Key
 	info  signin.ClusterInfo // the cluster information that it reports, of the real cluster
@@ -33,7 +33,7 @@ type wrong struct {
 }
 
 // newWrongServer makes the node "wrong" a server until the test ends.
-func newWrongServer(t *testing.T, s *attacktest.Env) *wrong {
+func newWrongServer(t *testing.T, s *attacktest.Env) *impostorServer {
 	t.Helper()
 	alice, node := s.Alice(t), s.Person(t, "wrong", "", "tag:other").Node
 	info, err := signin.GetClusterInfo.Call(t.Context(), s.APIClient(alice), signin.ClusterInfoRequest{})
@@ -58,19 +58,19 @@ func newWrongServer(t *testing.T, s *attacktest.Env) *wrong {
 	return w
 }
 
-func newWrongAt(t *testing.T, s *attacktest.Env, host string, info signin.ClusterInfo) *wrong {
+func newWrongAt(t *testing.T, s *attacktest.Env, host string, info signin.ClusterInfo) *impostorServer {
 	t.Helper()
 	key, err := door.NewKey(bytes.Repeat([]byte{7}, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
 	info.Name, info.Key = "wrong", key.Public()
-	w := &wrong{name: host + "." + s.Net.Suffix(), key: key, info: info}
+	w := &impostorServer{name: host + "." + s.Net.Suffix(), key: key, info: info}
 	w.answer = w.honest
 	return w
 }
 
-func (w *wrong) listen(t *testing.T, ln net.Listener) {
+func (w *impostorServer) listen(t *testing.T, ln net.Listener) {
 	srv := &http.Server{Handler: w, BaseContext: func(net.Listener) context.Context { return t.Context() }}
 	ended := make(chan struct{})
 	go func() { srv.Serve(ln); close(ended) }()
@@ -78,7 +78,7 @@ func (w *wrong) listen(t *testing.T, ln net.Listener) {
 }
 
 // inTheClear records connections to port 80.
-func (w *wrong) inTheClear(t *testing.T, ln net.Listener) {
+func (w *impostorServer) inTheClear(t *testing.T, ln net.Listener) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -94,27 +94,27 @@ func (w *wrong) inTheClear(t *testing.T, ln net.Listener) {
 	t.Cleanup(func() { ln.Close(); <-ended })
 }
 
-func (w *wrong) note(what string) {
+func (w *impostorServer) note(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen = append(w.seen, what)
 }
 
 // answers replaces its handler and clears the recorded requests.
-func (w *wrong) answers(h http.HandlerFunc) {
+func (w *impostorServer) answers(h http.HandlerFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answer, w.seen, w.sent = h, nil, 0
 }
 
 // asked returns the requests since the last call of answers.
-func (w *wrong) asked() []string {
+func (w *impostorServer) asked() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.seen)
 }
 
-func (w *wrong) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+func (w *impostorServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.note(r.Method + " " + strings.TrimPrefix(r.URL.Path, attacktest.API))
 	w.mu.Lock()
 	answer := w.answer
@@ -123,7 +123,7 @@ func (w *wrong) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 }
 
 // prove sends a body with this server's proof.
-func (w *wrong) prove(rw http.ResponseWriter, r *http.Request, status int, body any) {
+func (w *impostorServer) prove(rw http.ResponseWriter, r *http.Request, status int, body any) {
 	text, ok := body.([]byte)
 	if !ok {
 		var err error
@@ -138,7 +138,7 @@ func (w *wrong) prove(rw http.ResponseWriter, r *http.Request, status int, body 
 }
 
 // honest answers as a real server does.
-func (w *wrong) honest(rw http.ResponseWriter, r *http.Request) {
+func (w *impostorServer) honest(rw http.ResponseWriter, r *http.Request) {
 	st := signin.Status{Username: "alice@example.com", Role: "view", Until: time.Now().Add(time.Hour).UTC().Format(time.RFC3339), State: signin.Pending,
 		Name: "alice-0", Namespaces: []string{}, MissingNamespaces: []string{}, Cluster: "wrong"}
 	switch r.Method + " " + strings.TrimPrefix(r.URL.Path, attacktest.API) {
@@ -156,13 +156,13 @@ func (w *wrong) honest(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (w *wrong) kubeconfig(rw http.ResponseWriter, r *http.Request, body any) {
+func (w *impostorServer) kubeconfig(rw http.ResponseWriter, r *http.Request, body any) {
 	rw.Header().Set(signin.ExpiresHeader, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	w.prove(rw, r, http.StatusOK, body)
 }
 
 // instead answers like honest, except for one operation.
-func (w *wrong) instead(operation string, h http.HandlerFunc) http.HandlerFunc {
+func (w *impostorServer) instead(operation string, h http.HandlerFunc) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method+" "+strings.TrimPrefix(r.URL.Path, attacktest.API) == operation {
 			h(rw, r)

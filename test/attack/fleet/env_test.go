@@ -476,7 +476,7 @@ func (y *env) shown(t *testing.T, p *testenv.Person, forge, org, pool string) (s
 }
 
 // told returns the fleet's writes to the API server since the mark, without dry runs and reviews.
-func (y *env) told(t *testing.T, m attacktest.Mark) []attacktest.KubeRequest {
+func (y *env) told(t *testing.T, m attacktest.LogMark) []attacktest.KubeRequest {
 	t.Helper()
 	return slices.DeleteFunc(m.Writes(t, attacktest.FleetAccount), func(k attacktest.KubeRequest) bool {
 		return strings.Contains(k.RequestURI, "dryRun=") || strings.HasSuffix(k.ObjectRef.Resource, "reviews")

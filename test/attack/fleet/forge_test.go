@@ -75,7 +75,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 	}
 	attacktest.Eventually(t, attacktest.Long, "all take jobs", func() bool { y.managersRun(t); return hub() && lab() })
 	// untaken fails if any object was deleted since the mark, or a forge received a deletion.
-	untaken := func(t *testing.T, m attacktest.Mark, asked int) {
+	untaken := func(t *testing.T, m attacktest.LogMark, asked int) {
 		t.Helper()
 		for _, k := range y.told(t, m) {
 			if strings.HasPrefix(k.Verb, "delete") {

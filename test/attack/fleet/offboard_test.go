@@ -25,13 +25,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// answers replaces GitLab's answers, selected by a part of the request path.
-type answers struct {
+// gitLabAnswers replaces GitLab's answers, selected by a part of the request path.
+type gitLabAnswers struct {
 	sync.Mutex
 	of map[string]func(*http.Request) *forgetest.Fault
 }
 
-func (a *answers) set(path string, f func(*http.Request) *forgetest.Fault) {
+func (a *gitLabAnswers) set(path string, f func(*http.Request) *forgetest.Fault) {
 	a.Lock()
 	defer a.Unlock()
 	a.of[path] = f
@@ -52,8 +52,8 @@ func says(status int) forgetest.Fault {
 }
 
 // answering lets the test replace GitLab's answers for some paths, until the test ends.
-func (y *env) answering(t *testing.T) *answers {
-	a := &answers{of: map[string]func(*http.Request) *forgetest.Fault{}}
+func (y *env) answering(t *testing.T) *gitLabAnswers {
+	a := &gitLabAnswers{of: map[string]func(*http.Request) *forgetest.Fault{}}
 	y.gitlab.Fault(func(r *http.Request) *forgetest.Fault {
 		a.Lock()
 		defer a.Unlock()
@@ -134,7 +134,7 @@ func (y *env) released(t *testing.T, org string) *v1alpha1.RunnerEnrollment {
 // killedAtEach deletes an enrollment and kills the fleet after each of its writes about it, to the API server and to
 // GitLab. between checks the state while the fleet is stopped. drains ends the last job as soon as it may end.
 // killedAtEach returns the writes.
-func (y *env) killedAtEach(t *testing.T, g *attacktest.Gate, a *answers, org string, runner int64, drains, between func()) (wrote []string) {
+func (y *env) killedAtEach(t *testing.T, g *attacktest.Gate, a *gitLabAnswers, org string, runner int64, drains, between func()) (wrote []string) {
 	t.Helper()
 	y.fleet.Kill()
 	defer func() {

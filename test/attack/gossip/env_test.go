@@ -178,7 +178,7 @@ func rejectedBy(t *testing.T, s *attacktest.Env, why gossip.Reason) int {
 }
 
 // toldSince returns the gossip events in the server's audit log since the mark. A non-empty node selects its events.
-func toldSince(t *testing.T, m attacktest.Mark, kind gossip.EventKind, node string) (out []audit.Entry) {
+func toldSince(t *testing.T, m attacktest.LogMark, kind gossip.EventKind, node string) (out []audit.Entry) {
 	t.Helper()
 	return slices.DeleteFunc(m.Recorded(t), func(e audit.Entry) bool {
 		return string(e.Verb) != "gossip."+string(kind) || node != "" && e.Object != node
@@ -187,7 +187,7 @@ func toldSince(t *testing.T, m attacktest.Mark, kind gossip.EventKind, node stri
 
 // idleSince fails if the server wrote any object since the mark except gossip's two ConfigMaps. A message of a member
 // must never make a cluster create, bind or trust anything.
-func idleSince(t *testing.T, m attacktest.Mark) {
+func idleSince(t *testing.T, m attacktest.LogMark) {
 	t.Helper()
 	for _, account := range []string{attacktest.AccessAccount, attacktest.OperatorAccount} {
 		for _, k := range m.Writes(t, account) {

@@ -177,7 +177,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	}
 	before := map[string]gossip.Cluster{"east": of(east, "east"), "west": of(east, "west")}
 	m := east.Mark(t)
-	refuses := func(r *rogue, cluster, why string) {
+	refuses := func(r *rogueMember, cluster, why string) {
 		t.Helper()
 		for name, why := range map[string]string{cluster: why, r.facts.ClusterID + "x": "no cluster of that name"} {
 			// Or that the other server is away.
@@ -196,7 +196,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 
 	for claimed, host := range map[string]string{"west": "go03", "east": "go03b"} {
 		counted := rejectedBy(t, east, gossip.Binding)
-		r := newRogue(t, east, host, func(r *rogue) { r.facts.ClusterID, r.facts.ClusterName = before[claimed].ID, "rival-of-"+claimed })
+		r := newRogue(t, east, host, func(r *rogueMember) { r.facts.ClusterID, r.facts.ClusterName = before[claimed].ID, "rival-of-"+claimed })
 		r.taken(t, east, message(r.claim(), r.own()))
 		c := of(east, "rival-of-"+claimed)
 		if !c.Conflict || c.Verified || c.Self || c.ID != before[claimed].ID || c.Key != r.facts.Key {
@@ -251,7 +251,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	attacktest.Eventually(t, attacktest.Long, "tka login --cluster west, the control", func() bool {
 		return runTKA(t, east, "login", "--cluster", "west", "--dry-run").Exit == 0 && len(control.Entries(t)) > 0
 	})
-	twin := newRogue(t, east, "go03e", func(r *rogue) { r.facts.ClusterName = "west" })
+	twin := newRogue(t, east, "go03e", func(r *rogueMember) { r.facts.ClusterName = "west" })
 	twin.taken(t, east, message(twin.claim(), twin.record))
 	refuses(twin, "west", "several clusters by the name west")
 	idleSince(t, m)

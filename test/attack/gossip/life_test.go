@@ -163,7 +163,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 
 	// Clocks ten minutes slow and ten minutes fast: a node's numbers are compared only with its own.
 	for host, offset := range map[string]time.Duration{"go09-slow": -10 * time.Minute, "go09-fast": 10 * time.Minute} {
-		r := newRogue(t, east, host, func(r *rogue) { r.order.Generation = uint64(time.Now().Add(offset).Unix()) })
+		r := newRogue(t, east, host, func(r *rogueMember) { r.order.Generation = uint64(time.Now().Add(offset).Unix()) })
 		r.introduce(t)
 		r.facts.Labels = map[string]string{"clock": "wrong"}
 		r.renew(t)
@@ -178,7 +178,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 		attacktest.Eventually(t, attacktest.Long, "all are alive", func() bool {
 			return aliveTo(t, east, "west") && aliveTo(t, west, "east") && aliveTo(t, east, "go09-slow") && aliveTo(t, east, "go09-fast")
 		})
-		healed := [2]attacktest.Mark{east.Mark(t), west.Mark(t)}
+		healed := [2]attacktest.LogMark{east.Mark(t), west.Mark(t)}
 		for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
 			for s, others := range map[*attacktest.Env][]string{east: {"west", "go09-slow", "go09-fast"}, west: {"east", "go09-slow", "go09-fast"}} {
 				for _, other := range others {
@@ -198,7 +198,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 	if told := toldSince(t, m, gossip.EventDeath, node); len(told) == 0 {
 		t.Error("the death is not recorded")
 	}
-	for _, at := range []attacktest.Mark{m, w} {
+	for _, at := range []attacktest.LogMark{m, w} {
 		idleSince(t, at)
 	}
 }

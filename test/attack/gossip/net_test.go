@@ -47,7 +47,7 @@ func TestGO05_Bombs(t *testing.T) {
 	t.Run("messages", func(t *testing.T) {
 		// In turn, because each backs off; several servers, because each backoff is longer than the last.
 		servers := []*attacktest.Env{east, west}
-		rogues := []*rogue{newRogue(t, east, "go05m"), newRogue(t, east, "go05n"), newRogue(t, east, "go05o")}
+		rogues := []*rogueMember{newRogue(t, east, "go05m"), newRogue(t, east, "go05n"), newRogue(t, east, "go05o")}
 		for i, tt := range []struct{ name, body string }{
 			{"no fields", `{}`},
 			{"null", `null`},

@@ -24,9 +24,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// A rogue is a node with a server's tag and its own key. The test builds its messages by hand. It answers requests as
+// A rogueMember is a node with a server's tag and its own key. The test builds its messages by hand. It answers requests as
 // a member does, unless the test replaces its answers.
-type rogue struct {
+type rogueMember struct {
 	s     *attacktest.Env
 	node  *tsnet.Server
 	id    tailcfg.StableNodeID
@@ -45,10 +45,10 @@ type rogue struct {
 }
 
 // newRogue adds a rogue to the tailnet until the test ends.
-func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogue)) *rogue {
+func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogueMember)) *rogueMember {
 	t.Helper()
 	_, key, _ := ed25519.GenerateKey(nil) // never fails
-	r := &rogue{s: s, node: s.Net.Node(host, "", "tag:tailplane"), key: key, order: gossip.Order{Generation: uint64(time.Now().Unix()), Version: 1}}
+	r := &rogueMember{s: s, node: s.Net.Node(host, "", "tag:tailplane"), key: key, order: gossip.Order{Generation: uint64(time.Now().Unix()), Version: 1}}
 	r.http = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: r.node.Dial, DisableCompression: true}}
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
 	defer cancel()
@@ -108,12 +108,12 @@ func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogue)
 }
 
 // mute makes a rogue that never answers.
-func mute(r *rogue) {
+func mute(r *rogueMember) {
 	r.answers = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
 }
 
 // servers returns the genuine servers.
-func (r *rogue) servers() []*attacktest.Env {
+func (r *rogueMember) servers() []*attacktest.Env {
 	if second.there {
 		return []*attacktest.Env{r.s, second.env}
 	}
@@ -121,7 +121,7 @@ func (r *rogue) servers() []*attacktest.Env {
 }
 
 // listen answers on the gossip port and counts connections to the ports of the sign-in API.
-func (r *rogue) listen(t *testing.T) {
+func (r *rogueMember) listen(t *testing.T) {
 	t.Helper()
 	ln, err := r.node.Listen("tcp", ":7946")
 	if err != nil {
@@ -167,38 +167,38 @@ func (r *rogue) listen(t *testing.T) {
 }
 
 // says replaces the rogue's answers from now on. nil restores the answers of a member.
-func (r *rogue) says(h http.HandlerFunc) {
+func (r *rogueMember) says(h http.HandlerFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answers = h
 }
 
-func (r *rogue) count(of *int) int {
+func (r *rogueMember) count(of *int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return *of
 }
 
 // own returns the record with which it answers.
-func (r *rogue) own() gossip.Signed {
+func (r *rogueMember) own() gossip.Signed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record
 }
 
 // claim returns the digest of the rogue's own record.
-func (r *rogue) claim() string {
+func (r *rogueMember) claim() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.numbers()
 }
 
-func (r *rogue) numbers() string {
+func (r *rogueMember) numbers() string {
 	return fmt.Sprintf("[%q,%d,%d,%d]", r.id, r.order.Generation, r.beat, r.order.Version)
 }
 
 // next returns an order that no server has seen yet.
-func (r *rogue) next() gossip.Order {
+func (r *rogueMember) next() gossip.Order {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.order.Version++
@@ -206,14 +206,14 @@ func (r *rogue) next() gossip.Order {
 }
 
 // announces sets the record with which it answers.
-func (r *rogue) announces(s gossip.Signed) {
+func (r *rogueMember) announces(s gossip.Signed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record = s
 }
 
 // renew signs the current facts.
-func (r *rogue) renew(t *testing.T) {
+func (r *rogueMember) renew(t *testing.T) {
 	t.Helper()
 	record, err := r.sealed(r.facts, r.next(), gossip.Up)
 	if err != nil {
@@ -223,7 +223,7 @@ func (r *rogue) renew(t *testing.T) {
 }
 
 // sealed signs the given facts with the rogue's key.
-func (r *rogue) sealed(f gossip.Facts, o gossip.Order, s gossip.Status) (gossip.Signed, error) {
+func (r *rogueMember) sealed(f gossip.Facts, o gossip.Order, s gossip.Status) (gossip.Signed, error) {
 	f.Key = door.PublicKey(r.key.Public().(ed25519.PublicKey))
 	record, err := gossip.Seal(f, o, s, func(b []byte) []byte { return ed25519.Sign(r.key, b) })
 	if err != nil {
@@ -233,12 +233,12 @@ func (r *rogue) sealed(f gossip.Facts, o gossip.Order, s gossip.Status) (gossip.
 }
 
 // signed signs any bytes as the payload of a record.
-func (r *rogue) signed(payload string) gossip.Signed {
+func (r *rogueMember) signed(payload string) gossip.Signed {
 	return gossip.Signed{Payload: []byte(payload), Signature: ed25519.Sign(r.key, []byte("tailplane-record-v1\x00"+payload))}
 }
 
 // payload returns the rogue's own record with old replaced by new, and with an order that no server has seen yet.
-func (r *rogue) payload(t *testing.T, old, new string) string {
+func (r *rogueMember) payload(t *testing.T, old, new string) string {
 	t.Helper()
 	record, err := r.sealed(r.facts, r.next(), gossip.Up)
 	if err != nil {
@@ -261,7 +261,7 @@ func message(digest string, records ...gossip.Signed) string {
 }
 
 // send sends a message to a server; headers are pairs of names and values.
-func (r *rogue) send(ctx context.Context, to *attacktest.Env, body string, headers ...string) (*http.Response, error) {
+func (r *rogueMember) send(ctx context.Context, to *attacktest.Env, body string, headers ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+strings.TrimPrefix(to.Server(), "https://")+":7946"+gossiphttp.ExchangePath, strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -275,7 +275,7 @@ func (r *rogue) send(ctx context.Context, to *attacktest.Env, body string, heade
 
 // tell sends a message to a server and returns its answer. If the tailnet could not identify the sender in time, the
 // server has read nothing, and tell sends the message again.
-func (r *rogue) tell(t *testing.T, to *attacktest.Env, body string, headers ...string) attacktest.Answer {
+func (r *rogueMember) tell(t *testing.T, to *attacktest.Env, body string, headers ...string) attacktest.Answer {
 	t.Helper()
 	for began := time.Now(); ; {
 		res, err := r.send(t.Context(), to, body, headers...)
@@ -290,7 +290,7 @@ func (r *rogue) tell(t *testing.T, to *attacktest.Env, body string, headers ...s
 
 // taken sends a message and requires a normal answer. The caller checks elsewhere whether the content is accepted. A
 // peer may send 20 requests a second; above that limit taken tries again.
-func (r *rogue) taken(t *testing.T, to *attacktest.Env, body string) attacktest.Answer {
+func (r *rogueMember) taken(t *testing.T, to *attacktest.Env, body string) attacktest.Answer {
 	t.Helper()
 	a := r.tell(t, to, body)
 	for began := time.Now(); a.Code() == problem.RateLimited && time.Since(began) < attacktest.Long; a = r.tell(t, to, body) {
@@ -303,7 +303,7 @@ func (r *rogue) taken(t *testing.T, to *attacktest.Env, body string) attacktest.
 }
 
 // forgiven waits until a server's backoff from a rogue ends.
-func (r *rogue) forgiven(t *testing.T, by *attacktest.Env) time.Duration {
+func (r *rogueMember) forgiven(t *testing.T, by *attacktest.Env) time.Duration {
 	t.Helper()
 	began := time.Now()
 	attacktest.Eventually(t, attacktest.Long, "it is listened to again", func() bool {
@@ -317,7 +317,7 @@ func (r *rogue) forgiven(t *testing.T, by *attacktest.Env) time.Duration {
 }
 
 // introduce makes the rogue a normal member everywhere. This is the control: the tailnet's tag is sufficient.
-func (r *rogue) introduce(t *testing.T) {
+func (r *rogueMember) introduce(t *testing.T) {
 	t.Helper()
 	for _, s := range r.servers() {
 		r.taken(t, s, message(r.claim(), r.own()))
@@ -330,7 +330,7 @@ func (r *rogue) introduce(t *testing.T) {
 }
 
 // learn fetches every record of a server, unchanged.
-func (r *rogue) learn(t *testing.T, from *attacktest.Env) map[string]*gossip.Record {
+func (r *rogueMember) learn(t *testing.T, from *attacktest.Env) map[string]*gossip.Record {
 	t.Helper()
 	all := map[string]*gossip.Record{}
 	for digest := r.claim(); ; { // the records do not fit in one answer

@@ -14,16 +14,16 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A smuggle is a byte sequence in which a careless parser finds one more request than a strict one.
-type smuggle struct{ name, raw string }
+// A smuggledRequest is a byte sequence in which a careless parser finds one more request than a strict one.
+type smuggledRequest struct{ name, raw string }
 
 // smuggled returns such byte sequences. start is a request line, host a valid Host value, and hidden the request to
 // smuggle.
-func smuggled(start, host, hidden string) []smuggle {
+func smuggled(start, host, hidden string) []smuggledRequest {
 	head := start + "Host: " + host + "\r\nContent-Type: application/json\r\n"
 	chunk := func(ext string) string { return "2" + ext + "\r\n{}\r\n0\r\n\r\n" }
 	n := fmt.Sprint(len(hidden))
-	return []smuggle{
+	return []smuggledRequest{
 		{"length and chunks", head + "Content-Length: " + fmt.Sprint(len(chunk(""))) + "\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk("") + hidden},
 		{"chunks and length", head + "Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n" + "0\r\n\r\n" + hidden},
 		{"two lengths", head + "Content-Length: 0\r\nContent-Length: " + n + "\r\n\r\n" + hidden},

@@ -185,20 +185,20 @@ func spareDevice(t *testing.T, s *attacktest.Env, login string, tags ...string) 
 	return s.Person(t, host, login, tags...)
 }
 
-// A warm client keeps one connection to the access server open.
-type warm struct {
+// An openClient client keeps one connection to the access server open.
+type openClient struct {
 	*http.Client
 	reused bool // set by the last request
 }
 
-func keepAlive(p *testenv.Person) *warm {
+func keepAlive(p *testenv.Person) *openClient {
 	hc := p.HTTP()
 	hc.Transport.(*http.Transport).MaxConnsPerHost = 1
-	return &warm{Client: hc}
+	return &openClient{Client: hc}
 }
 
 // try sends a request on the connection. It returns an error when no answer arrives.
-func (w *warm) try(t *testing.T, req *http.Request, limit time.Duration) (attacktest.Answer, error) {
+func (w *openClient) try(t *testing.T, req *http.Request, limit time.Duration) (attacktest.Answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(req.Context(), limit)
 	defer cancel()

@@ -484,7 +484,7 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 	if _, err := k.CoreV1().Pods("").List(ctx, list); err != nil {
 		t.Errorf("it cannot read what it shows: %v", err)
 	}
-	for _, r := range (attacktest.Mark{Env: o.Env}).Requests(t, attacktest.PlaneAccount) {
+	for _, r := range (attacktest.LogMark{Env: o.Env}).Requests(t, attacktest.PlaneAccount) {
 		secret := r.ObjectRef.Resource == "secrets" && (r.ObjectRef.Namespace != testenv.SystemNamespace || !strings.HasPrefix(r.ObjectRef.Name, "tailplane-plane"))
 		if agent := r.UserAgent; strings.Contains(agent, "plane.test") {
 			continue // requests of this test itself

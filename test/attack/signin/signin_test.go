@@ -183,22 +183,22 @@ func TestSI04_Periods(t *testing.T) {
 	s.Logout(t, p)
 }
 
-// A ledger records the role bindings of one sign-in's service account, as the API server reports them.
-type ledger struct {
+// A bindingHistory records the role bindings of one sign-in's service account, as the API server reports them.
+type bindingHistory struct {
 	mu   sync.Mutex
 	now  map[string]string // role by UID of the binding
 	most int               // highest number of bindings at the same time
 	seen []string          // roles, in the order of their bindings
 }
 
-func followRoles(t *testing.T, s *attacktest.Env, name string) *ledger {
+func followRoles(t *testing.T, s *attacktest.Env, name string) *bindingHistory {
 	t.Helper()
 	w, err := s.KubeClient.Watch(t.Context(), &rbacv1.ClusterRoleBindingList{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.Stop)
-	l := &ledger{now: map[string]string{}}
+	l := &bindingHistory{now: map[string]string{}}
 	go func() {
 		for e := range w.ResultChan() {
 			b, ok := e.Object.(*rbacv1.ClusterRoleBinding)
@@ -219,7 +219,7 @@ func followRoles(t *testing.T, s *attacktest.Env, name string) *ledger {
 	return l
 }
 
-func (l *ledger) roles() (seen []string, most int) {
+func (l *bindingHistory) roles() (seen []string, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.seen), l.most

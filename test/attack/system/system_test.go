@@ -47,8 +47,8 @@ func waitPending(t *testing.T, s *attacktest.Env, p *testenv.Person) {
 	}
 }
 
-// A strained listener is one of the product's listeners, with the way to connect to it.
-type strained struct {
+// An attackedListener listener is one of the product's listeners, with the way to connect to it.
+type attackedListener struct {
 	name string
 	p    *testenv.Process
 	dial func() (net.Conn, error)
@@ -58,10 +58,10 @@ type strained struct {
 
 // strainedListeners returns all listeners of the product: the tailnet listener, as alice reaches it, and the probe
 // listener of each process.
-func strainedListeners(t *testing.T, s *attacktest.Env) []strained {
+func strainedListeners(t *testing.T, s *attacktest.Env) []attackedListener {
 	t.Helper()
 	alice, host := s.Alice(t), "tka."+s.Net.Suffix()
-	all := []strained{{"tailnet", s.Access, func() (net.Conn, error) {
+	all := []attackedListener{{"tailnet", s.Access, func() (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
 		defer cancel()
 		raw, err := alice.Node.Dial(ctx, "tcp", host+":443")
@@ -77,7 +77,7 @@ func strainedListeners(t *testing.T, s *attacktest.Env) []strained {
 	}, "GET " + attacktest.API + "/cluster-info HTTP/1.1\r\nHost: " + host + "\r\n", http.StatusOK}}
 	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		at := s.ProbeAddress(t, p)
-		all = append(all, strained{"probes of " + p.Args[1], p, func() (net.Conn, error) { return net.DialTimeout("tcp", at, attacktest.Long) },
+		all = append(all, attackedListener{"probes of " + p.Args[1], p, func() (net.Conn, error) { return net.DialTimeout("tcp", at, attacktest.Long) },
 			"GET /livez HTTP/1.1\r\nHost: localhost\r\n", http.StatusOK})
 	}
 	return all
@@ -85,7 +85,7 @@ func strainedListeners(t *testing.T, s *attacktest.Env) []strained {
 
 // say opens a connection, sends raw, and returns the status of the answer. The status is 0 when the server closes the
 // connection without an answer.
-func (l strained) say(raw string) (int, error) {
+func (l attackedListener) say(raw string) (int, error) {
 	c, err := l.dial()
 	if err != nil {
 		return 0, err
@@ -112,7 +112,7 @@ func statusOf(r *bufio.Reader) (int, error) {
 }
 
 // drip sends raw one byte at a time, and returns the result and the elapsed time.
-func (l strained) drip(raw string) (status int, took time.Duration, err error) {
+func (l attackedListener) drip(raw string) (status int, took time.Duration, err error) {
 	c, err := l.dial()
 	if err != nil {
 		return 0, 0, err
@@ -432,19 +432,19 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 	}
 }
 
-// A load is the resource usage of a process.
-type load struct{ goroutines, files, memory int }
+// A resourceUsage is the resource usage of a process.
+type resourceUsage struct{ goroutines, files, memory int }
 
-func loadOf(t *testing.T, s *attacktest.Env, p *testenv.Process) load {
+func loadOf(t *testing.T, s *attacktest.Env, p *testenv.Process) resourceUsage {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/" + strconv.Itoa(p.PID()) + "/fd/*")
 	if err != nil || len(fds) == 0 {
 		t.Skip("SKIP descriptors of a process: /proc does not tell them here")
 	}
-	return load{int(s.Metrics(t, p)["go_goroutines"]), len(fds), attacktest.ResidentMemory(t, p.PID())}
+	return resourceUsage{int(s.Metrics(t, p)["go_goroutines"]), len(fds), attacktest.ResidentMemory(t, p.PID())}
 }
 
-func (l load) String() string {
+func (l resourceUsage) String() string {
 	return fmt.Sprintf("%d goroutines, %d descriptors, %d MB", l.goroutines, l.files, l.memory>>20)
 }
 
@@ -458,7 +458,7 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, host := s.Alice(t), "tka."+s.Net.Suffix()
 	listeners := strainedListeners(t, s)
-	raw := func(l strained, open func() (net.Conn, error), say string) {
+	raw := func(l attackedListener, open func() (net.Conn, error), say string) {
 		t.Helper()
 		c, err := open()
 		if err != nil {
@@ -505,7 +505,7 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
 		"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n",
 	}
-	abort := func(l strained, i int) {
+	abort := func(l attackedListener, i int) {
 		t.Helper()
 		plain := l.dial
 		if l.name == "tailnet" {
@@ -532,9 +532,9 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 			}
 		}
 	}
-	check := func(l strained, before load) {
+	check := func(l attackedListener, before resourceUsage) {
 		t.Helper()
-		var after load
+		var after resourceUsage
 		if !attacktest.Within(attacktest.Long, func() bool {
 			after = loadOf(t, s, l.p)
 			return after.goroutines <= before.goroutines+20 && after.files <= before.files+10 && after.memory <= before.memory+64<<20

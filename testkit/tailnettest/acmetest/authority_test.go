@@ -51,16 +51,16 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return k
 }
 
-// member is Tailscale's own ACME client, with an account at the authority.
-type member struct {
+// acmeClient is Tailscale's own ACME client, with an account at the authority.
+type acmeClient struct {
 	*acme.Client
 	t      testing.TB
 	change func(jws map[string]string) // changes its requests in transit; may be nil
 }
 
-func join(t testing.TB, a *Authority) *member {
+func join(t testing.TB, a *Authority) *acmeClient {
 	t.Helper()
-	m := &member{t: t}
+	m := &acmeClient{t: t}
 	m.Client = &acme.Client{Key: newKey(t), DirectoryURL: a.DirectoryURL(), HTTPClient: &http.Client{Transport: m},
 		RetryBackoff: func(int, *http.Request, *http.Response) time.Duration { return 0 }}
 	if _, err := m.Register(within(t), &acme.Account{}, acme.AcceptTOS); err != nil {
@@ -70,7 +70,7 @@ func join(t testing.TB, a *Authority) *member {
 }
 
 // RoundTrip sends the client's signed request after the change.
-func (m *member) RoundTrip(r *http.Request) (*http.Response, error) {
+func (m *acmeClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	if m.change != nil && r.Method == http.MethodPost {
 		var jws map[string]string
 		if err := json.NewDecoder(r.Body).Decode(&jws); err != nil {
@@ -87,7 +87,7 @@ func (m *member) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // order requests a certificate and returns the order and its only challenge.
-func (m *member) order(domain string) (*acme.Order, *acme.Challenge) {
+func (m *acmeClient) order(domain string) (*acme.Order, *acme.Challenge) {
 	m.t.Helper()
 	o, err := m.AuthorizeOrder(within(m.t), acme.DomainIDs(domain))
 	if err != nil {
@@ -103,7 +103,7 @@ func (m *member) order(domain string) (*acme.Order, *acme.Challenge) {
 	return o, auth.Challenges[0]
 }
 
-func (m *member) record(c *acme.Challenge) string {
+func (m *acmeClient) record(c *acme.Challenge) string {
 	m.t.Helper()
 	s, err := m.DNS01ChallengeRecord(c.Token)
 	if err != nil {

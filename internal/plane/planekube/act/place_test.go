@@ -11,7 +11,7 @@ import (
 )
 
 // newPlace returns an environment whose account has exactly the rights of this package. Its namespace is that of the sign-ins.
-func newPlace(t *testing.T) *planekubetest.Place {
+func newPlace(t *testing.T) *planekubetest.Env {
 	t.Helper()
 	return planekubetest.New(t, nil, planekubetest.Rights{
 		Here:       []rbacv1.PolicyRule{{APIGroups: []string{"tailplane.dev"}, Resources: []string{"tkasignins"}, Verbs: []string{"get", "delete"}}},

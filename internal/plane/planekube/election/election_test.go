@@ -21,7 +21,7 @@ import (
 )
 
 // place is an environment with the Lease and an account that may hold it.
-type place struct{ *planekubetest.Place }
+type place struct{ *planekubetest.Env }
 
 func newPlace(t *testing.T) *place {
 	t.Helper()

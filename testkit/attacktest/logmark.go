@@ -16,15 +16,15 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Mark is a moment in the logs. Its methods return the audit entries and API requests since then.
-type Mark struct {
+// LogMark is a moment in the logs. Its methods return the audit entries and API requests since then.
+type LogMark struct {
 	Env            *Env
 	Product, kube_ int64
 }
 
-func (s *Env) Mark(t *testing.T) Mark {
+func (s *Env) Mark(t *testing.T) LogMark {
 	t.Helper()
-	return Mark{s, FileSize(t, s.AuditFile()), FileSize(t, s.KubeAuditFile)}
+	return LogMark{s, FileSize(t, s.AuditFile()), FileSize(t, s.KubeAuditFile)}
 }
 
 func FileSize(t *testing.T, path string) int64 {
@@ -73,7 +73,7 @@ func ReadSince(t *testing.T, path string, from int64, f func(line []byte)) {
 }
 
 // Recorded returns all audit entries of the access server since the mark, including those about the process itself.
-func (m Mark) Recorded(t *testing.T) (out []audit.Entry) {
+func (m LogMark) Recorded(t *testing.T) (out []audit.Entry) {
 	t.Helper()
 	ReadSince(t, m.Env.AuditFile(), m.Product, func(text []byte) {
 		line, err := audit.ParseLine(text)
@@ -96,7 +96,7 @@ func (m Mark) Recorded(t *testing.T) (out []audit.Entry) {
 }
 
 // Entries returns the audit entries of the access server since the mark that are about requests.
-func (m Mark) Entries(t *testing.T) []audit.Entry {
+func (m LogMark) Entries(t *testing.T) []audit.Entry {
 	t.Helper()
 	return slices.DeleteFunc(m.Recorded(t), func(e audit.Entry) bool { return e.Surface == "process" })
 }
@@ -120,7 +120,7 @@ func (k KubeRequest) Writes() bool {
 }
 
 // Requests returns the requests of an account to the API server since the mark. It omits watches and housekeeping.
-func (m Mark) Requests(t *testing.T, account string) []KubeRequest {
+func (m LogMark) Requests(t *testing.T, account string) []KubeRequest {
 	t.Helper()
 	return m.noted(t, account, "RequestReceived")
 }
@@ -132,7 +132,7 @@ func (k KubeRequest) housekeeping() bool {
 }
 
 // Bodies returns the same requests after their responses, with request bodies.
-func (m Mark) Bodies(t *testing.T, account string) (out []KubeRequest) {
+func (m LogMark) Bodies(t *testing.T, account string) (out []KubeRequest) {
 	t.Helper()
 	Eventually(t, Long, "all requests are answered", func() bool {
 		out = m.noted(t, account, "ResponseComplete")
@@ -141,7 +141,7 @@ func (m Mark) Bodies(t *testing.T, account string) (out []KubeRequest) {
 	return out
 }
 
-func (m Mark) noted(t *testing.T, account, stage string) (out []KubeRequest) {
+func (m LogMark) noted(t *testing.T, account, stage string) (out []KubeRequest) {
 	t.Helper()
 	ReadSince(t, m.Env.KubeAuditFile, m.kube_, func(line []byte) {
 		var k KubeRequest
@@ -156,7 +156,7 @@ func (m Mark) noted(t *testing.T, account, stage string) (out []KubeRequest) {
 }
 
 // Writes returns the requests that change an object or create a token.
-func (m Mark) Writes(t *testing.T, account string) []KubeRequest {
+func (m LogMark) Writes(t *testing.T, account string) []KubeRequest {
 	t.Helper()
 	return slices.DeleteFunc(m.Requests(t, account), func(k KubeRequest) bool { return !k.Writes() })
 }
@@ -176,7 +176,7 @@ func (s *Env) Refused(t *testing.T, what string, code problem.Code, do func() An
 }
 
 // Refusal checks the response and its single audit entry.
-func (m Mark) Refusal(t *testing.T, what string, code problem.Code, a Answer) audit.Entry {
+func (m LogMark) Refusal(t *testing.T, what string, code problem.Code, a Answer) audit.Entry {
 	t.Helper()
 	if a.Code() != code || a.Status != code.Status() {
 		t.Errorf("%s: %v, want %d %s", what, a, code.Status(), code)

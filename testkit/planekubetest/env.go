@@ -80,8 +80,8 @@ var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
 	return c, c.Apply(context.Background(), docs...)
 })
 
-// Place is a cluster with a separate namespace for the test, and an account that has only the given rights.
-type Place struct {
+// Env is a cluster with a separate namespace for the test, and an account that has only the given rights.
+type Env struct {
 	*testing.T
 	Cluster   *kubetest.Cluster
 	Admin     client.Client
@@ -95,7 +95,7 @@ type Rights struct{ Here, Everywhere []rbacv1.PolicyRule }
 
 // New returns a Place on c. If c is nil, it uses the cluster with the definitions that all tests of the binary share.
 // The test runs in parallel with others.
-func New(t *testing.T, c *kubetest.Cluster, may Rights) *Place {
+func New(t *testing.T, c *kubetest.Cluster, may Rights) *Env {
 	t.Helper()
 	t.Parallel()
 	kubetest.SkipIfShort(t)
@@ -106,7 +106,7 @@ func New(t *testing.T, c *kubetest.Cluster, may Rights) *Place {
 			t.Fatal(err)
 		}
 	}
-	p := &Place{T: t, Cluster: c, Namespace: c.Namespace(t)}
+	p := &Env{T: t, Cluster: c, Namespace: c.Namespace(t)}
 	all := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme, gatewayv1alpha1.AddToScheme, gatewayapi.Install} {
 		p.Must(add(all))
@@ -126,7 +126,7 @@ func New(t *testing.T, c *kubetest.Cluster, may Rights) *Place {
 const account = "plane"
 
 // allow grants the rights to the account.
-func (p *Place) allow(may Rights) {
+func (p *Env) allow(may Rights) {
 	p.Helper()
 	here, everywhere := metav1.ObjectMeta{Namespace: p.Namespace, Name: account}, metav1.ObjectMeta{Name: p.Namespace}
 	subject := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: p.Namespace, Name: account}}
@@ -141,7 +141,7 @@ func (p *Place) allow(may Rights) {
 }
 
 // Must ends the test if err is not nil.
-func (p *Place) Must(err error) {
+func (p *Env) Must(err error) {
 	p.Helper()
 	if err != nil {
 		p.Fatal(err)
@@ -149,10 +149,10 @@ func (p *Place) Must(err error) {
 }
 
 // Logger returns a logger that writes to Log.
-func (p *Place) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(&p.Log, nil)) }
+func (p *Env) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(&p.Log, nil)) }
 
 // Until waits for a condition.
-func (p *Place) Until(what string, true func() bool) {
+func (p *Env) Until(what string, true func() bool) {
 	p.Helper()
 	for end := time.Now().Add(deadline); !true(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -162,7 +162,7 @@ func (p *Place) Until(what string, true func() bool) {
 }
 
 // Create creates an object, and its status if it has one.
-func (p *Place) Create(o client.Object) {
+func (p *Env) Create(o client.Object) {
 	p.Helper()
 	with := o.DeepCopyObject().(client.Object)
 	p.Must(p.Admin.Create(p.Context(), o))
@@ -172,7 +172,7 @@ func (p *Place) Create(o client.Object) {
 }
 
 // Step runs f as a subtest. In f, methods of p fail the subtest.
-func (p *Place) Step(name string, f func()) {
+func (p *Env) Step(name string, f func()) {
 	p.Run(name, func(t *testing.T) {
 		was := p.T
 		p.T = t
@@ -182,7 +182,7 @@ func (p *Place) Step(name string, f func()) {
 }
 
 // Permit returns the permit that the plane issues to a caller with one rule.
-func (p *Place) Permit(login, rule string, v access.Verb) access.Permit {
+func (p *Env) Permit(login, rule string, v access.Verb) access.Permit {
 	p.Helper()
 	permit, err := access.DecidePlane(access.Caller{Login: access.Login(login), Device: access.Device{ID: "n", Name: "n"}, Via: access.ViaTailnet, Rules: []json.RawMessage{[]byte(rule)}},
 		v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, time.Now())
@@ -191,7 +191,7 @@ func (p *Place) Permit(login, rule string, v access.Verb) access.Permit {
 }
 
 // Signin returns a sign-in in the namespace. It is not created yet.
-func (p *Place) Signin(name, login string) *v1alpha1.TkaSignin {
+func (p *Env) Signin(name, login string) *v1alpha1.TkaSignin {
 	return &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name},
 		Spec: v1alpha1.TkaSigninSpec{User: v1alpha1.SigninUser{Login: login}, Device: v1alpha1.SigninDevice{ID: "n1", Name: "laptop"}, Role: "view",
 			Period: metav1.Duration{Duration: time.Hour}, AskedAt: metav1.Now()}}

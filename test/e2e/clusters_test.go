@@ -38,9 +38,9 @@ func partedPolicy(joined bool) string {
 }`
 }
 
-// A stand is one of many access servers. It has a process, a tailnet node and a side of the tailnet, and in the API
+// A clusterEnv is one of many access servers. It has a process, a tailnet node and a side of the tailnet, and in the API
 // server two namespaces and a ServiceAccount. Its cluster is separate in name only: see TestManyServers.
-type stand struct {
+type clusterEnv struct {
 	env        *testenv.Env
 	name, side string
 	labels     string // as in a settings file
@@ -50,7 +50,7 @@ type stand struct {
 }
 
 // prepare applies a stand's part of the manifests to the API server, in the stand's own namespaces.
-func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
+func (s *clusterEnv) prepare(ctx context.Context, manifests [][]byte) error {
 	own := strings.NewReplacer(testenv.SystemNamespace, testenv.SystemNamespace+"-"+s.name, testenv.SigninNamespace, testenv.SigninNamespace+"-"+s.name)
 	var docs [][]byte
 	for _, m := range manifests {
@@ -88,7 +88,7 @@ func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 }
 
 // serve starts the process and returns when it serves.
-func (s *stand) serve(ctx context.Context) error {
+func (s *clusterEnv) serve(ctx context.Context) error {
 	const said = `"access is serving"`
 	before := 0
 	if s.process != nil {
@@ -110,10 +110,10 @@ func (s *stand) serve(ctx context.Context) error {
 	return nil
 }
 
-func (s *stand) url() string { return "https://tka-" + s.name + "." + s.env.Net.Suffix() }
+func (s *clusterEnv) url() string { return "https://tka-" + s.name + "." + s.env.Net.Suffix() }
 
 // lists returns all clusters that s lists, by name.
-func (s *stand) lists(ctx context.Context, p *testenv.Person) (map[string]gossip.Cluster, error) {
+func (s *clusterEnv) lists(ctx context.Context, p *testenv.Person) (map[string]gossip.Cluster, error) {
 	a, err := tryAsk(ctx, p, "GET", s.url()+"/api/v1alpha1/memberlist?state=all", "")
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s *stand) lists(ctx context.Context, p *testenv.Person) (map[string]gossip
 
 // stands starts n access servers on one tailnet at about the same time. The last three are on the right side, or the
 // last half if n is small.
-func stands(t *testing.T, n int) []*stand {
+func stands(t *testing.T, n int) []*clusterEnv {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -153,9 +153,9 @@ func stands(t *testing.T, n int) []*stand {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := make([]*stand, n)
+	all := make([]*clusterEnv, n)
 	for i := range all {
-		all[i] = &stand{env: r, name: fmt.Sprintf("c%02d", i), side: "left", labels: "{env: demo}"}
+		all[i] = &clusterEnv{env: r, name: fmt.Sprintf("c%02d", i), side: "left", labels: "{env: demo}"}
 		if i >= n-min(3, n/2) {
 			all[i].side = "right"
 		}
@@ -176,14 +176,14 @@ func stands(t *testing.T, n int) []*stand {
 		}
 		wg.Wait()
 	})
-	if err := together(all, func(s *stand) error { return s.serve(ctx) }); err != nil {
+	if err := together(all, func(s *clusterEnv) error { return s.serve(ctx) }); err != nil {
 		t.Fatal(err)
 	}
 	return all
 }
 
 // together calls do for all stands at once.
-func together(all []*stand, do func(*stand) error) error {
+func together(all []*clusterEnv, do func(*clusterEnv) error) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, s := range all {

@@ -27,22 +27,22 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// A standIn replaces a relay: it accepts connections on a pod's address, answers for the service, and reports on a
+// A relayFake replaces a relay: it accepts connections on a pod's address, answers for the service, and reports on a
 // separate port that it is ready. It is used to test Envoy's behaviour; other tests cover the relay's.
-type standIn struct {
+type relayFake struct {
 	at     netip.AddrPort
 	health uint16
 	stop   func() // acts as if the pod were deleted; may be called again
 }
 
 // startRelay replaces a relay of a service, on free ports.
-func startRelay(t testing.TB, address, service string) standIn {
+func startRelay(t testing.TB, address, service string) relayFake {
 	t.Helper()
 	return startRelayAt(t, address, service, service, 0, 0, nil)
 }
 
 // startRelayAt replaces a relay of a service and gives name in its answers. With a certificate it serves TLS.
-func startRelayAt(t testing.TB, address, service, name string, port, health uint16, certificate *tls.Certificate) standIn {
+func startRelayAt(t testing.TB, address, service, name string, port, health uint16, certificate *tls.Certificate) relayFake {
 	t.Helper()
 	var servers []*http.Server
 	serve := func(port uint16, certificate *tls.Certificate, h http.HandlerFunc) netip.AddrPort {
@@ -80,7 +80,7 @@ func startRelayAt(t testing.TB, address, service, name string, port, health uint
 		}
 	})
 	t.Cleanup(stop)
-	return standIn{requests, ready.Port(), stop}
+	return relayFake{requests, ready.Port(), stop}
 }
 
 // certificateFor creates a certificate for a name, and returns it with the authority to trust.

@@ -25,12 +25,12 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A crowd simulates more people than a tailnet on two cores can have: ten thousand nodes would be ten thousand
+// A callers simulates more people than a tailnet on two cores can have: ten thousand nodes would be ten thousand
 // WireGuard devices in this process. They send requests over HTTP on loopback to a separate sign-in service.
 // Everything behind its listener is the product: the HTTP API, the decision, the service, the store with the access
 // server's ServiceAccount, and the audit log. Only the caller's identity comes from a header instead of the tailnet.
 // The tailnet's query costs p50 0.13 ms (docs/benchmarks.md, Identity).
-type crowd struct {
+type callers struct {
 	base  string
 	http  *http.Transport
 	close func() error
@@ -40,7 +40,7 @@ type crowd struct {
 // With its own tailnet it would end these sign-ins, because their devices do not exist there.
 const crowdTailnet = "crowd.example"
 
-func newCrowd(b *testing.B, r *testenv.Env) *crowd {
+func newCrowd(b *testing.B, r *testenv.Env) *callers {
 	b.Helper()
 	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(b.Context(), testenv.SystemNamespace, "tailplane-access", b.TempDir())
 	if err != nil {
@@ -78,7 +78,7 @@ func newCrowd(b *testing.B, r *testenv.Env) *crowd {
 	var storeErr, wayErr error
 	wg.Go(func() { storeErr = store.Run(ctx) })
 	wg.Go(func() { wayErr = way.Run(ctx, ln, nil, desk.Routes()...) })
-	c := &crowd{base: "http://" + ln.Addr().String(), http: &http.Transport{MaxIdleConnsPerHost: 1000}}
+	c := &callers{base: "http://" + ln.Addr().String(), http: &http.Transport{MaxIdleConnsPerHost: 1000}}
 	c.close = sync.OnceValue(func() error {
 		stop()
 		wg.Wait()
@@ -107,7 +107,7 @@ func identify(r *http.Request) (access.Caller, error) {
 }
 
 // client returns the client of one person of the crowd.
-func (c *crowd) client(name string) door.Client {
+func (c *callers) client(name string) door.Client {
 	return door.Client{Base: c.base, HTTP: &http.Client{Transport: named{name, c.http}, Timeout: 2 * time.Minute}}
 }
 
@@ -139,7 +139,7 @@ func usable(ctx context.Context, c door.Client) error {
 
 // arrive starts n sign-ins, one every gap, without waiting for earlier ones. It returns the time of each one from its
 // due start to its end, in the order of arrival, and the total time.
-func (c *crowd) arrive(ctx context.Context, prefix string, n int, gap time.Duration) (took []time.Duration, all time.Duration, err error) {
+func (c *callers) arrive(ctx context.Context, prefix string, n int, gap time.Duration) (took []time.Duration, all time.Duration, err error) {
 	took = make([]time.Duration, n)
 	errs := make([]error, n)
 	began := time.Now()
@@ -158,7 +158,7 @@ func (c *crowd) arrive(ctx context.Context, prefix string, n int, gap time.Durat
 
 // sustain runs sign-ins for the duration long, atOnce in parallel. A new person signs in whenever a sign-in is done.
 // It returns the duration of each sign-in, and the sign-ins per second in each sixth of the time.
-func (c *crowd) sustain(ctx context.Context, prefix string, long time.Duration, atOnce int) (took []time.Duration, windows []int, err error) {
+func (c *callers) sustain(ctx context.Context, prefix string, long time.Duration, atOnce int) (took []time.Duration, windows []int, err error) {
 	const sixths = 6
 	windows = make([]int, sixths)
 	began := time.Now()
@@ -188,7 +188,7 @@ func (c *crowd) sustain(ctx context.Context, prefix string, long time.Duration, 
 }
 
 // press signs n people in, atOnce in parallel.
-func (c *crowd) press(ctx context.Context, prefix string, n, atOnce int) (all time.Duration, err error) {
+func (c *callers) press(ctx context.Context, prefix string, n, atOnce int) (all time.Duration, err error) {
 	began := time.Now()
 	err = inParallel(n, atOnce, func(i int) error { return usable(ctx, c.client(fmt.Sprint(prefix, i))) })
 	return time.Since(began), err

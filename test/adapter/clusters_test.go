@@ -49,8 +49,8 @@ rules:
       onConflict: reject
 `
 
-// several holds three clusters, and a pod's adapter for them.
-type several struct {
+// clustersEnv holds three clusters, and a pod's adapter for them.
+type clustersEnv struct {
 	clusters map[string]*kubetest.Cluster
 	admin    map[string]*kubernetes.Clientset // clients without the adapter
 	adapter  *testenv.Adapter
@@ -61,11 +61,11 @@ type several struct {
 // usedThree reports that three clusters must be stopped.
 var usedThree bool
 
-var threeOnce = sync.OnceValues(func() (*several, error) {
+var threeOnce = sync.OnceValues(func() (*clustersEnv, error) {
 	usedThree = true
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
-	s := &several{clusters: map[string]*kubetest.Cluster{}, admin: map[string]*kubernetes.Clientset{}}
+	s := &clustersEnv{clusters: map[string]*kubetest.Cluster{}, admin: map[string]*kubernetes.Clientset{}}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "several"); err != nil {
 		return s, err
@@ -106,7 +106,7 @@ func unlimited(c *rest.Config) *rest.Config {
 }
 
 // three returns the clusters and the adapter that the tests about several clusters share.
-func three(t testing.TB) *several {
+func three(t testing.TB) *clustersEnv {
 	t.Helper()
 	s, err := threeOnce()
 	if err != nil {
@@ -121,7 +121,7 @@ func three(t testing.TB) *several {
 	return s
 }
 
-func (s *several) close() (err error) {
+func (s *clustersEnv) close() (err error) {
 	if s.adapter != nil {
 		err = s.adapter.Close()
 	}
@@ -135,7 +135,7 @@ func (s *several) close() (err error) {
 }
 
 // client returns an application's client, through the adapter.
-func (s *several) client(t testing.TB) *kubernetes.Clientset {
+func (s *clustersEnv) client(t testing.TB) *kubernetes.Clientset {
 	t.Helper()
 	k, err := kubernetes.NewForConfig(config(t, s.adapter))
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *several) client(t testing.TB) *kubernetes.Clientset {
 }
 
 // has returns the cluster with the ConfigMap of that name. It queries the clusters directly.
-func (s *several) has(t testing.TB, namespace, name string) string {
+func (s *clustersEnv) has(t testing.TB, namespace, name string) string {
 	t.Helper()
 	var in []string
 	for _, cluster := range slices.Sorted(maps.Keys(s.admin)) {
@@ -164,7 +164,7 @@ func configMap(namespace, name string, labels map[string]string) *corev1.ConfigM
 }
 
 // clean removes the objects of a test from the namespace shop.
-func (s *several) clean(t testing.TB) {
+func (s *clustersEnv) clean(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() {
 		for _, k := range s.admin {
@@ -389,7 +389,7 @@ func TestSeveral_Informer(t *testing.T) {
 }
 
 // await waits until a cache equals the union of the members' objects.
-func (s *several) await(t *testing.T, list func(labels.Selector) ([]*corev1.ConfigMap, error)) {
+func (s *clustersEnv) await(t *testing.T, list func(labels.Selector) ([]*corev1.ConfigMap, error)) {
 	t.Helper()
 	text := func(cms []*corev1.ConfigMap) string {
 		lines := make([]string, 0, len(cms))
