@@ -121,7 +121,7 @@ func (s *clustersEnv) forgets(t *testing.T, cluster, rv string) {
 	})
 }
 
-// A recordingClient client counts the requests and the answers of an informer.
+// A recordingClient counts the requests and the answers of an informer.
 type recordingClient struct {
 	next   http.RoundTripper
 	whole  atomic.Int64 // answers with the complete list

@@ -51,7 +51,7 @@ func (s *clustersEnv) beside(t testing.TB, config string) *clustersEnv {
 	return own
 }
 
-// A breakableWatcher watcher counts watch requests. It can end the open watch as a broken connection does.
+// A breakableWatcher counts watch requests. It can end the open watch as a broken connection does.
 type breakableWatcher struct {
 	maps interface {
 		Watch(context.Context, metav1.ListOptions) (watch.Interface, error)

@@ -162,7 +162,7 @@ func removeNamespace(t *testing.T, c *kubetest.Cluster, ns string) {
 	})
 }
 
-// An userClient writes objects with the rights of one user.
+// A userClient writes objects with the rights of one user.
 type userClient struct {
 	t      *testing.T
 	client *dynamic.DynamicClient

@@ -25,7 +25,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A callers simulates more people than a tailnet on two cores can have: ten thousand nodes would be ten thousand
+// callers simulates more people than a tailnet on two cores can have: ten thousand nodes would be ten thousand
 // WireGuard devices in this process. They send requests over HTTP on loopback to a separate sign-in service.
 // Everything behind its listener is the product: the HTTP API, the decision, the service, the store with the access
 // server's ServiceAccount, and the audit log. Only the caller's identity comes from a header instead of the tailnet.

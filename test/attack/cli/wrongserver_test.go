@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// An impostorServer server is a node of the tailnet that answers as the test requires. It proves its answers with its own key,
+// An impostorServer is a node of the tailnet that answers as the test requires. It proves its answers with its own key,
 // so a client on first contact accepts it as a server.
 type impostorServer struct {
 	name  string // the full name

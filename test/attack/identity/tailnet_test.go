@@ -185,7 +185,7 @@ func spareDevice(t *testing.T, s *attacktest.Env, login string, tags ...string) 
 	return s.Person(t, host, login, tags...)
 }
 
-// An openClient client keeps one connection to the access server open.
+// An openClient keeps one connection to the access server open.
 type openClient struct {
 	*http.Client
 	reused bool // set by the last request

@@ -47,7 +47,7 @@ func waitPending(t *testing.T, s *attacktest.Env, p *testenv.Person) {
 	}
 }
 
-// An attackedListener listener is one of the product's listeners, with the way to connect to it.
+// An attackedListener is one of the product's listeners, with the way to connect to it.
 type attackedListener struct {
 	name string
 	p    *testenv.Process
