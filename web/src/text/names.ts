@@ -56,7 +56,10 @@ export function commit(id: string): string {
   return plain(id).slice(0, 10)
 }
 
-/** The names in an address below a page, such as /orgs/acme. many is the expected number of names. Returns null for another number. */
+/**
+ * The names in an address below a page, such as /orgs/acme. Returns null if the address has
+ * another number of names than many.
+ */
 export function under(page: string, path: string, many: number): string[] | null {
   const parts = path.startsWith(page + '/') ? path.slice(page.length + 1).split('/') : []
   if (parts.length !== many || parts.includes('')) return null
