@@ -33,7 +33,7 @@ var question = regexp.MustCompile(`(?:Who|Whoever|Whom|Whose|Of whom|What) (?:is
 var overGoal = map[string][]float64{
 	"strings":   {28.4, 24.5, 6.4, 4.8, 12.0, 2.2},
 	"docs":      {18.4, 6.4, 2.3, 3.6, 8.0},
-	"dashboard": {43.4, 13.1, 13.1, 6.6, 15.3, 2.3},
+	"dashboard": {},
 }
 
 // A sample is a text, divided into paragraphs.

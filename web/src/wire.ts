@@ -1,4 +1,4 @@
-// The objects of the API as internal/plane writes them. null is "not known".
+// The objects of the API as internal/plane writes them. null means unknown.
 
 export type Condition = { type: string; status: 'True' | 'False' | 'Unknown'; reason: string; message: string; since?: string }
 export type Action = { allowed: boolean; why: string }

@@ -27,7 +27,7 @@ test('initials', () => {
   assert.ok(tint('alice@acme.dev') < 6)
 })
 
-test('what is not known comes last, both ways', () => {
+test('unknown values are last in both directions', () => {
   assert.ok(order(null, 'a', false) > 0 && order(null, 'a', true) > 0)
   assert.ok(order(2, 10, false) < 0 && order('n2', 'n10', false) < 0 && order(2, 10, true) > 0)
   const rows = [{ id: 'b', n: 1 }, { id: 'a', n: 1 }, { id: 'c', n: null }]
@@ -47,14 +47,14 @@ test('filters', () => {
   for (const f of ['staging', 'health:dead', '-prod', 'prod -alive']) assert.ok(!matcher(f)(row), f)
 })
 
-test('PLANE-15: of 2,000 rows only those on the screen are made', () => {
+test('PLANE-15: only the visible rows of 2,000 are rendered', () => {
   assert.deepEqual(part(2000, 32, 0, 800), { from: 0, to: 35 })
   assert.deepEqual(part(2000, 32, 32 * 1000, 800), { from: 990, to: 1035 })
   assert.deepEqual(part(2000, 32, 32 * 5000, 800), { from: 2000, to: 2000 })
   assert.deepEqual(part(3, 32, -500, 800), { from: 0, to: 3 })
 })
 
-test('updates while somebody points at the rows', () => {
+test('updates while the pointer is on the rows', () => {
   assert.equal(updates(['a', 'b'], ['a', 'b']), 0)
   assert.equal(updates(['a', 'b'], ['b', 'a']), 1)
   assert.equal(updates(['a', 'b'], ['b', 'c', 'd']), 3)
@@ -71,7 +71,7 @@ test('times', () => {
   assert.equal(coarse(49 * 3600e3), '2d')
 })
 
-test('PLANE-11: a line of a diff is what git says it is', () => {
+test('PLANE-11: the lines of a diff have the types of git', () => {
   const diff = 'diff --git a/f b/f\nindex 1..2 100644\n--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@ spec:\n same\n--- a rule\n+++ a rule\n\tkept\n\\ No newline at end of file\n@@ -9 +9,2 @@\n-x\u202E\n+y\n+\nindex\n'
   const all = lines(diff)
   assert.deepEqual(all.map((l) => l.is), ['file', 'file', 'file', 'file', 'part', 'same', 'del', 'add', 'same', 'same', 'part', 'del', 'add', 'add', 'file'])
@@ -81,7 +81,7 @@ test('PLANE-11: a line of a diff is what git says it is', () => {
   assert.deepEqual(lines(''), [])
 })
 
-test('PLANE-11: only what was changed is proposed', () => {
+test('PLANE-11: only changed fields are proposed', () => {
   const fields: Field[] = [
     { key: 'scaling.min', label: 'Smallest', type: 'number', now: '0' },
     { key: 'scaling.max', label: 'Largest', type: 'number', now: '8' },
@@ -98,7 +98,7 @@ test('PLANE-11: only what was changed is proposed', () => {
   assert.deepEqual(words(' a,b\n\na '), ['a', 'b'])
 })
 
-test('pools that stay keep what they had, and what is another is told', () => {
+test('existing pools keep their settings, and differences are listed', () => {
   const pools = [{ name: 'nix', type: 'Dedicated', max: 4, repositories: ['a/b'] }, { name: 'arm', type: 'Shared', max: null, repositories: [] }]
   const fields = ofPools(pools)
   assert.deepEqual(fromFields(fields, { pools: 'nix\nbig' }).patch, { pools: [pools[0], { name: 'big' }] })
@@ -109,36 +109,36 @@ test('pools that stay keep what they had, and what is another is told', () => {
   assert.equal((fromFields(of([], 1), { owners: '', 'quota.cpu': '4', 'quota.memory': '8Gi', 'quota.pods': 'many' }) as { field?: string }).field, 'quota.pods')
 })
 
-test('how far an enrollment is, of which nothing is made up', () => {
+test('the progress of an enrollment, without invented steps', () => {
   const says = (of: Record<string, string>) => Object.entries(of).map(([type, status]) => ({ type, status, reason: '', message: '' }) as never)
-  const told = (e: Partial<Parameters<typeof steps>[0]>) => steps({ phase: 'Unknown', offboard: null, conditions: [], ...e }).map((s) => `${s.name} ${s.is}`).join(', ')
-  assert.equal(told({}), 'Requested done, Approved later, Credential later, Namespace later, Registered later, Active later')
-  assert.equal(told({ phase: 'Requested' }), 'Requested done, Approved now, Credential later, Namespace later, Registered later, Active later')
-  assert.equal(told({ phase: 'Provisioning', conditions: says({ Approved: 'True', CredentialsValid: 'True', NamespaceReady: 'Unknown' }) }), 'Requested done, Approved done, Credential done, Namespace now, Registered later, Active later')
-  assert.equal(told({ phase: 'Suspended', conditions: says({ Approved: 'True', CredentialsValid: 'False', NamespaceReady: 'True', Ready: 'False' }) }), 'Requested done, Approved done, Credential bad, Namespace done, Registered later, Active later')
-  assert.equal(told({ phase: 'Suspended', conditions: null }), 'Requested done, Approved later, Credential later, Namespace later, Registered later, Active later')
-  assert.ok(!/now|later/.test(told({ phase: 'Active' })))
+  const progress = (e: Partial<Parameters<typeof steps>[0]>) => steps({ phase: 'Unknown', offboard: null, conditions: [], ...e }).map((s) => `${s.name} ${s.is}`).join(', ')
+  assert.equal(progress({}), 'Requested done, Approved later, Credential later, Namespace later, Registered later, Active later')
+  assert.equal(progress({ phase: 'Requested' }), 'Requested done, Approved now, Credential later, Namespace later, Registered later, Active later')
+  assert.equal(progress({ phase: 'Provisioning', conditions: says({ Approved: 'True', CredentialsValid: 'True', NamespaceReady: 'Unknown' }) }), 'Requested done, Approved done, Credential done, Namespace now, Registered later, Active later')
+  assert.equal(progress({ phase: 'Suspended', conditions: says({ Approved: 'True', CredentialsValid: 'False', NamespaceReady: 'True', Ready: 'False' }) }), 'Requested done, Approved done, Credential bad, Namespace done, Registered later, Active later')
+  assert.equal(progress({ phase: 'Suspended', conditions: null }), 'Requested done, Approved later, Credential later, Namespace later, Registered later, Active later')
+  assert.ok(!/now|later/.test(progress({ phase: 'Active' })))
   const end = { step: 'Drain', since: '', message: '' }
-  assert.match(told({ phase: 'Draining', offboard: end }), /^Stop intake done, Drain now, Deregister later/)
-  assert.match(told({ phase: 'Draining', offboard: end, conditions: says({ DecisionNeeded: 'True' }) }), /Drain bad/)
-  assert.ok(!/now|later/.test(told({ phase: 'Offboarded', offboard: { ...end, step: 'Done' } })))
+  assert.match(progress({ phase: 'Draining', offboard: end }), /^Stop intake done, Drain now, Deregister later/)
+  assert.match(progress({ phase: 'Draining', offboard: end, conditions: says({ DecisionNeeded: 'True' }) }), /Drain bad/)
+  assert.ok(!/now|later/.test(progress({ phase: 'Offboarded', offboard: { ...end, step: 'Done' } })))
 })
 
-test('jobs of which nobody knows are no zero, and those that cannot start are told with what to do', () => {
+test('an unknown number of jobs is not zero, and stranded jobs have a remedy', () => {
   const of = (p: Partial<Parameters<typeof jobs>[0]>) => jobs({ assigned: 3, stranded: null, effectiveMax: 8, holds: [], controller: { kind: 'AutoscalingRunnerSet', namespace: '', name: '' }, ...p })
-  assert.deepEqual(of({}), { text: 'GitHub has given it 3 jobs, those that run included.', stuck: '', next: '' })
-  assert.match(of({ assigned: null }).text, /not known: the metrics/)
-  assert.match(of({ assigned: null, controller: { kind: 'Deployment', namespace: '', name: '' } }).text, /not known: only GitHub/)
-  assert.match(of({ assigned: null, controller: { kind: '', namespace: '', name: '' } }).text, /not known: nobody/)
-  assert.match(of({ effectiveMax: 0 }).text, /cannot start is not known/)
+  assert.deepEqual(of({}), { text: 'GitHub has assigned 3 jobs to this pool, including running jobs.', stuck: '', next: '' })
+  assert.match(of({ assigned: null }).text, /unknown: only the metrics/)
+  assert.match(of({ assigned: null, controller: { kind: 'Deployment', namespace: '', name: '' } }).text, /unknown: only GitHub/)
+  assert.match(of({ assigned: null, controller: { kind: '', namespace: '', name: '' } }).text, /unknown: no source/)
+  assert.match(of({ effectiveMax: 0 }).text, /cannot start is unknown/)
   assert.equal(of({ effectiveMax: 0, stranded: 0 }).stuck, '')
   const held = of({ effectiveMax: 0, stranded: 1, holds: ['freeze'] })
   assert.match(held.stuck, /^1 job is stranded/)
-  assert.match(held.next, /^Lift what holds it/)
+  assert.match(held.next, /^Lift the holds on this pool/)
   assert.match(of({ effectiveMax: 0, stranded: 2 }).next, /no share of the budget/)
 })
 
-test('names in addresses come back as they were, and nothing else is one', () => {
+test('names survive a round trip through an address, and other addresses have no names', () => {
   const names = ['github', 'a/b?c', '100% ‮']
   assert.deepEqual(under('/pools', '/pools' + address(...names), 3), names)
   for (const bad of ['/pools', '/pools/', '/pools/a/b', '/pools/a/b/c/d', '/pools/a//c', '/poolsx/a/b/c', '/pools/a/b/%zz']) assert.equal(under('/pools', bad, 3), null, bad)
@@ -146,9 +146,9 @@ test('names in addresses come back as they were, and nothing else is one', () =>
   assert.equal(orgOf('/orgs/acme/more'), '')
 })
 
-test('a reason says something, in one line', () => {
+test('a reason is not empty and fits on one line', () => {
   assert.equal(lacking('because'), '')
-  assert.match(lacking(' \n'), /Say why/)
+  assert.match(lacking(' \n'), /Enter a reason/)
   assert.equal(lacking('\u{1F600}'.repeat(500)), '')
   assert.match(lacking('x'.repeat(501)), /more than 500/)
   assert.equal(oneLine(' a\n\tb '), 'a b')

@@ -1,5 +1,5 @@
-// Requests to the server. The tailnet connection is the identity, so the page neither stores
-// nor sends one.
+// Requests to the server. The tailnet connection identifies the caller, so the page neither
+// stores nor sends an identity.
 import type { Envelope, Fault } from '../wire.ts'
 
 /** An error response of the server, or a missing response. */
@@ -40,14 +40,14 @@ export async function send<T>(method: 'POST' | 'DELETE' | 'PATCH', path: string,
   )
 }
 
-/** One page of a response as it is, for a download, and the cursor of the next page. */
+/** Returns one page of a response unchanged, for a download, and the cursor of the next page. */
 export async function lines(path: string): Promise<{ text: Blob; next: string }> {
   const r = await ask(path, { headers: { Accept: 'application/jsonl' } })
   if (!r.ok) await read(r)
   return { text: await r.blob(), next: r.headers.get('Tailplane-Next-Cursor') ?? '' }
 }
 
-/** Passes on the text of a response as it arrives, until its end. */
+/** Passes each part of a text response to got when it arrives, until the end of the response. */
 export async function text(path: string, signal: AbortSignal, got: (chunk: string) => void): Promise<void> {
   const r = await ask(path, { signal, headers: { Accept: 'text/plain' } })
   if (!r.ok || !r.body) {
@@ -77,12 +77,12 @@ async function read<T>(r: Response): Promise<Envelope<T>> {
   try {
     body = (await r.json()) as Envelope<T> & Partial<Fault>
   } catch {
-    // Not JSON: not from the API.
+    // A response that is not JSON does not come from the API.
   }
   if (body?.error) throw new ApiError(r.status, body.error, body.meta?.requestId ?? requestId)
   if (!r.ok && body?.code && body.message) throw new ApiError(r.status, body as Fault, requestId) // rejected before an envelope existed
   if (!r.ok || !body || !body.meta)
-    throw new ApiError(r.status, { code: 'malformed_answer', message: `The server answered ${r.status} in a form that is not the API's.`, advice: ['Reload the page.'] }, requestId)
+    throw new ApiError(r.status, { code: 'malformed_answer', message: `The server returned status ${r.status}, but not a response of the API.`, advice: ['Reload the page.'] }, requestId)
   return body
 }
 

@@ -5,8 +5,8 @@ type Told<T> = { revision: number; id: string; object: T | null }
 
 /**
  * All objects of one kind. They are read once, and then events of the stream keep them
- * current. rows is null until the list is read, and if no source has data. It is never an
- * empty list in these cases.
+ * current. rows is null until the list is read, and if no source has data. In these cases rows
+ * is never an empty list.
  */
 export class List<K extends Kind> {
   readonly kind: K

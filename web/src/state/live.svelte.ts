@@ -52,12 +52,12 @@ export const live = $state({
   runners: 0,
 })
 
-/** Whether the caller may do something, at least to its own objects. */
+/** Reports whether the caller may use the verb on any object, including objects that belong to the caller. */
 export function may(verb: string): boolean {
   return Object.values(live.me?.verbs ?? {}).some((v) => v.includes(verb))
 }
 
-/** Whether the caller may do something to objects of one organisation; "": to platform objects. */
+/** Reports whether the caller may use the verb on objects of one organisation. "" means platform objects. */
 export function mayIn(verb: string, org: string): boolean {
   return ['*', org].some((o) => live.me?.verbs?.[o]?.includes(verb))
 }
@@ -170,7 +170,7 @@ export function connect(): () => void {
     clearTimeout(retry)
     retry = setTimeout(
       async () => {
-        await readMe() // if the role is gone, there is nothing to read
+        await readMe() // a caller without a role has nothing to read
         if (live.fault?.denied) live.link = 'ended'
         open()
       },
@@ -178,7 +178,7 @@ export function connect(): () => void {
     )
   }
 
-  // After sleep, a device can have a dead connection without noticing.
+  // After sleep, the connection can be dead although the browser reports no error.
   const seen = () => {
     if (document.hidden) hiddenAt = Date.now()
     else if (hiddenAt && Date.now() - hiddenAt > 300_000) open()
@@ -200,7 +200,7 @@ export function connect(): () => void {
   }
 }
 
-/** Reads all used lists again. */
+/** Reads all lists again that a view has used. */
 function resync(): void {
   live.changes++
   for (const l of Object.values(lists)) l.refresh()

@@ -17,7 +17,7 @@ function stored(): Stored {
     if (s.zone === 'utc') p.zone = s.zone
     if (s.keys === false) p.keys = false
   } catch {
-    // Storage can be disabled, or have values of another version. Then use defaults.
+    // The storage can be disabled or contain values of another version. Then the defaults apply.
   }
   return p
 }
@@ -32,7 +32,7 @@ export function applyPrefs(): void {
     try {
       localStorage.setItem(key, JSON.stringify(prefs))
     } catch {
-      // Then they last as long as the page.
+      // Without storage, the preferences last until the page is closed.
     }
   })
 }

@@ -1,10 +1,10 @@
-/** Descriptions of keyboard shortcuts: a space separates keys that are pressed one after another. */
+/** Descriptions of keyboard shortcuts. A space separates keys that a person presses one after another. */
 export const keys: [keys: string, what: string][] = [
   ['Ctrl+K', 'Find a page, an object or a setting'],
-  ['?', 'These keys'],
+  ['?', 'Keyboard shortcuts'],
   ['/', 'Filter'],
   ['j', 'Next row'],
-  ['k', 'Row before'],
+  ['k', 'Previous row'],
   ['Enter', 'Open the row'],
   ['Esc', 'Close'],
   ['g o', 'Overview'],

@@ -27,7 +27,7 @@ export function fromFields(fields: readonly Field[], typed: Record<string, strin
     let value: unknown = text
     if (f.type === 'list') value = f.make ? f.make(words(text)) : words(text)
     if (f.type === 'number') {
-      if (!/^\d{1,6}$/.test(text)) return { patch: null, bad: `${f.label} is a whole number.`, field: f.key }
+      if (!/^\d{1,6}$/.test(text)) return { patch: null, bad: `${f.label} must be a whole number.`, field: f.key }
       value = Number(text)
     }
     if (f.type === 'text' && text === '') value = null // null removes a field in a merge patch
@@ -73,8 +73,8 @@ export function fromText(text: string): Patch {
   try {
     value = JSON.parse(text)
   } catch (e) {
-    return { patch: null, bad: `It is not JSON: ${e instanceof Error ? e.message : e}.` }
+    return { patch: null, bad: `The patch is not valid JSON: ${e instanceof Error ? e.message : e}.` }
   }
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return { patch: null, bad: 'A patch is a JSON object of fields of the spec.' }
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return { patch: null, bad: 'A patch must be a JSON object with fields of the spec.' }
   return Object.keys(value).length ? { patch: value as Record<string, unknown>, bad: '' } : { patch: null, bad: none }
 }

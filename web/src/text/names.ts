@@ -27,7 +27,7 @@ export function initials(name: string): string {
   return (first[0]! + (last[0] ?? first[1] ?? '')).toUpperCase()
 }
 
-/** A number from 0 to 5 by name: one of six tints for a person. */
+/** Returns a number from 0 to 5 that depends on the name: one of six tints for a person. */
 export function tint(name: string): number {
   let h = 0
   for (const c of name) h = (h * 31 + c.codePointAt(0)!) >>> 0
@@ -56,7 +56,10 @@ export function commit(id: string): string {
   return plain(id).slice(0, 10)
 }
 
-/** The names in an address below a page, such as /orgs/acme. Returns null if their number is not many. */
+/**
+ * The names in an address below a page, such as /orgs/acme. Returns null if the address has
+ * another number of names than many.
+ */
 export function under(page: string, path: string, many: number): string[] | null {
   const parts = path.startsWith(page + '/') ? path.slice(page.length + 1).split('/') : []
   if (parts.length !== many || parts.includes('')) return null

@@ -4,7 +4,7 @@ const most = 500
 
 /** The problem with a reason, as a sentence; "" if it is valid. */
 export function lacking(reason: string): string {
-  if (reason.trim() === '') return 'Say why: the reason is kept in the record.'
+  if (reason.trim() === '') return 'Enter a reason. The audit log stores it.'
   return [...reason].length > most ? `The reason has more than ${most} characters.` : ''
 }
 

@@ -31,12 +31,12 @@ export function signin(s: Signin): Standing {
 }
 
 export function credential(t: Tailnet): Standing {
-  if (t.credential.valid === null) return { tone: 'unknown', text: 'Not known' }
+  if (t.credential.valid === null) return { tone: 'unknown', text: 'Unknown' }
   return t.credential.valid ? { tone: 'ok', text: 'Valid' } : { tone: 'bad', text: 'Refused' }
 }
 
 export function extension(g: Gateway): Standing {
-  if (g.extension.fresh === null) return { tone: 'unknown', text: 'Not known' }
+  if (g.extension.fresh === null) return { tone: 'unknown', text: 'Unknown' }
   return g.extension.fresh ? { tone: 'ok', text: 'Current' } : { tone: 'warn', text: 'Behind' }
 }
 
@@ -57,17 +57,17 @@ export function pool(p: Pool): Standing {
 
 /**
  * A sentence about the jobs that are assigned to a pool, or the reason why they are unknown.
- * stuck describes jobs that cannot start and the remedy. It is "" if there are none.
+ * stuck describes jobs that cannot start, and next the remedy. Both are "" if there are none.
  */
 export function jobs(p: Pick<Pool, 'assigned' | 'stranded' | 'effectiveMax' | 'holds' | 'controller'>): { text: string; stuck: string; next: string } {
   if (p.assigned === null) {
-    const why = p.controller.kind === 'AutoscalingRunnerSet' ? 'the metrics of its listener say so, and are not there to be read' : p.controller.kind ? 'only GitHub says so, and this is not there' : 'nobody has said anything of it'
-    return { text: `How many jobs were given to it is not known: ${why}.`, stuck: '', next: '' }
+    const why = p.controller.kind === 'AutoscalingRunnerSet' ? 'only the metrics of its listener report them, and these metrics are not available' : p.controller.kind ? 'only GitHub reports them' : 'no source has reported this pool'
+    return { text: `The number of assigned jobs is unknown: ${why}.`, stuck: '', next: '' }
   }
-  const text = `GitHub has given it ${count(p.assigned, 'job')}, those that run included.${p.stranded === null && p.effectiveMax === 0 ? ' How many of them cannot start is not known.' : ''}`
+  const text = `GitHub has assigned ${count(p.assigned, 'job')} to this pool, including running jobs.${p.stranded === null && p.effectiveMax === 0 ? ' The number of jobs that cannot start is unknown.' : ''}`
   if (!p.stranded) return { text, stuck: '', next: '' }
-  const next = p.holds?.length ? 'Lift what holds it, and they start; GitHub gives up on them 24 hours after they came.' : 'Nobody holds it: it has no share of the budget. Raise the budget, or let others have less; GitHub gives up on them 24 hours after they came.'
-  return { text, stuck: `${count(p.stranded, 'job is', 'jobs are')} stranded: given to it, while there may be no runner.`, next }
+  const next = p.holds?.length ? 'Lift the holds on this pool to start the jobs. GitHub cancels jobs that wait for 24 hours.' : 'The pool is not held, but it has no share of the budget. Raise the budget, or reduce the shares of others. GitHub cancels jobs that wait for 24 hours.'
+  return { text, stuck: `${count(p.stranded, 'job is', 'jobs are')} stranded: assigned to this pool, whose current maximum is 0 runners.`, next }
 }
 
 export function runner(r: Pick<Runner, 'state'>): Standing {
