@@ -7,29 +7,21 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"strings"
 
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// Names from a server appear in arguments, file names and commands that people copy. So they may contain only characters that are safe for
-// shells and terminals.
-var (
-	clusterForm   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:@/-]{0,251}[A-Za-z0-9])?$`)
-	namespaceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-)
-
 // CheckKubeconfig rejects a kubeconfig that could make kubectl trust or run more than a sign-in needs. Decoding has already rejected
 // unknown fields.
 func CheckKubeconfig(k signin.Kubeconfig) error {
 	switch {
-	case !clusterForm.MatchString(k.Cluster):
+	case !IsCluster(k.Cluster):
 		return fmt.Errorf("%.60q is not the name of a cluster", k.Cluster)
 	case k.InsecureSkipTLSVerify:
 		return errors.New("insecure-skip-tls-verify is set, so anybody could pose as the cluster")
-	case k.Namespace != "" && !namespaceForm.MatchString(k.Namespace):
+	case k.Namespace != "" && !IsNamespace(k.Namespace):
 		return fmt.Errorf("%.60q is not the name of a namespace", k.Namespace)
 	}
 	if err := CheckAPIServer(k.Server); err != nil {
@@ -90,12 +82,6 @@ func CheckCA(ca []byte) error {
 	}
 	return nil
 }
-
-// IsCluster reports whether word is a valid name of a cluster.
-func IsCluster(word string) bool { return clusterForm.MatchString(word) }
-
-// IsNamespace reports whether word is a valid name of a namespace.
-func IsNamespace(word string) bool { return namespaceForm.MatchString(word) }
 
 // CheckToken returns an error if the token is not valid in an Authorization header. The error does not show the token.
 func CheckToken(token signin.Token) error {
