@@ -137,8 +137,8 @@ func TestCredentialWithoutEnd(t *testing.T) {
 
 // CL-01: tka does not follow a redirect, so its target gets no request.
 func TestCL01_redirects_reach_nobody(t *testing.T) {
-	var asked atomic.Int32
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	var requested atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requested.Add(1) }))
 	defer other.Close()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
@@ -150,18 +150,18 @@ func TestCL01_redirects_reach_nobody(t *testing.T) {
 			t.Errorf("%v: code %d: %s", cmd, r.code, r.err)
 		}
 	}
-	if n := asked.Load(); n > 0 {
+	if n := requested.Load(); n > 0 {
 		t.Errorf("the target of the redirect was asked %d times", n)
 	}
 }
 
 // CL-01: TLS errors are final: exit 3, one sentence, and no data in clear text.
 func TestCL01_certificates(t *testing.T) {
-	der, key, err := certificate("desk", "desk.example.ts.net")
+	der, key, err := certificate("main", "main.example.ts.net")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, _ := newDesk(t, "prod-eu")
+	d, _ := newAccessServer(t, "prod-eu")
 	srv := httptest.NewUnstartedServer(d)
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	srv.StartTLS()
@@ -179,7 +179,7 @@ func TestCL01_certificates(t *testing.T) {
 	if r.code != 3 || !strings.Contains(r.err, "does not prove") {
 		t.Errorf("plain http behind https://: code %d: %s", r.code, r.err)
 	}
-	if seen := d.seen(); len(seen) > 0 {
+	if seen := d.received(); len(seen) > 0 {
 		t.Errorf("asked in spite of TLS errors: %v", seen)
 	}
 
@@ -190,7 +190,7 @@ func TestCL01_certificates(t *testing.T) {
 		t.Errorf("with the right authority: code %d: %s", out.code, out.err)
 	}
 	out = m.spawn(t, []string{"SSL_CERT_FILE=" + m.path("ca.pem")}, "login", "--server", strings.Replace(srv.URL, "127.0.0.1", "localhost", 1))
-	if out.code != 3 || !strings.Contains(out.err, "its certificate is for desk.example.ts.net") {
+	if out.code != 3 || !strings.Contains(out.err, "its certificate is for main.example.ts.net") {
 		t.Errorf("under another name: code %d: %s", out.code, out.err)
 	}
 }
@@ -198,18 +198,18 @@ func TestCL01_certificates(t *testing.T) {
 // tka uses the proxy of the environment for https. For http it uses the proxy only if it is on this machine or in the tailnet, because the
 // proxy can read the traffic.
 func TestCL01_proxies(t *testing.T) {
-	var asked atomic.Pointer[string]
+	var requested atomic.Pointer[string]
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked.Store(new(r.Method + " " + r.Host))
+		requested.Store(new(r.Method + " " + r.Host))
 		http.Error(w, "no", http.StatusBadGateway)
 	}))
 	defer proxy.Close()
 	m := newMachine(t, "http://tka-lab")
-	if r := m.spawn(t, []string{"HTTPS_PROXY=" + proxy.URL}, "status", "--server", "tka.example.ts.net"); r.code != 5 || asked.Load() == nil || *asked.Load() != "CONNECT tka.example.ts.net:443" {
-		t.Errorf("https: code %d, asked %v: %s", r.code, asked.Load(), r.err)
+	if r := m.spawn(t, []string{"HTTPS_PROXY=" + proxy.URL}, "status", "--server", "tka.example.ts.net"); r.code != 5 || requested.Load() == nil || *requested.Load() != "CONNECT tka.example.ts.net:443" {
+		t.Errorf("https: code %d, asked %v: %s", r.code, requested.Load(), r.err)
 	}
-	asked.Store(nil)
-	if r := m.spawn(t, []string{"HTTP_PROXY=" + proxy.URL}, "status"); r.code != 5 || asked.Load() == nil {
+	requested.Store(nil)
+	if r := m.spawn(t, []string{"HTTP_PROXY=" + proxy.URL}, "status"); r.code != 5 || requested.Load() == nil {
 		t.Errorf("http by a proxy on this machine: code %d: %s", r.code, r.err)
 	}
 	if r := m.spawn(t, []string{"HTTP_PROXY=http://192.0.2.1:3128"}, "status"); r.code != 5 || !strings.Contains(r.err, "outside the tailnet") {
@@ -232,7 +232,7 @@ func TestUnreachable(t *testing.T) {
 
 // CL-02, CL-05: a server cannot take over the context of another server's cluster.
 func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
-	_, first := newDesk(t, "prod-eu")
+	_, first := newAccessServer(t, "prod-eu")
 	m := newMachine(t, first.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
@@ -241,7 +241,7 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 
 	impostor, stop := newHostile("no-expiry", true) // claims to be prod-eu with the same authority: a second replica
 	defer stop()
-	m.write(t, "config/tka/config.yaml", fmt.Sprintf("server: desk\nservers:\n- {name: desk, url: %q, insecureHTTP: true}\n- {name: other, url: %q, insecureHTTP: true}\n", first.URL, impostor.URL))
+	m.write(t, "config/tka/config.yaml", fmt.Sprintf("server: main\nservers:\n- {name: main, url: %q, insecureHTTP: true}\n- {name: other, url: %q, insecureHTTP: true}\n", first.URL, impostor.URL))
 	m.write(t, ".kube/config", strings.Replace(before, "certificate-authority-data: ", "certificate-authority-data: AAAA", 1)) // now the authorities differ
 	tampered := m.read(t, ".kube/config")
 	r := m.run("login", "--server", "other")
@@ -271,7 +271,7 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 	var servers strings.Builder
 	servers.WriteString("servers:\n")
 	for i := range n {
-		_, srv := newDesk(t, fmt.Sprintf("c%d", i))
+		_, srv := newAccessServer(t, fmt.Sprintf("c%d", i))
 		fmt.Fprintf(&servers, "- {name: s%d, url: %q, insecureHTTP: true}\n", i, srv.URL)
 	}
 	m := newMachine(t, "http://localhost")
@@ -326,7 +326,7 @@ func TestCL03_foreign_owner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIP foreign owner: only root can give a file away")
 	}
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	m.write(t, ".kube/config", "kind: Config\n")
 	if err := os.Chown(m.path(".kube/config"), 65534, 65534); err != nil {
@@ -343,7 +343,7 @@ func TestCL03_foreign_owner(t *testing.T) {
 
 // CL-03: tka waits for a lock that another program holds. It reports a lock that a dead program left and does not break it.
 func TestCL03_locks(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	m.write(t, ".kube/config.lock", "")
 	if err := os.Chtimes(m.path(".kube/config.lock"), time.Time{}, time.Now().Add(-2*time.Minute)); err != nil {
@@ -386,7 +386,7 @@ func TestCL03_locks(t *testing.T) {
 
 // SGN-19: if tka is killed at any moment, the kubeconfig is either the old one or the new one.
 func TestCL03_killed_while_writing(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	mine := "apiVersion: v1\nkind: Config\nusers:\n- name: mine\n  user: {token: abc}\n" + strings.Repeat("# a long file\n", 20000)
 	began := time.Now()
@@ -414,7 +414,7 @@ func TestCL03_killed_while_writing(t *testing.T) {
 
 // CL-04: a token is only in the credential that kubectl requested and in the cache.
 func TestCL04_tokens_are_nowhere(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	for _, cmd := range [][]string{{"login"}, {"login", "-o", "json"}, {"status", "-o", "yaml"}, {"kubeconfig"}, {"kubeconfig", "--out", m.path("out")}, {"cluster-info", "-o", "json"}, {"config", "-o", "json"}, {"logout", "--dry-run"}} {
 		if r := m.run(cmd...); r.code != 0 || strings.Contains(r.out+r.err, canary) {
@@ -424,18 +424,18 @@ func TestCL04_tokens_are_nowhere(t *testing.T) {
 	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 0 || strings.Count(r.out, canary) != 1 || r.err != "" {
 		t.Errorf("credential: code %d\n%s%s", r.code, r.out, r.err)
 	}
-	kept := 0
+	stored := 0
 	for _, f := range m.files(t) {
 		switch st, err := os.Stat(m.path(f)); {
 		case err != nil || !strings.Contains(m.read(t, f), canary):
 		case !strings.HasPrefix(f, ".cache/tka/tokens/") || st.Mode().Perm() != 0o600:
 			t.Errorf("%s holds a token, with mode %v", f, st.Mode())
 		default:
-			kept++
+			stored++
 		}
 	}
-	if kept != 1 {
-		t.Errorf("%d files hold a token", kept)
+	if stored != 1 {
+		t.Errorf("%d files hold a token", stored)
 	}
 	m.run("logout")
 	for _, f := range m.files(t) {
@@ -447,7 +447,7 @@ func TestCL04_tokens_are_nowhere(t *testing.T) {
 
 // CL-05: completion offers only plain names, whatever the files contain.
 func TestCL05_completion_offers_names_only(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
@@ -469,7 +469,7 @@ func TestCL05_completion_offers_names_only(t *testing.T) {
 
 // CL-06, SGN-20: the plugin in both versions, without a version, without a terminal, and on a machine without writable folders.
 func TestCL06_the_plugin(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
@@ -525,12 +525,12 @@ func TestCL06_the_plugin(t *testing.T) {
 	// the plugin does not sign in without --sign-in
 	m.run("logout")
 	d.mu.Lock()
-	d.visits = nil
+	d.requests = nil
 	d.mu.Unlock()
 	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 3 || r.out != "" || !strings.Contains(r.err, "tka login --cluster prod-eu") {
 		t.Errorf("not signed in: code %d: %s%s", r.code, r.out, r.err)
 	}
-	if seen := d.seen(); len(seen) != 2 || seen[1] != "GET /api/v1alpha1/kubeconfig 404" {
+	if seen := d.received(); len(seen) != 2 || seen[1] != "GET /api/v1alpha1/kubeconfig 404" {
 		t.Errorf("asked: %v", seen)
 	}
 }
@@ -547,31 +547,31 @@ func TestCL08_interrupted(t *testing.T) {
 	} {
 		for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 			t.Run(fmt.Sprint(tt.name, ", ", sig), func(t *testing.T) {
-				d, _ := newDesk(t, "prod-eu")
+				d, _ := newAccessServer(t, "prod-eu")
 				d.store.ready = -1
 				reached := make(chan struct{})
-				front := http.NewServeMux()
-				front.Handle("/", d)
-				front.HandleFunc(tt.pattern, func(_ http.ResponseWriter, r *http.Request) {
+				httpServer := http.NewServeMux()
+				httpServer.Handle("/", d)
+				httpServer.HandleFunc(tt.pattern, func(_ http.ResponseWriter, r *http.Request) {
 					if r.Method == http.MethodPost { // carried out, but the response is lost
 						d.ServeHTTP(httptest.NewRecorder(), r)
 					}
 					close(reached)
 					<-r.Context().Done()
 				})
-				srv := httptest.NewServer(front)
+				srv := httptest.NewServer(httpServer)
 				t.Cleanup(srv.Close) // Close waits for its requests, until tka has ended
 				m := newMachine(t, srv.URL)
-				r := m.begin(t, "login", "--timeout", "5m")
+				r := m.start(t, "login", "--timeout", "5m")
 				select {
 				case <-reached:
 				case <-r.done:
 				case <-time.After(patience):
 				}
 				r.Process.Signal(sig)
-				r.ends(130)
-				if said := r.err.String(); !strings.Contains(said, "error: interrupted\n") || !strings.Contains(said, tt.says) {
-					t.Errorf("stderr: %s", said)
+				r.waitExit(130)
+				if errText := r.err.String(); !strings.Contains(errText, "error: interrupted\n") || !strings.Contains(errText, tt.says) {
+					t.Errorf("stderr: %s", errText)
 				}
 				if signins := d.store.Live("alice@example.com"); signins != 1 {
 					t.Errorf("%d sign-ins", signins)
@@ -596,7 +596,7 @@ func TestKubectlUsesThePlugin(t *testing.T) {
 		fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
 	}))
 	defer api.Close()
-	d := &desk{store: newMemory(0), cluster: "prod-eu", rules: []string{`{"role":"view","period":"8h","namespaces":["shop"]}`}}
+	d := &accessServer{store: newSigninStore(0), cluster: "prod-eu", rules: []string{`{"role":"view","period":"8h","namespaces":["shop"]}`}}
 	d.server, d.ca = api.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
 	d.start()
 	srv := httptest.NewServer(d)
@@ -646,7 +646,7 @@ func TestSizeAndStart(t *testing.T) {
 		best = min(best, time.Since(began))
 	}
 	t.Logf("tka on %s: %.1f MB stripped (bound 21.0), starts in %v (bound 30ms)", runtime.GOARCH, float64(st.Size())/1e6, best)
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
@@ -753,7 +753,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	} {
 		t.Run(tt.code+tt.after, func(t *testing.T) {
 			t.Parallel()
-			d, _ := newDesk(t, "prod-eu")
+			d, _ := newAccessServer(t, "prod-eu")
 			var posts atomic.Int32
 			var first time.Time
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -21,7 +20,7 @@ func (t *tka) audit() *cobra.Command {
 		Short:   "Check the record that servers keep",
 		Long:    `Check the record that servers keep of every visit. Nothing is asked of a server.`,
 		Example: "  tka audit verify audit.jsonl",
-		Args:    t.noCommand,
+		Args:    t.rejectArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.auditVerify())
@@ -44,7 +43,7 @@ nobody can tell whether the end is missing.`,
 		Example: "  tka audit verify audit.jsonl\n  tka audit verify --key ed25519:PNs3... --head 4711:9f86... audit.jsonl audit.jsonl.1 -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return fault.Usage("%s needs a file", cmd.CommandPath()).Try("%s --help", cmd.CommandPath())
+				return output.UsageErrorf("%s needs a file", cmd.CommandPath()).Try("%s --help", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -52,14 +51,14 @@ nobody can tell whether the end is missing.`,
 			for _, k := range keys {
 				key, err := audit.ParsePublicKey(k)
 				if err != nil {
-					return fault.Usage("--key: %v", err)
+					return output.UsageErrorf("--key: %v", err)
 				}
 				check.Keys = append(check.Keys, key)
 			}
 			for _, h := range heads {
 				head, err := audit.ParseHead(h)
 				if err != nil {
-					return fault.Usage("--head: %v", err)
+					return output.UsageErrorf("--head: %v", err)
 				}
 				check.Heads = append(check.Heads, head)
 			}
@@ -90,64 +89,64 @@ func (t *tka) doAuditVerify(check audit.Check, paths []string) error {
 		}
 		f, err := os.Open(p)
 		if err != nil {
-			return fault.New(fault.Failed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
+			return output.Errorf(output.ExitFailed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
 		}
 		defer f.Close()
 		sources = append(sources, audit.Source{Name: p, Reader: f})
 	}
 	report, err := audit.Verify(check, sources...)
 	if err != nil {
-		return fault.New(fault.Failed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
+		return output.Errorf(output.ExitFailed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
 	}
 	if report.Findings == nil {
 		report.Findings = []audit.Finding{}
 	}
-	info := auditInfo{kind("AuditReport"), report.OK(), report}
-	err = t.show(answer{object: info, names: []string{report.Last.String()}, table: func(bool) { t.tellAudit(report) }})
+	info := auditInfo{newMeta("AuditReport"), report.OK(), report}
+	err = t.printResult(result{object: info, names: []string{report.Last.String()}, table: func(bool) { t.printAudit(report) }})
 	if err == nil && !report.OK() {
-		return fault.Child(fault.Refused)
+		return output.SilentExit(output.ExitRefused)
 	}
 	return err
 }
 
-func (t *tka) tellAudit(r audit.Report) {
-	say := func(w io.Writer, format string, args ...any) {
-		fmt.Fprintln(w, screen.Safe(fmt.Sprintf(format, args...)))
+func (t *tka) printAudit(r audit.Report) {
+	printLine := func(w io.Writer, format string, args ...any) {
+		fmt.Fprintln(w, output.Escape(fmt.Sprintf(format, args...)))
 	}
 	for _, f := range r.Findings {
-		fmt.Fprintln(t.Out, t.paint(t.Out, screen.Red, "wrong:"), screen.Safe(f.String()))
+		fmt.Fprintln(t.Out, t.paint(t.Out, output.Red, "wrong:"), output.Escape(f.String()))
 	}
 	if r.More > 0 {
-		say(t.Out, "And %d more.", r.More)
+		printLine(t.Out, "And %d more.", r.More)
 	}
 	switch {
 	case r.Lines == 0:
-		say(t.Out, "There is no record.")
+		printLine(t.Out, "There is no record.")
 		return
 	case r.OK():
-		say(t.Out, "The record is what was written.")
+		printLine(t.Out, "The record is what was written.")
 	default:
-		say(t.Out, "The record is not what was written.")
+		printLine(t.Out, "The record is not what was written.")
 	}
-	say(t.Out, "Record %s of %s on %s since %s: %s, %s, in %s.", r.Log, r.Role, r.Cluster, r.From.UTC().Format(time.RFC3339),
+	printLine(t.Out, "Record %s of %s on %s since %s: %s, %s, in %s.", r.Log, r.Role, r.Cluster, r.From.UTC().Format(time.RFC3339),
 		problem.Plural(int(r.Lines), "line"), plural(r.Entries, "entry", "entries"), problem.Plural(int(r.Runs), "run"))
 	if r.First.Seq > 1 {
-		say(t.Out, "It begins with line %d: older files are not here.", r.First.Seq)
+		printLine(t.Out, "It begins with line %d: older files are not here.", r.First.Seq)
 	}
 	if r.Lost > 0 || r.Torn > 0 || r.Unclean > 0 {
-		say(t.Out, "%s lost while it could not be written, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
+		printLine(t.Out, "%s lost while it could not be written, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
 	}
 	for _, k := range r.Keys {
 		trust := ", which was taken on trust"
 		if r.Pinned {
 			trust = ""
 		}
-		say(t.Out, "Signed by %v%s.", k, trust)
+		printLine(t.Out, "Signed by %v%s.", k, trust)
 	}
 	if r.Unsigned > 0 {
-		say(t.Out, "%s at the end not signed yet.", problem.Plural(int(r.Unsigned), "line"))
+		printLine(t.Out, "%s at the end not signed yet.", problem.Plural(int(r.Unsigned), "line"))
 	}
-	say(t.Out, "Keep its head for the next check: --head %v", r.Last)
+	printLine(t.Out, "Keep its head for the next check: --head %v", r.Last)
 }
 
 func plural(n int64, one, many string) string {

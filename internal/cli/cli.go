@@ -13,11 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/directory"
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/kubefile"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
+	"github.com/tailplane/tailplane/internal/cli/output"
 )
 
 // A Program is one run of tka. All fields are required.
@@ -46,11 +45,11 @@ type tka struct {
 
 	showVersion bool // --version of the root command
 
-	context string               // kubectl's --context flag, for the plugin form
-	dry     bool                 // no command may write
-	loaded  *memory.Settings     // content of the settings file, read once
-	listed  *directory.Directory // cluster list of the configured server, cached for --all
-	cancel  context.CancelFunc
+	context         string            // kubectl's --context flag, for the plugin form
+	dryRun          bool              // no command may write
+	cachedSettings  *config.Settings  // content of the settings file, read once
+	cachedDirectory *client.Directory // cluster list of the configured server, cached for --all
+	cancel          context.CancelFunc
 }
 
 const defaultTimeout = 30 * time.Second
@@ -61,15 +60,15 @@ func (p Program) Run(ctx context.Context) int {
 	defer func() { t.cancel() }()
 	root := t.root()
 	args := p.Args[1:]
-	if kubefile.ProgramName(p.Args[0]) == "kubectl_complete-tka" {
+	if kubeconfig.ProgramName(p.Args[0]) == "kubectl_complete-tka" {
 		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return fault.Done
+		return output.ExitOK
 	}
-	return t.report(ctx, err)
+	return t.printError(ctx, err)
 }
 
 // root returns the command tree. The reference in docs is generated from it.
@@ -82,10 +81,10 @@ policy says which role you get and for how long, and kubectl works until then.`,
 		Example:           "  tka login\n  kubectl --context tka-prod-eu get pods\n  tka logout",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: t.begin,
+		PersistentPreRunE: t.preRun,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	kubectlPlugin := kubefile.ProgramName(t.Args[0]) == "kubectl-tka"
+	kubectlPlugin := kubeconfig.ProgramName(t.Args[0]) == "kubectl-tka"
 	if kubectlPlugin {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl tka"}
 	}
@@ -109,8 +108,8 @@ policy says which role you get and for how long, and kubectl works until then.`,
 		f.StringVar(&t.context, "context", "", "kubeconfig context whose cluster is meant, among those that login wrote")
 	}
 	t.complete(root, "server", t.serverNames)
-	t.complete(root, "output", fixed(screen.Forms()...))
-	t.complete(root, "color", fixed(colors()...))
+	t.complete(root, "output", fixedValues(output.Formats()...))
+	t.complete(root, "color", fixedValues(colors()...))
 
 	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(),
 		t.credential(), t.configCommand("config"), t.version(), t.completion(),
@@ -119,19 +118,19 @@ policy says which role you get and for how long, and kubectl works until then.`,
 	return root
 }
 
-// begin validates the global flags and starts the time limit.
-func (t *tka) begin(cmd *cobra.Command, _ []string) error {
+// preRun validates the global flags and starts the time limit.
+func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	if t.showVersion {
 		return nil
 	}
 	if t.timeout <= 0 {
-		return fault.Usage("--timeout is %v; it must be more than nothing", t.timeout)
+		return output.UsageErrorf("--timeout is %v; it must be more than nothing", t.timeout)
 	}
-	if err := oneOf("--color", t.color, colors()); err != nil {
+	if err := checkOneOf("--color", t.color, colors()); err != nil {
 		return err
 	}
 	if t.output != "" {
-		if err := oneOf("--output", t.output, screen.Forms()); err != nil {
+		if err := checkOneOf("--output", t.output, output.Formats()); err != nil {
 			return err
 		}
 	}
@@ -151,7 +150,7 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 			}
 		}
 	}
-	if _, ok := cmd.Annotations[unending]; ok {
+	if _, ok := cmd.Annotations[noTimeLimit]; ok {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)
@@ -163,23 +162,23 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 // hint writes an additional line for the person to standard error.
 func (t *tka) hint(format string, args ...any) {
 	if !t.quiet {
-		fmt.Fprintln(t.Err, screen.Safe(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(t.Err, output.Escape(fmt.Sprintf(format, args...)))
 	}
 }
 
 // warn writes a warning to standard error.
 func (t *tka) warn(format string, args ...any) {
 	if !t.quiet {
-		fmt.Fprintln(t.Err, t.paint(t.Err, screen.Yellow, "warning:"), screen.Safe(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(t.Err, t.paint(t.Err, output.Yellow, "warning:"), output.Escape(fmt.Sprintf(format, args...)))
 	}
 }
 
-// ask requires a yes from the person. flag is the flag that gives it without a question.
-func (t *tka) ask(ctx context.Context, question, flag string) error {
+// confirm requires a yes from the person. flag is the flag that gives it without a question.
+func (t *tka) confirm(ctx context.Context, question, flag string) error {
 	if t.noInput || !isTerminal(t.In) {
-		return fault.Usage("%s", question).Try("Say yes with %s.", flag)
+		return output.UsageErrorf("%s", question).Try("Say yes with %s.", flag)
 	}
-	fmt.Fprintf(t.Err, "%s [y/N] ", screen.Safe(question))
+	fmt.Fprintf(t.Err, "%s [y/N] ", output.Escape(question))
 	answer := make(chan string, 1)
 	go func() { // a read cannot be cancelled; a signal ends the program without it
 		var a string
@@ -193,7 +192,7 @@ func (t *tka) ask(ctx context.Context, question, flag string) error {
 		}
 	case <-ctx.Done():
 	}
-	return fault.New(fault.Failed, "not done: the answer was not yes")
+	return output.Errorf(output.ExitFailed, "not done: the answer was not yes")
 }
 
 // isTerminal reports whether f is a terminal. The null device is a character device too, but not a terminal.

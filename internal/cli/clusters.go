@@ -11,10 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/directory"
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -50,10 +49,10 @@ else is known as it: such a cluster is shown, and never signed in to.`,
 type clusterEntry struct {
 	meta
 	gossip.Cluster
-	SignIn clusterSignIn `json:"signIn"`
-	Usable bool          `json:"usable"`          // a person may sign in
-	Doubt  string        `json:"doubt,omitempty"` // why a person may not sign in
-	mark   string
+	SignIn          clusterSignIn `json:"signIn"`
+	Usable          bool          `json:"usable"`          // a person may sign in
+	ExclusionReason string        `json:"doubt,omitempty"` // why a person may not sign in
+	label           string
 }
 
 // clusterSignIn is the sign-in of this device, as the cluster's own server reports it.
@@ -73,15 +72,15 @@ type clusterList struct {
 }
 
 func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
-	pick, err := directory.ParseSelector(cf.selector)
+	labelSelector, err := client.ParseSelector(cf.selector)
 	if err != nil {
-		return fault.Usage("--selector: %v", err)
+		return output.UsageErrorf("--selector: %v", err)
 	}
 	l, err := t.connect(ctx, "")
 	if err != nil {
 		return err
 	}
-	d, err := t.directory(ctx, l)
+	d, err := t.fetchDirectory(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -89,21 +88,21 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 	if at, err := http.ParseTime(l.Last.Header.Get("Date")); err == nil {
 		now = at
 	}
-	shown, hidden := d.Shown(cf.all, pick)
-	k, err := t.known()
+	shown, hidden := d.Filter(cf.all, labelSelector)
+	k, err := t.state()
 	if err != nil {
 		return err
 	}
 	for i := range shown {
-		otherKey(k, &shown[i])
+		excludeOtherKey(k, &shown[i])
 	}
-	list := clusterList{kind("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
+	list := clusterList{newMeta("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
 	signIns := t.signIns(ctx, k, shown)
 	var names []string
 	for i, e := range shown {
-		it := clusterEntry{meta: kind("Cluster"), Cluster: e.Cluster, SignIn: signIns[i], Usable: e.Doubt == nil}
-		if e.Doubt != nil {
-			it.Doubt, it.mark = e.Doubt.Why, e.Doubt.Mark
+		it := clusterEntry{meta: newMeta("Cluster"), Cluster: e.Cluster, SignIn: signIns[i], Usable: e.Exclusion == nil}
+		if e.Exclusion != nil {
+			it.ExclusionReason, it.label = e.Exclusion.Reason, e.Exclusion.Label
 		}
 		if it.Labels == nil {
 			it.Labels = map[string]string{}
@@ -114,21 +113,21 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		list.Items = append(list.Items, it)
 		names = append(names, "cluster/"+e.Name)
 	}
-	err = t.show(answer{object: list, names: names, table: func(wide bool) { t.tellClusters(list, now, wide) }})
+	err = t.printResult(result{object: list, names: names, table: func(wide bool) { t.printClusters(list, now, wide) }})
 	if err != nil {
 		return err
 	}
 	if list.Isolated {
 		t.warn("the server %s hears none of the others, so it cannot say how they are", d.Server)
 	}
-	t.tellDoubts(shown)
+	t.printExclusions(shown)
 	if hidden > 0 {
 		t.hint("Not shown: %s, dead or left. See all: tka clusters --all", plural(int64(hidden), "cluster", "clusters"))
 	}
 	return nil
 }
 
-func (t *tka) tellClusters(list clusterList, now time.Time, wide bool) {
+func (t *tka) printClusters(list clusterList, now time.Time, wide bool) {
 	if len(list.Items) == 0 {
 		t.hint("No cluster is as asked for.")
 		return
@@ -137,11 +136,11 @@ func (t *tka) tellClusters(list clusterList, now time.Time, wide bool) {
 	if wide {
 		header = append(header, "LABELS", "SERVER", "API SERVER", "SERVERS", "VERSION", "ID", "KEY")
 	}
-	var rows [][]screen.Cell
+	var rows [][]output.Cell
 	for _, it := range list.Items {
 		seen := "never"
 		if !it.LastSeen.IsZero() {
-			seen = screen.Short(max(0, now.Sub(it.LastSeen)))
+			seen = output.HumanDuration(max(0, now.Sub(it.LastSeen)))
 		}
 		if it.Self {
 			seen = ""
@@ -150,79 +149,79 @@ func (t *tka) tellClusters(list clusterList, now time.Time, wide bool) {
 		if it.Self {
 			notes = append(notes, "this one")
 		}
-		if it.mark != "" {
-			notes = append(notes, it.mark)
+		if it.label != "" {
+			notes = append(notes, it.label)
 		}
-		color := screen.Color("")
-		if it.mark != "" {
-			color = screen.Yellow
+		color := output.Color("")
+		if it.label != "" {
+			color = output.Yellow
 		}
-		row := []screen.Cell{{Text: it.Name}, screen.Colored(memberColor(it.State), string(it.State)), {Text: seen},
-			screen.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), screen.Colored(color, strings.Join(notes, ", "))}
+		row := []output.Cell{{Text: it.Name}, output.Colored(memberColor(it.State), string(it.State)), {Text: seen},
+			output.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), output.Colored(color, strings.Join(notes, ", "))}
 		if wide {
 			var labels []string
 			for _, k := range slices.Sorted(maps.Keys(it.Labels)) {
 				labels = append(labels, k+"="+it.Labels[k])
 			}
-			row = append(row, screen.Row(strings.Join(labels, ","), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software, it.ID, it.Key.String())...)
+			row = append(row, output.Row(strings.Join(labels, ","), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software, it.ID, it.Key.String())...)
 		}
 		rows = append(rows, row)
 	}
 	t.writeTable(t.Out, header, rows)
 }
 
-// maxDoubts bounds how many clusters tka explains individually.
-const maxDoubts = 5
+// maxExclusions bounds how many clusters tka explains individually.
+const maxExclusions = 5
 
-// tellDoubts explains for each shown cluster in doubt why tka does not sign in to it.
-func (t *tka) tellDoubts(shown []directory.Entry) {
+// printExclusions explains for each shown cluster that is excluded why tka does not sign in to it.
+func (t *tka) printExclusions(shown []client.DirectoryEntry) {
 	n := 0
 	for _, e := range shown {
-		if e.Doubt == nil || e.Doubt.Mark == "" {
+		if e.Exclusion == nil || e.Exclusion.Label == "" {
 			continue
 		}
-		if n++; n > maxDoubts {
+		if n++; n > maxExclusions {
 			continue
 		}
-		t.hint("tka does not sign in to %s: %s.", e.Name, e.Doubt.Why)
-		for _, line := range e.Doubt.Advice {
+		t.hint("tka does not sign in to %s: %s.", e.Name, e.Exclusion.Reason)
+		for _, line := range e.Exclusion.Advice {
 			t.hint("  try: %s", line)
 		}
 	}
-	if n > maxDoubts {
-		t.hint("And neither to %d more.", n-maxDoubts)
+	if n > maxExclusions {
+		t.hint("And neither to %d more.", n-maxExclusions)
 	}
 }
 
-// signInTime bounds the request for a sign-in to one cluster's server.
-const signInTime = 5 * time.Second
+// signInTimeout bounds the request for a sign-in to one cluster's server.
+const signInTimeout = 5 * time.Second
 
-// otherKey marks an entry as doubtful if this machine knows its name with another key. A list does not override what this machine knows.
-func otherKey(k memory.Servers, e *directory.Entry) {
-	s, ok := k.Serving(e.Name)
-	if !ok || e.Doubt != nil || s.Key.IsZero() || s.Key == e.Key {
+// excludeOtherKey excludes an entry if this machine knows its name with another key. A list does not override what this machine knows.
+func excludeOtherKey(k config.State, e *client.DirectoryEntry) {
+	s, ok := k.ServerOf(e.Name)
+	if !ok || e.Exclusion != nil || s.Key.IsZero() || s.Key == e.Key {
 		return
 	}
-	e.Doubt = &directory.Doubt{Code: fault.Refused, Mark: "other key", Why: "this machine knows the cluster of that name by another key, " + s.Key.String(), Advice: []string{
+	e.Exclusion = &client.Exclusion{Code: output.ExitRefused, Label: "other key", Reason: "this machine knows the cluster of that name by another key, " + s.Key.String(), Advice: []string{
 		"Ask an administrator which key is the right one; here it is " + e.Key.String() + ".",
-		"If the key is known to have changed: tka config --forget-server " + screen.Word(s.URL)}}
+		"If the key is known to have changed: tka config --forget-server " + output.ShellQuote(s.URL)}}
 }
 
 // signIns returns the sign-ins of this device to the shown clusters, in their order. It queries only the servers of clusters that this
 // machine signed in to.
-func (t *tka) signIns(ctx context.Context, k memory.Servers, shown []directory.Entry) []clusterSignIn {
+func (t *tka) signIns(ctx context.Context, k config.State, shown []client.DirectoryEntry) []clusterSignIn {
 	all := make([]clusterSignIn, len(shown))
-	var places []place
+	var targets []target
 	var at []int
 	for i, e := range shown {
 		all[i].State = "none"
-		s, ok := k.Serving(e.Name)
+		s, ok := k.ServerOf(e.Name)
 		if ok && s.Chosen && s.Key == e.Key && !e.Conflict {
-			places, at = append(places, place{e.Name, s.URL}), append(at, i)
+			targets, at = append(targets, target{e.Name, s.URL}), append(at, i)
 		}
 	}
-	outcomes := each(ctx, t, places, func(ctx context.Context, one *tka, p place) (statusItem, error) {
-		ctx, cancel := context.WithTimeout(ctx, signInTime)
+	outcomes := forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (statusItem, error) {
+		ctx, cancel := context.WithTimeout(ctx, signInTimeout)
 		defer cancel()
 		one.server = "" // use the server through which the cluster was signed in to
 		return one.statusOf(ctx, p.cluster)
@@ -231,7 +230,7 @@ func (t *tka) signIns(ctx context.Context, k memory.Servers, shown []directory.E
 		switch s := &all[at[i]]; {
 		case notSignedIn(o.err):
 		case o.err != nil:
-			s.State, s.Error = "unknown", sentence(o.err)
+			s.State, s.Error = "unknown", errorMessage(o.err)
 		default:
 			s.State, s.Role, s.Until = o.value.State, o.value.Role, o.value.Until
 		}
@@ -239,12 +238,12 @@ func (t *tka) signIns(ctx context.Context, k memory.Servers, shown []directory.E
 	return all
 }
 
-func memberColor(s gossip.State) screen.Color {
+func memberColor(s gossip.State) output.Color {
 	switch s {
 	case gossip.Alive:
-		return screen.Green
+		return output.Green
 	case gossip.Suspect, gossip.Unknown:
-		return screen.Yellow
+		return output.Yellow
 	}
-	return screen.Red
+	return output.Red
 }

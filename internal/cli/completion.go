@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/reach"
-	"github.com/tailplane/tailplane/internal/cli/shellscript"
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/shellsession"
 )
 
 func (t *tka) completion() *cobra.Command {
@@ -21,10 +21,10 @@ key is known, for a second at most; it never signs in.`,
 		Example: `  source <(tka completion bash)
   tka completion zsh > "${fpath[1]}/_tka"
   tka completion fish > ~/.config/fish/completions/tka.fish`,
-		ValidArgs: shellscript.Shells(),
-		Args:      arguments(1, 1, "a shell: "+strings.Join(shellscript.Shells(), ", ")),
+		ValidArgs: shellsession.Shells(),
+		Args:      arguments(1, 1, "a shell: "+strings.Join(shellsession.Shells(), ", ")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf("the shell", args[0], shellscript.Shells()); err != nil {
+			if err := checkOneOf("the shell", args[0], shellsession.Shells()); err != nil {
 				return err
 			}
 			root := cmd.Root()
@@ -44,7 +44,7 @@ key is known, for a second at most; it never signs in.`,
 // complete registers completions for a flag. It never offers a value that a shell could interpret as more than a name, whatever its source.
 func (t *tka) complete(cmd *cobra.Command, flag string, values func(context.Context) []string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		names := slices.DeleteFunc(values(cmd.Context()), func(v string) bool { return !reach.IsCluster(v) })
+		names := slices.DeleteFunc(values(cmd.Context()), func(v string) bool { return !dialpolicy.IsClusterName(v) })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 	if err != nil {
@@ -52,6 +52,6 @@ func (t *tka) complete(cmd *cobra.Command, flag string, values func(context.Cont
 	}
 }
 
-func fixed(values ...string) func(context.Context) []string {
+func fixedValues(values ...string) func(context.Context) []string {
 	return func(context.Context) []string { return slices.Clone(values) }
 }

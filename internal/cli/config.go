@@ -9,16 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
-	"github.com/tailplane/tailplane/internal/cli/reach"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 func (t *tka) configCommand(use string) *cobra.Command {
 	var keys strings.Builder
-	for _, k := range memory.Keys() {
+	for _, k := range config.AllSettings() {
 		fmt.Fprintf(&keys, "  %-28s %s\n", k.Name, k.Doc)
 	}
 	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.url", "URL of a server, to be used by that name")
@@ -34,7 +33,7 @@ func (t *tka) configCommand(use string) *cobra.Command {
 		Example: "  tka config\n  tka config server tka-prod\n  tka config servers.lab.url http://tka-lab\n  tka config --forget-server tka-prod",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if forget != "" && len(args) > 0 {
-				return fault.Usage("--forget-server goes with no key of the settings").Try("tka config --help")
+				return output.UsageErrorf("--forget-server goes with no key of the settings").Try("tka config --help")
 			}
 			return arguments(0, 2, "a key and a value")(cmd, args)
 		},
@@ -66,35 +65,35 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 		return err
 	}
 	base, err := set.Address(name)
-	if err != nil && !reach.IsCluster(name) {
-		return fault.Usage("%q is neither a server nor a cluster: %v", name, err).Because(err)
+	if err != nil && !dialpolicy.IsClusterName(name) {
+		return output.UsageErrorf("%q is neither a server nor a cluster: %v", name, err).Because(err)
 	}
-	k, err := t.known()
+	k, err := t.state()
 	if err != nil {
 		return err
 	}
-	meant := func(s memory.Known) bool { return s.URL == base || s.Cluster == name }
-	var gone []memory.Known
+	matches := func(s config.ServerRecord) bool { return s.URL == base || s.Cluster == name }
+	var forgotten []config.ServerRecord
 	for _, s := range k.Servers {
-		if meant(s) {
-			gone = append(gone, s)
+		if matches(s) {
+			forgotten = append(forgotten, s)
 		}
 	}
-	if len(gone) == 0 {
-		f := fault.New(fault.Failed, "This machine knows no server %s", name)
-		for _, s := range k.Servers[:min(len(k.Servers), fault.MaxAdvice)] {
-			f.Try("tka config --forget-server %s   (%s)", screen.Word(s.URL), s.Cluster)
+	if len(forgotten) == 0 {
+		f := output.Errorf(output.ExitFailed, "This machine knows no server %s", name)
+		for _, s := range k.Servers[:min(len(k.Servers), output.MaxAdvice)] {
+			f.Try("tka config --forget-server %s   (%s)", output.ShellQuote(s.URL), s.Cluster)
 		}
 		return f
 	}
-	err = t.editKnown(cmd.Context(), func(k *memory.Servers) { k.Servers = slices.DeleteFunc(k.Servers, meant) })
+	err = t.editState(cmd.Context(), func(k *config.State) { k.Servers = slices.DeleteFunc(k.Servers, matches) })
 	if err != nil {
 		return settingsError(err)
 	}
-	for _, s := range gone {
+	for _, s := range forgotten {
 		t.forgetToken(s.URL, s.Cluster)
 		t.hint("Forgot the server %s of %s and its key %v.", s.URL, s.Cluster, s.Key)
-		if key := set.KeyOf(s.URL); !key.IsZero() {
+		if key := set.KeyFor(s.URL); !key.IsZero() {
 			t.warn("the settings give it the key %v, which holds", key)
 		}
 	}
@@ -103,7 +102,7 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 
 func settingNames() []string {
 	var names []string
-	for _, k := range memory.Keys() {
+	for _, k := range config.AllSettings() {
 		names = append(names, k.Name)
 	}
 	return names
@@ -139,10 +138,10 @@ func (t *tka) showSettings(args []string) error {
 		return err
 	}
 	pairs := [][2]string{}
-	for _, k := range memory.Keys() {
+	for _, k := range config.AllSettings() {
 		pairs = append(pairs, [2]string{k.Name, k.Get(set)})
 	}
-	info := settingsInfo{kind("Settings"), path, set.Server, set.Cluster, set.Port, set.Prefix, set.Output, set.CredentialCache, []serverInfo{}}
+	info := settingsInfo{newMeta("Settings"), path, set.Server, set.Cluster, set.Port, set.Prefix, set.Output, set.CredentialCache, []serverInfo{}}
 	for _, e := range set.Servers {
 		info.Servers = append(info.Servers, serverInfo{e.Name, e.URL, e.Key.String(), e.InsecureHTTP})
 		pairs = append(pairs, [2]string{"servers." + e.Name + ".url", e.URL}, [2]string{"servers." + e.Name + ".key", e.Key.String()},
@@ -155,7 +154,7 @@ func (t *tka) showSettings(args []string) error {
 			for _, p := range pairs {
 				names = append(names, p[0])
 			}
-			return unknownSetting(memory.Unknown(args[0], names...))
+			return unknownSetting(config.UnknownSetting(args[0], names...))
 		}
 		pairs = pairs[i : i+1]
 	}
@@ -169,23 +168,23 @@ func (t *tka) showSettings(args []string) error {
 			meta
 			Key   string `json:"key"`
 			Value string `json:"value"`
-		}{kind("Setting"), pairs[0][0], pairs[0][1]}
+		}{newMeta("Setting"), pairs[0][0], pairs[0][1]}
 	}
-	return t.show(answer{object: object, names: names, table: func(bool) {
+	return t.printResult(result{object: object, names: names, table: func(bool) {
 		if len(args) == 1 {
-			fmt.Fprintln(t.Out, screen.Safe(pairs[0][1]))
+			fmt.Fprintln(t.Out, output.Escape(pairs[0][1]))
 			return
 		}
-		var rows [][]screen.Cell
+		var rows [][]output.Cell
 		for _, p := range pairs {
-			rows = append(rows, screen.Row(p[0], p[1]))
+			rows = append(rows, output.Row(p[0], p[1]))
 		}
 		t.writeTable(t.Out, []string{"KEY", "VALUE"}, rows)
 	}})
 }
 
-func unknownSetting(err *memory.NoKey) error {
-	return fault.Usage("%v", err).Because(err).Try("See the keys: tka config --help")
+func unknownSetting(err *config.UnknownSettingError) error {
+	return output.UsageErrorf("%v", err).Because(err).Try("See the keys: tka config --help")
 }
 
 // writeSetting changes one setting in the file and leaves the rest unchanged.
@@ -194,40 +193,40 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 	if err != nil {
 		return err
 	}
-	l, err := ownfile.LockAll(cmd.Context(), []string{path})
+	l, err := safefile.LockAll(cmd.Context(), []string{path})
 	if err != nil {
 		return settingsError(err)
 	}
 	defer l.Release()
-	text, err := ownfile.Read(path)
+	text, err := safefile.Read(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return settingsError(err)
 	}
-	if _, err := memory.Parse(text); err != nil {
-		return fault.Usage("%s %v", path, err).Because(err).Try("Mend that line first.")
+	if _, err := config.Parse(text); err != nil {
+		return output.UsageErrorf("%s %v", path, err).Because(err).Try("Mend that line first.")
 	}
-	text, err = memory.Set(text, key, value)
-	if none, ok := errors.AsType[*memory.NoKey](err); ok {
+	text, err = config.Set(text, key, value)
+	if none, ok := errors.AsType[*config.UnknownSettingError](err); ok {
 		return unknownSetting(none)
 	}
 	if err != nil {
-		return fault.Usage("%v", err).Because(err)
+		return output.UsageErrorf("%v", err).Because(err)
 	}
-	if _, err := memory.Parse(text); err != nil {
-		return fault.Usage("%s cannot be %q: %v", key, value, err).Because(err).Try("See the keys: tka config --help")
+	if _, err := config.Parse(text); err != nil {
+		return output.UsageErrorf("%s cannot be %q: %v", key, value, err).Because(err).Try("See the keys: tka config --help")
 	}
-	if err := ownfile.Write(path, text); err != nil {
+	if err := safefile.Write(path, text); err != nil {
 		return settingsError(err)
 	}
-	t.loaded = nil
+	t.cachedSettings = nil
 	t.hint("Set %s in %s.", key, path)
 	return nil
 }
 
 func settingsError(err error) error {
-	f := fault.New(fault.Failed, "the settings are left alone: %v", err).Because(err)
-	if ff, ok := errors.AsType[*ownfile.Fault](err); ok && ff.IsLock() {
-		return f.Try("%s", fileAdvice(ff))
+	f := output.Errorf(output.ExitFailed, "the settings are left alone: %v", err).Because(err)
+	if ff, ok := errors.AsType[*safefile.Error](err); ok && ff.IsLock() {
+		return f.Try("%s", lockAdvice(ff))
 	}
 	return f.Try("Use another file: --config FILE")
 }

@@ -10,12 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/kubefile"
-	"github.com/tailplane/tailplane/internal/cli/link"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/screen"
-	"github.com/tailplane/tailplane/internal/cli/tokencache"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/cli/shellsession"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -40,14 +39,14 @@ only; logout removes it. "tka config credentialCache none" turns that off.`,
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cluster == "" {
-				return fault.Usage("tka credential needs --cluster NAME")
+				return output.UsageErrorf("tka credential needs --cluster NAME")
 			}
 			return t.doCredential(cmd.Context(), cluster, signIn)
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to print a token for")
 	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in as last time if the sign-in has ended")
-	t.complete(cmd, "cluster", t.knownNames)
+	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }
 
@@ -64,11 +63,11 @@ type execStatus struct {
 }
 
 func (t *tka) doCredential(ctx context.Context, cluster string, signIn bool) error {
-	version, err := execInfo(t.Getenv("KUBERNETES_EXEC_INFO"))
+	version, err := execCredentialVersion(t.Getenv("KUBERNETES_EXEC_INFO"))
 	if err != nil {
 		return err
 	}
-	c, err := t.token(ctx, cluster, signIn)
+	c, err := t.cachedToken(ctx, cluster, signIn)
 	if err != nil {
 		return err
 	}
@@ -79,76 +78,78 @@ func (t *tka) doCredential(ctx context.Context, cluster string, signIn bool) err
 	return json.NewEncoder(t.Out).Encode(out)
 }
 
-// execInfo returns the API version of ExecCredential that kubectl requests.
-func execInfo(env string) (string, error) {
+// execCredentialVersion returns the API version of ExecCredential that kubectl requests.
+func execCredentialVersion(env string) (string, error) {
 	if env == "" {
-		return kubefile.ExecVersion, nil
+		return kubeconfig.ExecVersion, nil
 	}
 	var info struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 	}
 	if err := json.Unmarshal([]byte(env), &info); err != nil {
-		return "", fault.New(fault.Failed, "KUBERNETES_EXEC_INFO is not what kubectl sets: %v", err).Because(err).Try("Run kubectl, which sets it; by hand, leave it unset.")
+		return "", output.Errorf(output.ExitFailed, "KUBERNETES_EXEC_INFO is not what kubectl sets: %v", err).Because(err).Try("Run kubectl, which sets it; by hand, leave it unset.")
 	}
 	switch info.APIVersion {
-	case kubefile.ExecVersion, "client.authentication.k8s.io/v1beta1":
+	case kubeconfig.ExecVersion, "client.authentication.k8s.io/v1beta1":
 		return info.APIVersion, nil
 	}
-	return "", fault.New(fault.Failed, "kubectl asks for a credential of the version %.60q; tka has client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).
+	return "", output.Errorf(output.ExitFailed, "kubectl asks for a credential of the version %.60q; tka has client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).
 		Try("Use another kubectl.")
 }
 
-// token returns a token for a cluster, from the cache or a fresh one.
-func (t *tka) token(ctx context.Context, cluster string, signIn bool) (tokencache.Credential, error) {
+// cachedToken returns a token for a cluster, from the cache or a fresh one.
+func (t *tka) cachedToken(ctx context.Context, cluster string, signIn bool) (client.CachedToken, error) {
 	l, err := t.locate(cluster)
 	if err != nil {
-		return tokencache.Credential{}, err
+		return client.CachedToken{}, err
 	}
-	fetch := func(ctx context.Context) (tokencache.Credential, error) { return t.freshToken(ctx, l, cluster, signIn) }
+	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, cluster, signIn) }
 	set, err := t.settings()
 	if err != nil {
-		return tokencache.Credential{}, err
+		return client.CachedToken{}, err
 	}
-	machine, err := t.known()
+	state, err := t.state()
 	if err != nil {
-		return tokencache.Credential{}, err
+		return client.CachedToken{}, err
 	}
-	have, ok := machine.At(l.Base)
-	if set.CredentialCache == memory.CacheNone || !ok || !have.Chosen || have.Cluster != cluster {
+	have, ok := state.Server(l.Base)
+	if set.CredentialCache == config.CacheNone || !ok || !have.Chosen || have.Cluster != cluster {
 		return fetch(ctx)
 	}
-	key := tokencache.Key{Server: have.URL, Cluster: cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
-	c, err := t.tokens().Get(ctx, key, processID(os.Getppid()), fetch)
+	key := client.TokenKey{Server: have.URL, Cluster: cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
+	c, err := t.tokenCache().Get(ctx, key, shellsession.ProcessID(os.Getppid()), fetch)
 	if err != nil && errors.Is(err, ctx.Err()) {
 		err = l.Explain(ctx, err)
 	}
 	return c, err
 }
 
-// tokens returns the token cache.
-func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.runFolders(), Now: t.Now} }
+// tokenCache returns the token cache.
+func (t *tka) tokenCache() client.TokenCache {
+	return client.TokenCache{Dirs: t.runtimeDirs(), Now: t.Now}
+}
 
 // freshToken fetches a fresh token for a cluster.
-func (t *tka) freshToken(ctx context.Context, l *link.Link, cluster string, signIn bool) (tokencache.Credential, error) {
-	l, err := t.proveAny(ctx, l, cluster)
+func (t *tka) freshToken(ctx context.Context, l *client.Client, cluster string, signIn bool) (client.CachedToken, error) {
+	l, err := t.verifyAny(ctx, l, cluster)
 	if err != nil {
-		return tokencache.Credential{}, err
+		return client.CachedToken{}, err
 	}
 	g, err := l.Kubeconfig(ctx)
 	if notSignedIn(err) && signIn {
-		k, kerr := t.known()
+		k, kerr := t.state()
 		if kerr != nil {
-			return tokencache.Credential{}, kerr
+			return client.CachedToken{}, kerr
 		}
-		last, _ := k.At(l.Base) // keeps the role, so the key of the cache stays the same
+		last, _ := k.Server(l.Base) // keeps the role, so the key of the cache stays the same
 		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
-		return tokencache.Credential{}, fault.New(fault.Refused, "Not signed in to %s: %s", cluster, p.Message).Because(err).Try("run: tka login --cluster %s", screen.Word(cluster))
+		return client.CachedToken{}, output.Errorf(output.ExitRefused, "Not signed in to %s: %s", cluster, p.Message).Because(err).Try("run: tka login --cluster %s", output.ShellQuote(cluster))
 	}
 	if err != nil {
-		return tokencache.Credential{}, err
+		return client.CachedToken{}, err
 	}
-	return tokencache.Credential{Token: g.Token, Expires: g.Until}, nil
+	return client.CachedToken{Token: g.Token, Expires: g.Until}, nil
 }

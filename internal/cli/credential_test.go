@@ -16,8 +16,8 @@ func (m *machine) underShell(line string) *exec.Cmd {
 	return cmd
 }
 
-// tokens runs a line as one kubectl process and returns the tokens that it got.
-func (m *machine) tokens(t *testing.T, line string) (tokens []string) {
+// issuedTokens runs a line as one kubectl process and returns the tokens that it got.
+func (m *machine) issuedTokens(t *testing.T, line string) (tokens []string) {
 	t.Helper()
 	out, err := m.underShell(line).Output()
 	if err != nil {
@@ -37,18 +37,18 @@ const plugin = "tka credential --cluster prod-eu"
 
 // SGN-20, CL-06: fifty concurrent kubectl processes cause one request to the server.
 func TestSGN20_fifty_at_once(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	before := len(d.seen())
+	before := len(d.received())
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	got := map[string]int{}
 	for range 50 {
 		wg.Go(func() {
-			tokens := m.tokens(t, plugin)
+			tokens := m.issuedTokens(t, plugin)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, token := range tokens {
@@ -58,7 +58,7 @@ func TestSGN20_fifty_at_once(t *testing.T) {
 	}
 	wg.Wait()
 	// the cluster info and the token
-	if seen := d.seen()[before:]; len(seen) != 2 || len(got) != 1 {
+	if seen := d.received()[before:]; len(seen) != 2 || len(got) != 1 {
 		t.Errorf("%d requests, %d tokens: %v", len(seen), len(got), seen)
 	}
 }
@@ -66,35 +66,35 @@ func TestSGN20_fifty_at_once(t *testing.T) {
 // SGN-20: a token that the API server refuses is replaced when the same kubectl requests it again, so that the next command works. It is
 // not replaced otherwise.
 func TestSGN20_a_refused_token_heals(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	first := m.tokens(t, plugin)[0]
-	again := m.tokens(t, plugin+"; "+plugin)
+	first := m.issuedTokens(t, plugin)[0]
+	again := m.issuedTokens(t, plugin+"; "+plugin)
 	if again[0] != first || again[1] == first {
 		t.Errorf("first %s, then %s", first, again)
 	}
-	if next := m.tokens(t, plugin)[0]; next != again[1] {
+	if next := m.issuedTokens(t, plugin)[0]; next != again[1] {
 		t.Errorf("the next one got %s, want %s", next, again[1])
 	}
 }
 
 // The cache is for one sign-in: it does not return a token of another role, and returns none after logout.
 func TestSGN20_the_cache_ends_with_the_sign_in(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
-	d.rules = []string{rule("view/8h/1"), rule("edit/1h")}
+	d, srv := newAccessServer(t, "prod-eu")
+	d.rules = []string{grantRule("view/8h/1"), grantRule("edit/1h")}
 	d.start()
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	view := m.tokens(t, plugin)[0]
+	view := m.issuedTokens(t, plugin)[0]
 	if r := m.run("login", "--role", "edit"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	if edit := m.tokens(t, plugin)[0]; edit == view {
+	if edit := m.issuedTokens(t, plugin)[0]; edit == view {
 		t.Error("the token of the other role was given out")
 	}
 	if r := m.run("logout"); r.code != 0 {
@@ -107,7 +107,7 @@ func TestSGN20_the_cache_ends_with_the_sign_in(t *testing.T) {
 
 // With credentialCache: none, tka stores no token.
 func TestSGN20_no_cache(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	if r := m.run("config", "credentialCache", "none"); r.code != 0 {
 		t.Fatal(r.err)
@@ -115,9 +115,9 @@ func TestSGN20_no_cache(t *testing.T) {
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	before := len(d.seen())
-	if a, b := m.tokens(t, plugin)[0], m.tokens(t, plugin)[0]; a == b || len(d.seen()) != before+4 {
-		t.Errorf("tokens %s and %s, %d requests", a, b, len(d.seen())-before)
+	before := len(d.received())
+	if a, b := m.issuedTokens(t, plugin)[0], m.issuedTokens(t, plugin)[0]; a == b || len(d.received()) != before+4 {
+		t.Errorf("tokens %s and %s, %d requests", a, b, len(d.received())-before)
 	}
 	for _, f := range m.files(t) {
 		if strings.Contains(m.read(t, f), canary) {
@@ -131,7 +131,7 @@ func TestSGN20_no_cache(t *testing.T) {
 
 // $XDG_RUNTIME_DIR, which is in memory, takes precedence over the disk.
 func TestSGN20_in_memory(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	m.env["XDG_RUNTIME_DIR"] = m.path("run")
 	if err := os.Mkdir(m.path("run"), 0o700); err != nil {
@@ -140,7 +140,7 @@ func TestSGN20_in_memory(t *testing.T) {
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	m.tokens(t, plugin)
+	m.issuedTokens(t, plugin)
 	for _, f := range m.files(t) {
 		if strings.Contains(m.read(t, f), canary) && !strings.HasPrefix(f, "run/tka/tokens/") {
 			t.Errorf("%s holds a token", f)

@@ -17,14 +17,12 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tailplane/tailplane/internal/cli/checkup"
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/kubeapi"
-	"github.com/tailplane/tailplane/internal/cli/link"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/doctor"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 func (t *tka) doctor() *cobra.Command {
@@ -49,70 +47,70 @@ A failure is exit 1, or 3 or 5 if the first one is a refusal or something unreac
 // doctorInfo is the output of doctor.
 type doctorInfo struct {
 	meta
-	Server   string            `json:"server"`
-	Cluster  string            `json:"cluster"`
-	State    checkup.State     `json:"state"` // of the worst finding
-	Findings []checkup.Finding `json:"findings"`
+	Server   string          `json:"server"`
+	Cluster  string          `json:"cluster"`
+	State    doctor.Status   `json:"state"` // of the worst result
+	Findings []doctor.Result `json:"findings"`
 }
 
 func (t *tka) doDoctor(ctx context.Context, cluster string) error {
 	facts, code := t.gather(ctx, cluster)
-	all := checkup.Judge(facts)
-	if facts.Settings.Message != "" { // the output format is in the settings, which are invalid
-		t.output = cmp.Or(t.output, screen.Table)
+	all := doctor.Evaluate(facts)
+	if facts.SettingsFailure.Message != "" { // the output format is in the settings, which are invalid
+		t.output = cmp.Or(t.output, output.Table)
 	}
-	info := doctorInfo{kind("Checkup"), facts.Server, facts.Cluster, checkup.Worst(all), all}
+	info := doctorInfo{newMeta("Checkup"), facts.Server, facts.Cluster, doctor.Worst(all), all}
 	var names []string
 	for _, f := range all {
-		names = append(names, f.Name+"/"+string(f.State))
+		names = append(names, f.Name+"/"+string(f.Status))
 	}
-	err := t.show(answer{object: info, names: names, table: func(bool) { t.tellCheckup(all) }})
-	if err == nil && info.State == checkup.Fail {
-		return fault.Child(code)
+	err := t.printResult(result{object: info, names: names, table: func(bool) { t.printChecks(all) }})
+	if err == nil && info.State == doctor.Fail {
+		return output.SilentExit(code)
 	}
 	return err
 }
 
-func (t *tka) tellCheckup(all []checkup.Finding) {
-	colors := map[checkup.State]screen.Color{checkup.OK: screen.Green, checkup.Warn: screen.Yellow, checkup.Fail: screen.Red}
+func (t *tka) printChecks(all []doctor.Result) {
+	colors := map[doctor.Status]output.Color{doctor.OK: output.Green, doctor.Warn: output.Yellow, doctor.Fail: output.Red}
 	for _, f := range all {
-		fmt.Fprintf(t.Out, "%s %-13s %s\n", t.paint(t.Out, colors[f.State], fmt.Sprintf("%-7s", f.State)), f.Name, screen.Safe(f.Message))
-		for _, line := range f.Advice[:min(len(f.Advice), fault.MaxAdvice)] {
-			fmt.Fprintf(t.Out, "%-21s try: %s\n", "", screen.Safe(line))
+		fmt.Fprintf(t.Out, "%s %-13s %s\n", t.paint(t.Out, colors[f.Status], fmt.Sprintf("%-7s", f.Status)), f.Name, output.Escape(f.Message))
+		for _, line := range f.Advice[:min(len(f.Advice), output.MaxAdvice)] {
+			fmt.Fprintf(t.Out, "%-21s try: %s\n", "", output.Escape(line))
 		}
 	}
 }
 
-// gather collects all facts. code is the exit code for a failed check: that of the first trouble.
-func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code int) {
-	note := func(err error) checkup.Trouble {
-		ft := fault.As(err)
+// gather collects all facts. code is the exit code for a failed check: that of the first failure.
+func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code int) {
+	note := func(err error) doctor.Failure {
+		ft := output.AsError(err)
 		if code == 0 {
 			code = ft.Code
 		}
-		return checkup.Trouble{Message: ft.Message, Advice: ft.Advice}
+		return doctor.Failure{Message: ft.Message, Advice: ft.Advice}
 	}
 	defer func() {
 		if code == 0 {
-			code = fault.Failed
+			code = output.ExitFailed
 		}
 	}()
-	f = checkup.Facts{Now: t.Now(), OurVersion: t.Build.Version, Tokens: checkup.OnDisk}
+	f = doctor.Facts{Now: t.Now(), ClientVersion: t.Build.Version, Tokens: doctor.OnDisk}
 	set, err := t.settings()
 	if err != nil {
-		f.Settings = note(err)
-		f.TailnetTrouble.Message = "It was not looked at"
+		f.SettingsFailure = note(err)
+		f.TailnetFailure.Message = "It was not looked at"
 		return f, code
 	}
 	if filepath.IsAbs(t.Getenv("XDG_RUNTIME_DIR")) {
-		f.Tokens = checkup.InMemory
+		f.Tokens = doctor.InMemory
 	}
-	if set.CredentialCache == memory.CacheNone {
-		f.Tokens = checkup.Nowhere
+	if set.CredentialCache == config.CacheNone {
+		f.Tokens = doctor.NotStored
 	}
-	f.Tailnet, f.TailnetTrouble.Message = tailnetStatus(ctx)
+	f.Tailnet, f.TailnetFailure.Message = tailnetStatus(ctx)
 	f.Kuberc = t.kuberc()
-	l, denied, err := t.approach(ctx, cluster)
+	l, denied, err := t.connectOrDenied(ctx, cluster)
 	if l != nil {
 		f.Server = l.Base
 		if at, err := http.ParseTime(l.Last.Header.Get("Date")); err == nil {
@@ -120,51 +118,51 @@ func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code
 		}
 	}
 	if err != nil {
-		f.ServerTrouble = note(err)
+		f.ServerFailure = note(err)
 		return f, code
 	}
-	f.Cluster, f.Key, f.FirstContact, f.ServerVersion = l.Info.Name, l.Key.String(), l.First, l.Info.Version
-	who, err := link.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	f.Cluster, f.Key, f.FirstContact, f.ServerVersion = l.Info.Name, l.Key.String(), l.FirstContact, l.Info.Version
+	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
 	switch {
 	case err != nil:
-		f.WhoamiTrouble = note(err)
+		f.WhoamiFailure = note(err)
 	default:
 		f.Whoami = &who
 		if !who.Decision.Allowed && code == 0 {
-			code = fault.Refused
+			code = output.ExitRefused
 		}
 	}
 	if denied != nil {
 		return f, code
 	}
 	t.gatherAPI(ctx, l, &f, note)
-	t.gatherKube(l, set, &f, note)
+	t.gatherKubeconfig(l, set, &f, note)
 	t.gatherDiscovery(ctx, l, &f)
 	return f, code
 }
 
 // gatherDiscovery fetches the clusters that the server knows. Their problems do not prevent signing in to this server's cluster.
-func (t *tka) gatherDiscovery(ctx context.Context, l *link.Link, f *checkup.Facts) {
-	d, err := t.directory(ctx, l)
+func (t *tka) gatherDiscovery(ctx context.Context, l *client.Client, f *doctor.Facts) {
+	d, err := t.fetchDirectory(ctx, l)
 	if err != nil {
-		f.DiscoveryTrouble.Message = sentence(err)
-		if ft, ok := errors.AsType[*fault.Fault](err); ok {
-			f.DiscoveryTrouble.Advice = ft.Advice
+		f.DiscoveryFailure.Message = errorMessage(err)
+		if ft, ok := errors.AsType[*output.Error](err); ok {
+			f.DiscoveryFailure.Advice = ft.Advice
 		}
 		return
 	}
-	f.Discovery = &checkup.Discovery{None: d.Old, Isolated: d.Isolated, Refused: d.Refused}
+	f.Discovery = &doctor.Discovery{Unsupported: d.Unsupported, Isolated: d.Isolated, Refused: d.Refused}
 	for _, e := range d.Entries {
 		switch {
 		case e.Self:
-			f.Discovery.Own = true
+			f.Discovery.ListsItself = true
 			continue
-		case e.Doubt == nil:
+		case e.Exclusion == nil:
 		case e.Conflict:
 			f.Discovery.Conflicts = append(f.Discovery.Conflicts, e.Name)
 		case !e.Verified:
 			f.Discovery.Unverified = append(f.Discovery.Unverified, e.Name)
-		case e.Doubt.Mark != "":
+		case e.Exclusion.Label != "":
 			f.Discovery.Elsewhere = append(f.Discovery.Elsewhere, e.Name)
 		}
 		f.Discovery.Others++
@@ -172,17 +170,17 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *link.Link, f *checkup.Fact
 }
 
 // gatherAPI queries the API server, first anonymously and then with the token.
-func (t *tka) gatherAPI(ctx context.Context, l *link.Link, f *checkup.Facts, note func(error) checkup.Trouble) {
+func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, note func(error) doctor.Failure) {
 	f.APIServer = l.Info.ServerURL
-	api, err := kubeapi.New(l.Info.ServerURL, l.Info.CAData, signin.Token{})
+	api, err := client.NewKubeAPI(l.Info.ServerURL, l.Info.CAData, signin.Token{})
 	if err == nil {
 		f.APIVersion, err = api.Version(ctx)
-		if _, answered := errors.AsType[*kubeapi.Refusal](err); answered {
+		if _, answered := errors.AsType[*client.KubeAPIError](err); answered {
 			err = nil
 		}
 	}
 	if err != nil {
-		f.APITrouble = note(apiFault(l.Info.ServerURL, err))
+		f.APIFailure = note(apiError(l.Info.ServerURL, err))
 		return
 	}
 	if f.Whoami == nil || f.Whoami.Signin == nil || f.Whoami.Signin.State != signin.Ready {
@@ -190,40 +188,40 @@ func (t *tka) gatherAPI(ctx context.Context, l *link.Link, f *checkup.Facts, not
 	}
 	g, err := l.Kubeconfig(ctx)
 	if err == nil {
-		api, err = kubeapi.New(g.Server, g.CA, g.Token)
+		api, err = client.NewKubeAPI(g.Server, g.CA, g.Token)
 	}
 	if err == nil {
-		f.RulesIn = g.Namespace
-		if f.RulesIn == "" {
-			f.RulesIn = "default"
+		f.RulesNamespace = g.Namespace
+		if f.RulesNamespace == "" {
+			f.RulesNamespace = "default"
 		}
-		if f.Rules, err = api.Rules(ctx, f.RulesIn); err != nil {
-			err = apiFault(g.Server, err)
+		if f.Rules, err = api.CountRules(ctx, f.RulesNamespace); err != nil {
+			err = apiError(g.Server, err)
 		}
 	}
 	if err != nil {
-		f.RulesTrouble = note(err)
+		f.RulesFailure = note(err)
 	}
 }
 
-// gatherKube checks the kubeconfig and the plugin that it names.
-func (t *tka) gatherKube(l *link.Link, set *memory.Settings, f *checkup.Facts, note func(error) checkup.Trouble) {
-	view, err := t.readKube()
+// gatherKubeconfig checks the kubeconfig and the plugin that it names.
+func (t *tka) gatherKubeconfig(l *client.Client, set *config.Settings, f *doctor.Facts, note func(error) doctor.Failure) {
+	view, err := t.loadKubeconfig()
 	if err == nil {
-		_, err = t.editableKube()
+		_, err = t.readKubeconfigFiles()
 	}
 	if err != nil {
-		f.KubeconfigTrouble = note(err)
+		f.KubeconfigFailure = note(err)
 		return
 	}
 	name := set.Prefix + l.Info.Name
 	entry, there := view.Entry(name)
-	f.Kubeconfig = &checkup.Kubeconfig{Context: name, There: there, Current: view.Current() == name,
-		Fits: entry.Server == l.Info.ServerURL && bytes.Equal(entry.CA, l.Info.CAData)}
-	if paths, err := t.kubePaths(); err == nil {
+	f.Kubeconfig = &doctor.Kubeconfig{Context: name, Exists: there, Current: view.Current() == name,
+		Matches: entry.Server == l.Info.ServerURL && bytes.Equal(entry.CA, l.Info.CAData)}
+	if paths, err := t.kubeconfigPaths(); err == nil {
 		for _, p := range paths {
-			if s := ownfile.StaleLock(p); s != "" {
-				f.Kubeconfig.Stale = s
+			if s := safefile.StaleLockFile(p); s != "" {
+				f.Kubeconfig.StaleLock = s
 			}
 		}
 	}
@@ -234,16 +232,16 @@ func (t *tka) gatherKube(l *link.Link, set *memory.Settings, f *checkup.Facts, n
 	}
 }
 
-// tailnetLimit bounds the run of the tailscale command.
-const tailnetLimit = 3 * time.Second
+// tailnetTimeout bounds the run of the tailscale command.
+const tailnetTimeout = 3 * time.Second
 
 // tailnetStatus returns what the tailscale command reports about this machine, or why it reports nothing.
-func tailnetStatus(ctx context.Context) (*checkup.Tailnet, string) {
+func tailnetStatus(ctx context.Context) (*doctor.Tailnet, string) {
 	path, err := exec.LookPath("tailscale")
 	if err != nil {
 		return nil, "There is no command tailscale on this machine"
 	}
-	ctx, cancel := context.WithTimeout(ctx, tailnetLimit)
+	ctx, cancel := context.WithTimeout(ctx, tailnetTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "status", "--json", "--peers=false")
 	cmd.WaitDelay = time.Second
@@ -258,7 +256,7 @@ func tailnetStatus(ctx context.Context) (*checkup.Tailnet, string) {
 	if jerr := json.Unmarshal(out, &status); jerr != nil || status.BackendState == "" {
 		return nil, fmt.Sprintf("The command tailscale gives no answer (%v)", cmp.Or(err, jerr, errors.New("it names no state")))
 	}
-	tailnet := &checkup.Tailnet{State: status.BackendState}
+	tailnet := &doctor.Tailnet{State: status.BackendState}
 	if s := status.Self; s != nil {
 		tailnet.Node = strings.TrimSuffix(s.DNSName, ".")
 		if s.KeyExpiry != nil {
@@ -269,10 +267,10 @@ func tailnetStatus(ctx context.Context) (*checkup.Tailnet, string) {
 }
 
 // kuberc returns the plugin policy in kubectl's settings.
-func (t *tka) kuberc() (k checkup.Kuberc) {
+func (t *tka) kuberc() (k doctor.Kuberc) {
 	path := t.Getenv("KUBERC")
 	if path == "" {
-		home, err := t.home()
+		home, err := t.homeDir()
 		if err != nil {
 			return k
 		}
@@ -292,15 +290,15 @@ func (t *tka) kuberc() (k checkup.Kuberc) {
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		return k // kubectl reports the error itself
 	}
-	k = checkup.Kuberc{File: path, Policy: file.Policy}
-	ours, err := exec.LookPath(t.plugin())
+	k = doctor.Kuberc{File: path, Policy: file.Policy}
+	own, err := exec.LookPath(t.pluginCommand())
 	for _, e := range file.List {
 		command := e.Command
 		if command == "" {
 			command = e.Name
 		}
-		theirs, lerr := exec.LookPath(command)
-		k.Listed = k.Listed || err == nil && lerr == nil && ours == theirs
+		other, otherErr := exec.LookPath(command)
+		k.Listed = k.Listed || err == nil && otherErr == nil && own == other
 	}
 	return k
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/bearer"
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/reach"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -34,7 +34,7 @@ func (t *tka) fleet() *cobra.Command {
 plane decides by who you are on the tailnet; it is where --url or plane.url of the settings
 says. Nobody needs to be signed in to a cluster.`,
 		Example: "  tka fleet runners --org acme\n  tka fleet pause github/acme/gh-nix --reason flaky-image",
-		Args:    t.noCommand,
+		Args:    t.rejectArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := cmd.PersistentFlags()
@@ -46,8 +46,8 @@ says. Nobody needs to be signed in to a cluster.`,
 	return cmd
 }
 
-// plane returns a client for the operator plane.
-func (t *tka) plane(mf mcpFlags) (door.Client, error) {
+// planeClient returns a client for the operator plane.
+func (t *tka) planeClient(mf mcpFlags) (door.Client, error) {
 	base, err := t.planeURL(mf.url)
 	if err != nil {
 		return door.Client{}, err
@@ -56,33 +56,33 @@ func (t *tka) plane(mf mcpFlags) (door.Client, error) {
 	if err != nil {
 		return door.Client{}, err
 	}
-	if base.Scheme != "https" && !token.None() {
-		return door.Client{}, fault.Usage("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
+	if base.Scheme != "https" && !token.IsEmpty() {
+		return door.Client{}, output.UsageErrorf("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
 	}
-	way := &bearer.Way{Base: base, Source: token, Agent: t.agent(), Next: reach.Transport(base.String())}
-	return door.Client{HTTP: way.Client(), Base: base.String(), Open: plane.Open}, nil
+	way := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String())}
+	return door.Client{HTTP: way.HTTPClient(), Base: base.String(), Open: plane.Open}, nil
 }
 
-// ofPlane converts an error of a call to the plane into a fault.
-func ofPlane(err error) error {
+// planeError converts an error of a call to the plane into an *output.Error.
+func planeError(err error) error {
 	if err == nil {
 		return nil
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok {
-		f := fault.Of(p)
+		f := output.FromProblem(p)
 		if p.Needed != nil {
 			f.Try("Needed is %s on %s; you have %s.", p.Needed.Verb, cmp.Or(p.Needed.Org, "all organisations"), cmp.Or(strings.Join(p.Have, ", "), "no role for it"))
 		}
 		return f
 	}
-	if f, ok := errors.AsType[*fault.Fault](err); ok {
+	if f, ok := errors.AsType[*output.Error](err); ok {
 		return f
 	}
-	return fault.New(fault.Unreachable, "the operator plane did not answer: %v", err).Because(err).Try("tailscale status")
+	return output.Errorf(output.ExitUnreachable, "the operator plane did not answer: %v", err).Because(err).Try("tailscale status")
 }
 
-// sick warns about sources that are not healthy, because the output may then be old or incomplete.
-func (t *tka) sick(m plane.Meta) {
+// warnUnhealthySources warns about sources that are not healthy, because the output may then be old or incomplete.
+func (t *tka) warnUnhealthySources(m plane.Meta) {
 	for _, s := range m.Sources {
 		if s.Status != plane.OK {
 			t.warn("source %s is %s since %s: %s", s.Name, s.Status, s.Since.UTC().Format(time.RFC3339), s.Message)
@@ -99,30 +99,30 @@ type fleetList[T any] struct {
 
 // many is the page size of a list, and few is the page size for large objects, because a response has a size limit.
 const (
-	many = 500
-	few  = 50
+	pageSize      = 500
+	smallPageSize = 50
 )
 
-// all returns the objects of all pages of a list. Nil items mean that the list is unknown.
-func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.Count) (fleetList[T], error) {
-	return pages[T](ctx, t, ff, as, pattern, func(p plane.ListRequest) any {
+// listAll returns the objects of all pages of a list. Nil items mean that the list is unknown.
+func listAll[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.Count) (fleetList[T], error) {
+	return listPages[T](ctx, t, ff, as, pattern, func(p plane.ListRequest) any {
 		p.State, p.Limit = plane.Text(ff.state), page
 		return planefleet.ListRequest{ListRequest: p, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
 	})
 }
 
-// pages returns the objects of all pages of a list; req returns the request for each page.
-func pages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, req func(plane.ListRequest) any) (l fleetList[T], err error) {
-	c, err := t.plane(ff.plane)
+// listPages returns the objects of all pages of a list; req returns the request for each page.
+func listPages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, req func(plane.ListRequest) any) (l fleetList[T], err error) {
+	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return l, err
 	}
-	l.meta = kind(as)
+	l.meta = newMeta(as)
 	var at plane.ListRequest
 	for {
 		var answer plane.Envelope[[]T]
 		if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req(at), &answer); err != nil {
-			return l, ofPlane(err)
+			return l, planeError(err)
 		}
 		l.Sources = answer.Meta.Sources
 		if answer.Meta.Page == nil {
@@ -153,12 +153,12 @@ func (t *tka) orgFlag(cmd *cobra.Command, ff *fleetFlags) *cobra.Command {
 func (t *tka) stateFlag(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&ff.state, "state", "", "only what is in this state: "+strings.Join(states, ", "))
-	t.complete(cmd, "state", fixed(states...))
+	t.complete(cmd, "state", fixedValues(states...))
 	return cmd
 }
 
-// nothing explains why a table is empty.
-func (t *tka) nothing(known bool, what string) {
+// explainEmpty explains why a table is empty.
+func (t *tka) explainEmpty(known bool, what string) {
 	if known {
 		t.hint("There are no %s that you may see.", what)
 		return

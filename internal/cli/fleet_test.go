@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/cli"
-	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -27,11 +27,11 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
-// A yard is the operator plane's API for runners on loopback. Every caller is alice, and the yard stores the holds in memory in place of
+// A planeEnv is the operator plane's API for runners on loopback. Every caller is alice, and the env stores the holds in memory in place of
 // the API server.
-type yard struct {
+type planeEnv struct {
 	*httptest.Server
-	board  *plane.Board
+	store  *plane.Board
 	enroll *planeenroll.Desk
 	role   string // of alice, everywhere
 
@@ -39,103 +39,103 @@ type yard struct {
 	holds map[string]planefleet.Hold
 }
 
-func newYard(t *testing.T) *yard {
-	y := &yard{role: "operator", board: plane.NewBoard(time.Now), holds: map[string]planefleet.Hold{}}
+func newPlaneEnv(t *testing.T) *planeEnv {
+	env := &planeEnv{role: "operator", store: plane.NewBoard(time.Now), holds: map[string]planefleet.Hold{}}
 	row := func(org, pool string) planefleet.Pool {
 		return planefleet.Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: planefleet.Active, Counts: planefleet.Counts{Busy: new(2)}, Holds: []string{}}
 	}
-	y.board.Replace(plane.KindPool, "kubernetes", []plane.Object{row("acme", "nix"), row("globex", "nix\x1b[31m")})
-	y.board.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}, Adopted: []planefleet.Adoption{{Pool: "dind", Namespace: "arc", Workload: "old-\x1b[31mset", Hold: "h"}}}})
-	y.board.Replace(plane.KindHold, "kubernetes", nil)
-	y.board.Replace(plane.KindRunner, "kubernetes", []plane.Object{
+	env.store.Replace(plane.KindPool, "kubernetes", []plane.Object{row("acme", "nix"), row("globex", "nix\x1b[31m")})
+	env.store.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}, Adopted: []planefleet.Adoption{{Pool: "dind", Namespace: "arc", Workload: "old-\x1b[31mset", Hold: "h"}}}})
+	env.store.Replace(plane.KindHold, "kubernetes", nil)
+	env.store.Replace(plane.KindRunner, "kubernetes", []plane.Object{
 		planejobs.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Busy, Job: &planejobs.Job{Name: "build\x1b[31m", Repository: "acme/shop", Started: new(time.Now().Add(-2 * time.Hour))}},
 		planejobs.Runner{ID: "runners/acme-nix-b", Namespace: "runners", Name: "acme-nix-b", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Failed, Reason: "TooManyPodFailures"}})
-	y.board.Replace(plane.KindForge, "kubernetes", []plane.Object{planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, EnrolledThere: []string{"acme"}},
+	env.store.Replace(plane.KindForge, "kubernetes", []plane.Object{planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, EnrolledThere: []string{"acme"}},
 		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", EnrolledThere: []string{"globex"}}})
 	proposed := func(id, org, title string, c change.Change) plane.Object {
 		c.ID, c.Org, c.Title, c.Ref, c.State, c.Proposer, c.OpenedAt, c.DiffOf, c.Risk.Level = id, org, title, change.Ref{Kind: "RunnerEnrollment", Name: org}, change.Open, "amy@acme.dev", time.Now().Add(-2*time.Hour), "0f3c", "low"
 		return planechange.Of(planechange.Kept{Change: c}, time.Now())
 	}
-	y.board.Replace(plane.KindChange, planechange.Source, []plane.Object{proposed("c1", "acme", "Ann too\x1b[31m", change.Change{Head: "0f3c", Diff: "-a\n+b\n", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}),
+	env.store.Replace(plane.KindChange, planechange.Source, []plane.Object{proposed("c1", "acme", "Ann too\x1b[31m", change.Change{Head: "0f3c", Diff: "-a\n+b\n", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}),
 		proposed("c2", "globex", "More", change.Change{Head: "ffff", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}), proposed("c3", "globex", "Less", change.Change{Head: "0f3c", Stale: true})})
-	y.board.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
-	y.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
-	y.board.Replace(plane.KindDrift, "kubernetes", []plane.Object{planefleet.Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "nix", Field: "LabelsDiffer", Severity: "warning", Want: new("nix"), Have: new("\x1b[31mx"),
+	env.store.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
+	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
+	env.store.Replace(plane.KindDrift, "kubernetes", []plane.Object{planefleet.Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "nix", Field: "LabelsDiffer", Severity: "warning", Want: new("nix"), Have: new("\x1b[31mx"),
 		Evidence: "other labels", Next: "put them back", FirstSeen: time.Now().Add(-time.Hour)}})
-	desk := &planefleet.Desk{Plane: &plane.Desk{Board: y.board, Now: time.Now},
+	service := &planefleet.Desk{Plane: &plane.Desk{Board: env.store, Now: time.Now},
 		Create: func(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
 			h := planefleet.Hold{ID: d.Name, Name: d.Name, UID: d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), ExpiresAt: d.ExpiresAt, State: planefleet.Applying, Digest: d.Digest}
-			y.change(func() { y.holds[d.Name] = h }, dryRun)
+			env.change(func() { env.holds[d.Name] = h }, dryRun)
 			return h, true, nil
 		},
 		Lift: func(_ context.Context, _ access.Permit, h planefleet.Hold, dryRun bool) error {
-			y.change(func() { delete(y.holds, h.Name) }, dryRun)
+			env.change(func() { delete(env.holds, h.Name) }, dryRun)
 			return nil
 		},
 		Reschedule: func(_ context.Context, _ access.Permit, h planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
 			h.ExpiresAt = end
-			y.change(func() { y.holds[h.Name] = h }, dryRun)
+			env.change(func() { env.holds[h.Name] = h }, dryRun)
 			return h, nil
 		},
 		Ignore: func(_ context.Context, _ access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
 			if !dryRun {
-				y.board.Put(plane.KindDrift, "kubernetes", o.Ignoring(i))
+				env.store.Put(plane.KindDrift, "kubernetes", o.Ignoring(i))
 			}
 			return nil
 		},
 		LookAgain: func() []planefleet.Look {
 			return []planefleet.Look{{Source: "gitops:drift", Asked: true, Message: "soon\x1b[31m"}}
 		}}
-	jobs := &planejobs.Desk{Plane: desk.Plane, Events: func(context.Context, string) ([]planejobs.Event, error) { return nil, nil },
+	jobs := &planejobs.Desk{Plane: service.Plane, Events: func(context.Context, string) ([]planejobs.Event, error) { return nil, nil },
 		Log: func(context.Context, access.Permit, planejobs.Opening) (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader("first\n\x1b[2Jlast")), nil
 		}}
 	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
 			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
-				Rules: []json.RawMessage{json.RawMessage(`{"role":"` + y.role + `","orgs":["*"]}`)}}, nil
+				Rules: []json.RawMessage{json.RawMessage(`{"role":"` + env.role + `","orgs":["*"]}`)}}, nil
 		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
 		},
 		Record: func(audit.Entry) error { return nil }}
-	changes := &planechange.Desk{Plane: desk.Plane}
-	y.enroll = &planeenroll.Desk{Plane: desk.Plane, Changes: changes}
-	y.Server = httptest.NewServer(way.Handler(slices.Concat(desk.Routes(), jobs.Routes(), changes.Routes(), y.enroll.Routes())...))
-	t.Cleanup(y.Close)
-	return y
+	changes := &planechange.Desk{Plane: service.Plane}
+	env.enroll = &planeenroll.Desk{Plane: service.Plane, Changes: changes}
+	env.Server = httptest.NewServer(way.Handler(slices.Concat(service.Routes(), jobs.Routes(), changes.Routes(), env.enroll.Routes())...))
+	t.Cleanup(env.Close)
+	return env
 }
 
-func (y *yard) change(f func(), dryRun bool) {
+func (env *planeEnv) change(f func(), dryRun bool) {
 	if dryRun {
 		return
 	}
-	y.mu.Lock()
+	env.mu.Lock()
 	f()
 	var all []plane.Object
-	for _, h := range y.holds {
+	for _, h := range env.holds {
 		all = append(all, h)
 	}
-	y.mu.Unlock()
-	y.board.Replace(plane.KindHold, "kubernetes", all)
+	env.mu.Unlock()
+	env.store.Replace(plane.KindHold, "kubernetes", all)
 }
 
-func (y *yard) names() (names []string) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	for n, h := range y.holds {
+func (env *planeEnv) names() (names []string) {
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	for n, h := range env.holds {
 		names = append(names, n+" "+h.Scope.String()+" "+h.Reason)
 	}
 	slices.Sort(names)
 	return names
 }
 
-func (y *yard) tka(t *testing.T, args ...string) (code int, out, errs string) {
+func (env *planeEnv) tka(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	code = cli.Program{Args: append([]string{"tka", "fleet", "--config", settingsFile(t, "plane.url: "+y.URL)}, args...), In: strings.NewReader(""), Out: &stdout, Err: &stderr,
+	code = cli.Program{Args: append([]string{"tka", "fleet", "--config", settingsFile(t, "plane.url: "+env.URL)}, args...), In: strings.NewReader(""), Out: &stdout, Err: &stderr,
 		Getenv: func(string) string { return "" }, Now: time.Now, Build: cli.Build{Version: "v0.0.0-test"}}.Run(ctx)
 	return code, stdout.String(), stderr.String()
 }
@@ -143,18 +143,18 @@ func (y *yard) tka(t *testing.T, args ...string) (code int, out, errs string) {
 // PLANE-10: the command line lists, pauses and resumes runners. A change with large effects requires its phrase, and no unknown value is
 // shown as a number.
 func TestFleet(t *testing.T) {
-	y := newYard(t)
+	env := newPlaneEnv(t)
 	ok := func(want string, args ...string) string {
 		t.Helper()
-		code, out, errs := y.tka(t, args...)
-		if code != fault.Done || !strings.Contains(out+errs, want) {
+		code, out, errs := env.tka(t, args...)
+		if code != output.ExitOK || !strings.Contains(out+errs, want) {
 			t.Errorf("%q: exit %d, %s%s, want %q", args, code, out, errs, want)
 		}
 		return out
 	}
 	no := func(exit int, want string, args ...string) {
 		t.Helper()
-		if code, out, errs := y.tka(t, args...); code != exit || !strings.Contains(errs, want) || out != "" {
+		if code, out, errs := env.tka(t, args...); code != exit || !strings.Contains(errs, want) || out != "" {
 			t.Errorf("%q: exit %d, %s%s, want %d %q", args, code, out, errs, exit, want)
 		}
 	}
@@ -175,26 +175,26 @@ func TestFleet(t *testing.T) {
 	}
 	ok("runners/acme-nix-b\n", "jobs", "github/acme/nix", "--state", "Failed", "-o", "name")
 	ok("There are no runners of this pool", "jobs", "github/globex/nix\x1b[31m")
-	no(fault.Failed, "There is no such pool", "jobs", "github/acme/docker")
-	no(fault.Misused, "is not forge/org/pool", "jobs", "nix")
+	no(output.ExitFailed, "There is no such pool", "jobs", "github/acme/docker")
+	no(output.ExitUsage, "is not forge/org/pool", "jobs", "nix")
 	ok("1 runner is Failed.", "diagnose", "github/acme/nix")
 	if out := ok("first\n", "logs", "runners/acme-nix-a", "--tail", "50", "--follow"); strings.Contains(out, "\x1b") || !strings.Contains(out, "last\n") {
 		t.Errorf("%q", out)
 	}
-	no(fault.Failed, "There is no such runner", "logs", "runners/nothing")
-	no(fault.Misused, "is not namespace/name", "logs", "acme-nix-a")
-	no(fault.Misused, "--tail is 1 to 5000", "logs", "runners/acme-nix-a", "--tail", "5001")
+	no(output.ExitFailed, "There is no such runner", "logs", "runners/nothing")
+	no(output.ExitUsage, "is not namespace/name", "logs", "acme-nix-a")
+	no(output.ExitUsage, "--tail is 1 to 5000", "logs", "runners/acme-nix-a", "--tail", "5001")
 	ok("Active", "enrollments")
 	ok("ADOPTED", "enrollments", "-o", "wide")
 	ok("dind=arc/old-", "enrollments", "-o", "wide")
 	ok(`"workload": "old-`, "enrollments", "-o", "json")
 	ok("There are no holds", "holds")
-	no(fault.Refused, "is not a state of this list", "holds", "--state", "Gone")
+	no(output.ExitRefused, "is not a state of this list", "holds", "--state", "Gone")
 	for _, want := range []string{"github   github   Reachable   https://github.com   ?         4321", "gitlab   gitlab   Unknown     https://gitlab.com   ?         ?"} {
 		ok(want, "forges")
 	}
 	ok("github\n", "forges", "--state", "Reachable", "-o", "name")
-	no(fault.Misused, "has no flag --org", "forges", "--org", "acme")
+	no(output.ExitUsage, "has no flag --org", "forges", "--org", "acme")
 
 	// FLEET-15: the list of changes contains nothing that controls a terminal.
 	if out := ok("c1   RunnerEnrollment/acme     acme     open    low    amy@acme.dev   2h", "changes"); strings.Contains(out, "\x1b") || !strings.Contains(out, "2h") {
@@ -209,7 +209,7 @@ func TestFleet(t *testing.T) {
 	if !strings.Contains(wide, "the file has changed since") || strings.Count(wide, "pat@acme.dev") != 1 {
 		t.Errorf("an approval of another commit is shown as one of this: %s", wide)
 	}
-	no(fault.Refused, "is not a state of this list", "changes", "--state", "Open")
+	no(output.ExitRefused, "is not a state of this list", "changes", "--state", "Open")
 	var offered bytes.Buffer
 	cli.Program{Args: []string{"tka", "__complete", "fleet", "changes", "--state", ""}, In: strings.NewReader(""), Out: &offered, Err: new(bytes.Buffer), Getenv: func(string) string { return "" }, Now: time.Now}.Run(t.Context())
 	if !strings.HasPrefix(offered.String(), "open\napproved\nmerging\n") {
@@ -219,52 +219,52 @@ func TestFleet(t *testing.T) {
 	ok("LabelsDiffer", "drift")
 	ok("put them back", "drift", "-o", "wide")
 	ok("There are no findings", "drift", "--state", "error")
-	no(fault.Misused, "needs --reason", "ignore", "d1", "--expires-in", "2h")
-	no(fault.Misused, "needs --expires-in", "ignore", "d1", "--reason", "trial")
-	no(fault.Failed, "There is no such drift", "ignore", "d9", "--expires-in", "2h", "--reason", "trial")
+	no(output.ExitUsage, "needs --reason", "ignore", "d1", "--expires-in", "2h")
+	no(output.ExitUsage, "needs --expires-in", "ignore", "d1", "--reason", "trial")
+	no(output.ExitFailed, "There is no such drift", "ignore", "d9", "--expires-in", "2h", "--reason", "trial")
 	ok("nothing was changed", "ignore", "d1", "--expires-in", "2h", "--reason", "trial", "--dry-run")
 	ok("There are no findings", "drift", "--state", "ignored")
 	ok("d1 (LabelsDiffer) is ignored until 2", "ignore", "d1", "--expires-in", "2h", "--reason", "trial")
 	ok("alice@example.com", "drift", "--state", "ignored", "-o", "wide")
 	ok("d1 (LabelsDiffer) is told again.", "unignore", "d1", "--reason", "over")
-	no(fault.NotReady, "Nobody ignores it", "unignore", "d1", "--reason", "over")
+	no(output.ExitNotReady, "Nobody ignores it", "unignore", "d1", "--reason", "over")
 	if out := ok("gitops:drift", "refresh"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
-	no(fault.Misused, "needs --reason", "pause", "github/acme/nix")
-	no(fault.Misused, "say what to pause", "pause", "--reason", "x")
-	no(fault.Misused, "say what to pause", "pause", "github/acme/nix", "--all", "--reason", "x")
-	no(fault.Misused, "is not forge/org/pool", "pause", "nix", "--reason", "x")
-	no(fault.Refused, "is not the name of a org", "pause", "--org", "*", "--reason", "x")
-	no(fault.Failed, "There is no such pool", "pause", "gitlab/acme/nix", "--reason", "x")
+	no(output.ExitUsage, "needs --reason", "pause", "github/acme/nix")
+	no(output.ExitUsage, "say what to pause", "pause", "--reason", "x")
+	no(output.ExitUsage, "say what to pause", "pause", "github/acme/nix", "--all", "--reason", "x")
+	no(output.ExitUsage, "is not forge/org/pool", "pause", "nix", "--reason", "x")
+	no(output.ExitRefused, "is not the name of a org", "pause", "--org", "*", "--reason", "x")
+	no(output.ExitFailed, "There is no such pool", "pause", "gitlab/acme/nix", "--reason", "x")
 	ok("Nothing was changed", "pause", "github/acme/nix", "--reason", "x", "--dry-run")
 	ok("is made: it pauses pool nix of acme, 1 workload.", "pause", "github/acme/nix", "--reason", "a flaky image", "--expires-in", "2h")
 	ok("is there already", "pause", "--org", "acme", "--pool", "nix", "--reason", "a flaky image", "--expires-in", "2h")
 	ok("a flaky image", "holds")
 	ok("lifted.", "lift", "github/acme/nix", "--reason", "mended")
-	no(fault.NotReady, "Nothing holds it", "resume", "github/acme/nix", "--reason", "mended")
-	if len(y.names()) > 0 {
-		t.Errorf("%q", y.names())
+	no(output.ExitNotReady, "Nothing holds it", "resume", "github/acme/nix", "--reason", "mended")
+	if len(env.names()) > 0 {
+		t.Errorf("%q", env.names())
 	}
 
-	no(fault.Misused, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade")
-	no(fault.Misused, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade", "--confirm", "pause all")
+	no(output.ExitUsage, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade")
+	no(output.ExitUsage, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade", "--confirm", "pause all")
 	name := strings.TrimSpace(ok("all-", "pause", "--all", "--reason", "node upgrade", "--confirm", "PAUSE ALL", "-o", "name"))
-	no(fault.Misused, "say when it is to end", "reschedule", name, "--reason", "longer")
-	no(fault.Misused, "say when it is to end", "reschedule", name, "--reason", "longer", "--never", "--expires-in", "2h")
+	no(output.ExitUsage, "say when it is to end", "reschedule", name, "--reason", "longer")
+	no(output.ExitUsage, "say when it is to end", "reschedule", name, "--reason", "longer", "--never", "--expires-in", "2h")
 	ok("does not end by itself", "reschedule", name, "--reason", "longer", "--never")
-	no(fault.Misused, `This brings forward the end of all-`, "reschedule", name, "--reason", "done soon", "--expires-in", "2h")
+	no(output.ExitUsage, `This brings forward the end of all-`, "reschedule", name, "--reason", "done soon", "--expires-in", "2h")
 	ok("nothing was changed", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--dry-run")
 	ok(name+" ends at 2", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--confirm", "END ALL")
-	no(fault.Misused, `--confirm "LIFT ALL"`, "lift", name, "--reason", "done")
-	no(fault.Refused, "A person confirms this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
+	no(output.ExitUsage, `--confirm "LIFT ALL"`, "lift", name, "--reason", "done")
+	no(output.ExitRefused, "A person confirms this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
 	ok(name+": would be lifted", "lift", name, "--reason", "done", "--dry-run")
 	ok(name+": lifted.", "lift", name, "--reason", "done", "--confirm", "LIFT ALL")
-	if len(y.names()) > 0 {
-		t.Errorf("%q", y.names())
+	if len(env.names()) > 0 {
+		t.Errorf("%q", env.names())
 	}
-	y.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "It does not answer."})
+	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "It does not answer."})
 	ok("warning: source kubernetes is down", "runners")
-	y.Close()
-	no(fault.Unreachable, "the operator plane did not answer", "runners")
+	env.Close()
+	no(output.ExitUnreachable, "the operator plane did not answer", "runners")
 }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/kubefile"
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
-	"github.com/tailplane/tailplane/internal/cli/shellscript"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
+	"github.com/tailplane/tailplane/internal/cli/shellsession"
+	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 func (t *tka) integration() *cobra.Command {
@@ -29,13 +29,13 @@ The function runs this program with the same arguments and returns its exit code
 		Example: `  eval "$(tka integration bash)"
   tka integration fish | source
   tka integration powershell | Out-String | Invoke-Expression`,
-		ValidArgs: shellscript.Shells(),
-		Args:      arguments(1, 1, "a shell: "+strings.Join(shellscript.Shells(), ", ")),
+		ValidArgs: shellsession.Shells(),
+		Args:      arguments(1, 1, "a shell: "+strings.Join(shellsession.Shells(), ", ")),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := oneOf("the shell", args[0], shellscript.Shells()); err != nil {
+			if err := checkOneOf("the shell", args[0], shellsession.Shells()); err != nil {
 				return err
 			}
-			text, err := shellscript.Shell(args[0]).Integration(t.plugin())
+			text, err := shellsession.Shell(args[0]).IntegrationScript(t.pluginCommand())
 			if err == nil {
 				_, err = fmt.Fprint(t.Out, text)
 			}
@@ -51,30 +51,30 @@ func (t *tka) generate() *cobra.Command {
 		Short:   "Print something for another program",
 		Long:    `Print something for another program, as "tka integration" does.`,
 		Example: "  tka generate integration zsh",
-		Args:    t.noCommand,
+		Args:    t.rejectArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.integration())
 	return cmd
 }
 
-// contextsFolder is the folder of the kubeconfig files that set the current context of one shell. Each file is named by the shell's
+// contextsDir is the folder of the kubeconfig files that set the current context of one shell. Each file is named by the shell's
 // process.
-const contextsFolder = "contexts"
+const contextsDir = "contexts"
 
-// ownContext reports whether tka wrote the file at path to set a shell's current context.
-func (t *tka) ownContext(path string) bool {
-	return slices.ContainsFunc(t.runFolders(), func(dir string) bool {
-		return filepath.Dir(filepath.Clean(path)) == filepath.Join(dir, contextsFolder)
+// isShellContext reports whether tka wrote the file at path to set a shell's current context.
+func (t *tka) isShellContext(path string) bool {
+	return slices.ContainsFunc(t.runtimeDirs(), func(dir string) bool {
+		return filepath.Dir(filepath.Clean(path)) == filepath.Join(dir, contextsDir)
 	})
 }
 
 // enterShell makes entry the cluster of the calling shell, if tka runs from the shell's function.
-func (t *tka) enterShell(entry kubefile.Entry) {
-	if t.Getenv(shellscript.EvalFile) == "" {
+func (t *tka) enterShell(entry kubeconfig.Entry) {
+	if t.Getenv(shellsession.EvalFileEnv) == "" {
 		return
 	}
-	paths, err := kubefile.Paths("", t.kubeconfigList(), t.home)
+	paths, err := kubeconfig.Paths("", t.kubeconfigList(), t.homeDir)
 	if err == nil && t.kubeconfig != "" {
 		var path string
 		if path, err = filepath.Abs(t.kubeconfig); err == nil && !slices.Contains(paths, path) {
@@ -87,7 +87,7 @@ func (t *tka) enterShell(entry kubefile.Entry) {
 	}
 	if err == nil {
 		list := strings.Join(append([]string{own}, paths...), string(filepath.ListSeparator))
-		err = t.tellShell([]shellscript.Change{{Name: "KUBECONFIG", Value: list}, {Name: "TKA_CLUSTER", Value: entry.Cluster}})
+		err = t.writeShellChanges([]shellsession.EnvChange{{Name: "KUBECONFIG", Value: list}, {Name: "TKA_CLUSTER", Value: entry.Cluster}})
 	}
 	if err != nil {
 		t.warn("this shell is not changed: %v", err)
@@ -96,22 +96,22 @@ func (t *tka) enterShell(entry kubefile.Entry) {
 
 // leaveShell removes a cluster from the calling shell, if tka put it there. It also removes the files of shells that have ended.
 func (t *tka) leaveShell(cluster string) {
-	for _, run := range t.runFolders() {
-		sweepContexts(filepath.Join(run, contextsFolder))
+	for _, run := range t.runtimeDirs() {
+		removeStaleContexts(filepath.Join(run, contextsDir))
 	}
-	if t.Getenv(shellscript.EvalFile) == "" || t.Getenv("TKA_CLUSTER") != cluster {
+	if t.Getenv(shellsession.EvalFileEnv) == "" || t.Getenv("TKA_CLUSTER") != cluster {
 		return
 	}
 	list := filepath.SplitList(t.Getenv("KUBECONFIG"))
-	i := slices.IndexFunc(list, t.ownContext)
+	i := slices.IndexFunc(list, t.isShellContext)
 	if i < 0 {
 		return
 	}
 	rest := t.kubeconfigList()
-	if home, err := t.home(); err == nil && rest == filepath.Join(home, ".kube", "config") {
+	if home, err := t.homeDir(); err == nil && rest == filepath.Join(home, ".kube", "config") {
 		rest = "" // kubectl reads that file anyway
 	}
-	err := t.tellShell([]shellscript.Change{{Name: "KUBECONFIG", Value: rest}, {Name: "TKA_CLUSTER"}})
+	err := t.writeShellChanges([]shellsession.EnvChange{{Name: "KUBECONFIG", Value: rest}, {Name: "TKA_CLUSTER"}})
 	if err == nil {
 		err = os.Remove(list[i])
 	}
@@ -123,26 +123,26 @@ func (t *tka) leaveShell(cluster string) {
 // kubeconfigList returns $KUBECONFIG without the file that the shell's function added.
 func (t *tka) kubeconfigList() string {
 	list := filepath.SplitList(t.Getenv("KUBECONFIG"))
-	return strings.Join(slices.DeleteFunc(list, t.ownContext), string(filepath.ListSeparator))
+	return strings.Join(slices.DeleteFunc(list, t.isShellContext), string(filepath.ListSeparator))
 }
 
 // writeContext writes the file that makes name the current context of the calling shell. It also removes the files of shells that have
 // ended.
 func (t *tka) writeContext(name string) (path string, err error) {
 	err = errors.New("there is no folder for the shell's own kubeconfig")
-	for _, run := range t.runFolders() {
-		dir := filepath.Join(run, contextsFolder)
+	for _, run := range t.runtimeDirs() {
+		dir := filepath.Join(run, contextsDir)
 		if err = os.MkdirAll(dir, 0o700); err == nil {
-			err = ownfile.CheckFolder(dir)
+			err = safefile.EnsurePrivateDir(dir)
 		}
 		if err != nil {
 			continue
 		}
-		sweepContexts(dir)
-		path = filepath.Join(dir, processID(os.Getppid()))
+		removeStaleContexts(dir)
+		path = filepath.Join(dir, shellsession.ProcessID(os.Getppid()))
 		var text []byte
-		if text, err = kubefile.Current(name); err == nil {
-			err = ownfile.Write(path, text)
+		if text, err = kubeconfig.ContextOnly(name); err == nil {
+			err = safefile.Write(path, text)
 		}
 		if err == nil {
 			return path, nil
@@ -151,30 +151,30 @@ func (t *tka) writeContext(name string) (path string, err error) {
 	return "", err
 }
 
-// sweepContexts removes the files of shells that have ended from a folder of contexts.
-func sweepContexts(dir string) {
+// removeStaleContexts removes the files of shells that have ended from a folder of contexts.
+func removeStaleContexts(dir string) {
 	left, err := os.ReadDir(dir)
-	if err != nil || ownfile.CheckFolder(dir) != nil {
+	if err != nil || safefile.EnsurePrivateDir(dir) != nil {
 		return // nothing that tka wrote
 	}
 	for _, e := range left {
-		if !processLives(e.Name()) {
+		if !shellsession.ProcessExists(e.Name()) {
 			os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
 }
 
-// tellShell writes assignments to the file that the shell's function reads. The file must be new and in a private folder. Its name is the
-// name of the shell.
-func (t *tka) tellShell(changes []shellscript.Change) error {
-	path := t.Getenv(shellscript.EvalFile)
+// writeShellChanges writes assignments to the file that the shell's function reads. The file must be new and in a private folder. Its name
+// is the name of the shell.
+func (t *tka) writeShellChanges(changes []shellsession.EnvChange) error {
+	path := t.Getenv(shellsession.EvalFileEnv)
 	name := filepath.Base(path)
-	if !filepath.IsAbs(path) || !slices.Contains(shellscript.Shells(), name) {
-		return fmt.Errorf("$%s does not name a file for a shell", shellscript.EvalFile)
+	if !filepath.IsAbs(path) || !slices.Contains(shellsession.Shells(), name) {
+		return fmt.Errorf("$%s does not name a file for a shell", shellsession.EvalFileEnv)
 	}
-	text, err := shellscript.Shell(name).Assign(changes)
+	text, err := shellsession.Shell(name).AssignEnv(changes)
 	if err != nil {
 		return err
 	}
-	return ownfile.Create(path, []byte(text))
+	return safefile.Create(path, []byte(text))
 }

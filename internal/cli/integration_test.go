@@ -64,8 +64,8 @@ func (s *session) show() {
 	s.add("echo \"cluster [" + s.env("TKA_CLUSTER") + "] kubeconfig [" + s.env("KUBECONFIG") + "]\"")
 }
 
-// play runs the script on a machine and returns its output lines.
-func (s *session) play(m *machine) []string {
+// runScript runs the script on a machine and returns its output lines.
+func (s *session) runScript(m *machine) []string {
 	s.t.Helper()
 	r := m.run("integration", s.name)
 	if r.code != 0 {
@@ -84,13 +84,13 @@ func (s *session) play(m *machine) []string {
 }
 
 // inShells runs a test in each installed shell, on a machine whose folder names need quoting in a shell.
-func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *desk)) {
+func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *accessServer)) {
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {
 			if _, err := exec.LookPath(d.run[0]); err != nil {
 				t.Skipf("SKIP %s: it is not in PATH", d.run[0])
 			}
-			desk, srv := newDesk(t, "prod-eu")
+			service, srv := newAccessServer(t, "prod-eu")
 			m := newMachine(t, srv.URL)
 			home := filepath.Join(m.home, "it's $(touch x) `touch x`; a home")
 			if err := os.Rename(m.path("config"), m.path("config2")); err != nil {
@@ -104,7 +104,7 @@ func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *desk
 			}
 			m.env["HOME"], m.env["XDG_CONFIG_HOME"], m.env["TMPDIR"] = home, m.path("config2"), tmp
 			m.home = home
-			f(t, &session{dialect: &d, t: t}, m, desk)
+			f(t, &session{dialect: &d, t: t}, m, service)
 			if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 				t.Errorf("left in the folder for temporary files: %v, %v", left, err)
 			}
@@ -120,7 +120,7 @@ func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *desk
 // SGN-22, CL-05: login makes the cluster the current one of the shell, and logout removes it. A failed command changes nothing and returns
 // its exit code.
 func TestSGN22_login_and_logout(t *testing.T) {
-	inShells(t, func(t *testing.T, s *session, m *machine, d *desk) {
+	inShells(t, func(t *testing.T, s *session, m *machine, d *accessServer) {
 		s.tka("login", "--role", "edit") // refused
 		s.tka("lgoin")
 		s.tka("login", "--cluster", "$(touch x)'; touch x; '")
@@ -130,7 +130,7 @@ func TestSGN22_login_and_logout(t *testing.T) {
 		s.tka("logout")                              // was not signed in
 		s.tka("--timeout", "20s", "signin", "--use") // a flag first, and an alias
 		s.tka("-q", "signout")
-		got := s.play(m)
+		got := s.runScript(m)
 		own := m.path(".kube/config")
 		none := "cluster [] kubeconfig []"
 		if len(got) != 18 {
@@ -150,7 +150,7 @@ func TestSGN22_login_and_logout(t *testing.T) {
 
 // SGN-22: the person's list of kubeconfigs is restored, and tka does not change a kubeconfig that it did not write.
 func TestSGN22_own_kubeconfig(t *testing.T) {
-	inShells(t, func(t *testing.T, s *session, m *machine, d *desk) {
+	inShells(t, func(t *testing.T, s *session, m *machine, d *accessServer) {
 		list := m.path("a b") + ":" + m.path("it's")
 		m.write(t, "a b", "kind: Config\n")
 		s.add(s.setvar("KUBECONFIG", list))
@@ -161,7 +161,7 @@ func TestSGN22_own_kubeconfig(t *testing.T) {
 		s.tka("login")
 		s.add(s.setvar("KUBECONFIG", m.path("a b"))) // a change by the person
 		s.tka("logout")
-		got := s.play(m)
+		got := s.runScript(m)
 		if len(got) != 10 {
 			t.Fatalf("%q", got)
 		}
@@ -185,7 +185,7 @@ func TestSGN22_strict_shells(t *testing.T) {
 				if _, err := exec.LookPath(d.run[0]); err != nil {
 					t.Skipf("SKIP %s: it is not in PATH", d.run[0])
 				}
-				_, srv := newDesk(t, "prod-eu")
+				_, srv := newAccessServer(t, "prod-eu")
 				m := newMachine(t, srv.URL)
 				m.write(t, "script", options+"\neval \"$(command tka integration "+d.name+")\"\ntka login >/dev/null 2>&1\ntka login --role edit 2>/dev/null || echo \"code $? in $TKA_CLUSTER\"\n")
 				cmd := exec.Command(d.run[0], append(d.run[1:], m.path("script"))...)
@@ -200,7 +200,7 @@ func TestSGN22_strict_shells(t *testing.T) {
 
 // The variable has an effect only with the function's own new file.
 func TestSGN22_eval_file(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	m.write(t, "private/x", "")
 	for name, make := range map[string]func() string{
@@ -227,14 +227,14 @@ func TestSGN22_eval_file(t *testing.T) {
 			t.Errorf("%s: code %d: %s", name, r.code, r.err)
 		}
 	}
-	if m.read(t, "private/bash") != "mine" || m.there("target")() || m.there("private/passwd")() || m.there("wide/bash")() {
+	if m.read(t, "private/bash") != "mine" || m.exists("target")() || m.exists("private/passwd")() || m.exists("wide/bash")() {
 		t.Error("something was written")
 	}
 	if st, err := os.Stat(m.path("wide")); err != nil || st.Mode().Perm() != 0o755 {
 		t.Errorf("%v, %v", st, err)
 	}
 	m.env["TKA_EVAL_FILE"] = m.path("private/fish")
-	if r := m.run("login", "--role", "edit"); r.code != 3 || m.there("private/fish")() {
+	if r := m.run("login", "--role", "edit"); r.code != 3 || m.exists("private/fish")() {
 		t.Errorf("a login that failed wrote assignments: %s", r.err)
 	}
 	if r := m.run("login"); r.code != 0 || !strings.HasPrefix(m.read(t, "private/fish"), "set -gx KUBECONFIG '") {
@@ -247,7 +247,7 @@ func TestSGN22_eval_file(t *testing.T) {
 
 // tka removes the files of shells that have ended.
 func TestSGN22_sweep(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	m.write(t, ".cache/tka/contexts/999999999-1", "")
 	m.write(t, ".cache/tka/contexts/1-1", "") // another process has that number now

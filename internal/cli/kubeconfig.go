@@ -11,10 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 // kubeconfigFlags are the flags of the kubeconfig command.
@@ -51,12 +50,12 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err != nil {
 		return err
 	}
-	form, err := t.form()
+	format, err := t.outputFormat()
 	if err != nil {
 		return err
 	}
 	if kf.out != "" {
-		if err := t.mayReplace(ctx, kf.out, kf.yes); err != nil {
+		if err := t.confirmReplace(ctx, kf.out, kf.yes); err != nil {
 			return err
 		}
 	}
@@ -68,7 +67,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err != nil {
 		return err
 	}
-	entry := t.entry(set, g.Kubeconfig, nil)
+	entry := t.kubeconfigEntry(set, g.Kubeconfig, nil)
 	var text []byte
 	if kf.token {
 		g.Prefix = set.Prefix
@@ -76,49 +75,49 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		t.warn("this kubeconfig holds a token: whoever can read it is you in %s until it ends", g.Cluster)
 	} else {
 		text, err = entry.Document()
-		if rerr := t.remember(ctx, l.Base, func(k *memory.Known) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); rerr != nil {
-			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, rerr)
+		if revokeErr := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); revokeErr != nil {
+			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, revokeErr)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	switch form {
-	case screen.JSON:
-		if text, err = jsonOf(text); err != nil {
+	switch format {
+	case output.JSON:
+		if text, err = yamlToJSON(text); err != nil {
 			return err
 		}
-	case screen.Name:
+	case output.Name:
 		text = []byte(entry.Name + "\n")
 	}
 	if kf.out == "" {
 		_, err = t.Out.Write(text)
 		return err
 	}
-	if err := ownfile.Write(kf.out, text); err != nil {
-		return outError(kf.out, err)
+	if err := safefile.Write(kf.out, text); err != nil {
+		return outFileError(kf.out, err)
 	}
-	t.hint("Use it: kubectl --kubeconfig %s get pods", screen.Word(kf.out))
+	t.hint("Use it: kubectl --kubeconfig %s get pods", output.ShellQuote(kf.out))
 	return nil
 }
 
-// mayReplace asks the person before a file is replaced, and refuses files of other users.
-func (t *tka) mayReplace(ctx context.Context, path string, yes bool) error {
-	if err := ownfile.Check(path); err != nil {
-		return outError(path, err)
+// confirmReplace asks the person before a file is replaced, and refuses files of other users.
+func (t *tka) confirmReplace(ctx context.Context, path string, yes bool) error {
+	if err := safefile.Check(path); err != nil {
+		return outFileError(path, err)
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || yes {
 		return nil
 	}
-	return t.ask(ctx, fmt.Sprintf("%s exists; replace it?", path), "--yes")
+	return t.confirm(ctx, fmt.Sprintf("%s exists; replace it?", path), "--yes")
 }
 
-func outError(path string, err error) error {
-	return fault.New(fault.Failed, "%s is not written: %v", path, err).Because(err).Try("Write another file: --out FILE")
+func outFileError(path string, err error) error {
+	return output.Errorf(output.ExitFailed, "%s is not written: %v", path, err).Because(err).Try("Write another file: --out FILE")
 }
 
-// jsonOf converts YAML to JSON.
-func jsonOf(text []byte) ([]byte, error) {
+// yamlToJSON converts YAML to JSON.
+func yamlToJSON(text []byte) ([]byte, error) {
 	var v any
 	if err := yaml.Unmarshal(text, &v); err != nil {
 		return nil, err

@@ -12,12 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/kubefile"
-	"github.com/tailplane/tailplane/internal/cli/link"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/reach"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -59,9 +57,9 @@ the exit code is 0 if all succeeded, the common one if all failed alike, and els
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case lf.all && (lf.use || lf.dryRun || lf.shell || lf.cluster != "" || t.server != ""):
-				return fault.Usage("--all goes with none of --use, --dry-run, --shell, --cluster and --server")
+				return output.UsageErrorf("--all goes with none of --use, --dry-run, --shell, --cluster and --server")
 			case lf.shell && (lf.use || lf.dryRun || lf.auto):
-				return fault.Usage("--shell goes with none of --use, --auto and --dry-run: a shell has a kubeconfig of its own")
+				return output.UsageErrorf("--shell goes with none of --use, --auto and --dry-run: a shell has a kubeconfig of its own")
 			case lf.shell:
 				return nil
 			}
@@ -69,7 +67,7 @@ the exit code is 0 if all succeeded, the common one if all failed alike, and els
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lf.shell {
-				return t.doShell(cmd.Context(), lf, keeping{}, args)
+				return t.doShell(cmd.Context(), lf, keepFlags{}, args)
 			}
 			return t.doLogin(cmd.Context(), lf)
 		},
@@ -132,11 +130,11 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 }
 
 // loginTo signs in to one cluster and writes the kubeconfig.
-func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *memory.Settings) (res loginResult, entry kubefile.Entry, err error) {
-	if _, err := t.editableKube(); err != nil { // before the first request
+func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) (res loginResult, entry kubeconfig.Entry, err error) {
+	if _, err := t.readKubeconfigFiles(); err != nil { // before the first request
 		return res, entry, err
 	}
-	t.dry = lf.dryRun
+	t.dryRun = lf.dryRun
 	l, err := t.connect(ctx, lf.cluster)
 	if err != nil {
 		return res, entry, err
@@ -145,7 +143,7 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *memory.Settings) 
 		return res, entry, t.planLogin(l, lf, set)
 	}
 	if lf.refresh {
-		if lf, err = t.again(ctx, l, lf, set); err != nil {
+		if lf, err = t.repeatLogin(ctx, l, lf, set); err != nil {
 			return res, entry, err
 		}
 	}
@@ -157,20 +155,20 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *memory.Settings) 
 	if err != nil {
 		return res, entry, err
 	}
-	entry = t.entry(set, g.Kubeconfig, st.Namespaces)
+	entry = t.kubeconfigEntry(set, g.Kubeconfig, st.Namespaces)
 	if lf.auto {
 		entry.Args = append(entry.Args, signInFlag)
 	}
-	changed, err := t.editKube(ctx, func(k kubefile.Files) error { return t.mergeLogin(k, entry, l, lf.use) })
+	changed, err := t.editKubeconfig(ctx, func(k kubeconfig.Files) error { return t.mergeLogin(k, entry, l, lf.use) })
 	if err != nil {
 		return res, entry, stillSignedIn(err)
 	}
-	t.noteSignIn(ctx, l.Base, st, g)
+	t.recordSignIn(ctx, l.Base, st, g)
 	if !lf.refresh {
 		t.keepSignin(l.Base)
 	}
-	res = loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
-		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: list(changed),
+	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces),
+		MissingNamespaces: nonNil(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
 	if !g.Until.IsZero() {
 		res.Until = g.Until.UTC().Format(time.RFC3339)
@@ -180,33 +178,33 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *memory.Settings) 
 
 func (lf loginFlags) check() error {
 	if lf.period < 0 {
-		return fault.Usage("--for is %v; it must be more than nothing", lf.period)
+		return output.UsageErrorf("--for is %v; it must be more than nothing", lf.period)
 	}
 	return nil
 }
 
 // signIn signs in and waits until the access is ready. On an error, the status has a name if the server created a sign-in nevertheless.
-func (t *tka) signIn(ctx context.Context, l *link.Link, lf loginFlags) (signin.Status, link.Granted, error) {
-	accepted, err := link.Patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
+func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (signin.Status, client.IssuedKubeconfig, error) {
+	accepted, err := client.CallUntilReady(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
 		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
 	})
 	if err != nil && ctx.Err() != nil { // tka stopped waiting for the response
 		err = perhapsSignedIn(err)
 	}
 	if err != nil {
-		return signin.Status{}, link.Granted{}, err
+		return signin.Status{}, client.IssuedKubeconfig{}, err
 	}
 	g, err := l.Kubeconfig(ctx)
 	if err != nil {
-		return accepted.Status, link.Granted{}, err
+		return accepted.Status, client.IssuedKubeconfig{}, err
 	}
 	return accepted.Status, g, nil
 }
 
-// noteSignIn stores a sign-in, so that kubectl's plugin finds its server.
-func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g link.Granted) {
+// recordSignIn stores a sign-in, so that kubectl's plugin finds its server.
+func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g client.IssuedKubeconfig) {
 	t.forgetToken(base, g.Cluster) // it may have another role
-	err := t.remember(ctx, base, func(k *memory.Known) {
+	err := t.updateServer(ctx, base, func(k *config.ServerRecord) {
 		k.Cluster, k.Chosen = g.Cluster, true
 		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
 	})
@@ -216,83 +214,83 @@ func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g l
 }
 
 func (t *tka) showLogin(res loginResult) error {
-	err := t.show(answer{object: res, names: []string{res.Context}, table: func(bool) {
-		fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
-			res.Cluster, res.Username, res.Role, whole(res.Namespaces), t.moment(res.Until), res.Took)))
+	err := t.printResult(result{object: res, names: []string{res.Context}, table: func(bool) {
+		fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
+			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), res.Took)))
 	}})
 	if res.Clamped {
 		t.hint("The period was cut to the longest that the server gives.")
 	}
 	if len(res.MissingNamespaces) > 0 {
-		t.hint("Not there in this cluster: %s. The role holds in them as soon as they are made.", whole(res.MissingNamespaces))
+		t.hint("Not there in this cluster: %s. The role holds in them as soon as they are made.", describeNamespaces(res.MissingNamespaces))
 	}
 	t.hint("Use it: kubectl --context %s get pods", res.Context)
 	return err
 }
 
-// moment formats an RFC 3339 time for people.
-func (t *tka) moment(rfc3339 string) string {
+// formatTime formats an RFC 3339 time for people.
+func (t *tka) formatTime(rfc3339 string) string {
 	at, err := time.Parse(time.RFC3339, rfc3339)
 	if err != nil {
 		return rfc3339
 	}
-	return fmt.Sprintf("%s (%s)", minute(at), screen.Short(at.Sub(t.Now())))
+	return fmt.Sprintf("%s (%s)", formatMinute(at), output.HumanDuration(at.Sub(t.Now())))
 }
 
-// minute formats a time in the local zone for people.
-func minute(at time.Time) string { return at.Local().Format("2006-01-02 15:04") }
+// formatMinute formats a time in the local zone for people.
+func formatMinute(at time.Time) string { return at.Local().Format("2006-01-02 15:04") }
 
 // mergeLogin writes the entries of a sign-in from a server.
-func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link.Link, use bool) error {
-	if err := t.sameCluster(entry, l); err != nil {
+func (t *tka) mergeLogin(k kubeconfig.Files, entry kubeconfig.Entry, l *client.Client, use bool) error {
+	if err := t.checkSameCluster(entry, l); err != nil {
 		return err
 	}
 	err := k.Merge(entry, use)
-	other, ok := errors.AsType[*kubefile.NotOurs](err)
+	other, ok := errors.AsType[*kubeconfig.ForeignEntryError](err)
 	if !ok {
 		return err
 	}
-	return fault.New(fault.Failed, "the kubeconfig is left alone: %v", err).Because(err).
+	return output.Errorf(output.ExitFailed, "the kubeconfig is left alone: %v", err).Because(err).
 		Try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
-		Try("If it is a remainder: kubectl config delete-%s %s", other.What, other.Name)
+		Try("If it is a remainder: kubectl config delete-%s %s", other.Kind, other.Name)
 }
 
-// sameCluster refuses a server whose cluster has the name of one that this machine knows from another server with another key or authority.
-// Otherwise commands meant for one cluster would go to the other.
-func (t *tka) sameCluster(entry kubefile.Entry, l *link.Link) error {
-	machine, err := t.known()
+// checkSameCluster refuses a server whose cluster has the name of one that this machine knows from another server with another key or
+// authority. Otherwise commands meant for one cluster would go to the other.
+func (t *tka) checkSameCluster(entry kubeconfig.Entry, l *client.Client) error {
+	state, err := t.state()
 	if err != nil {
 		return err
 	}
-	other, ok := machine.Serving(entry.Cluster)
+	other, ok := state.ServerOf(entry.Cluster)
 	if !ok || !other.Chosen || other.URL == l.Base {
 		return nil
 	}
 	what := "key"
 	if other.Key.IsZero() || other.Key == l.Key {
 		what = "certificate authority"
-		view, err := t.readKube()
+		view, err := t.loadKubeconfig()
 		if err != nil || view.SameCA(entry.Name, entry.CA) {
 			return err
 		}
 	}
-	return fault.New(fault.Refused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.Base, entry.Cluster, other.URL, what).
-		Try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", screen.Word(other.URL), screen.Word(other.URL)).
+	return output.Errorf(output.ExitRefused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.Base, entry.Cluster, other.URL, what).
+		Try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", output.ShellQuote(other.URL), output.ShellQuote(other.URL)).
 		Try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
 }
 
 // planLogin shows what login would do.
-func (t *tka) planLogin(l *link.Link, lf loginFlags, set *memory.Settings) error {
+func (t *tka) planLogin(l *client.Client, lf loginFlags, set *config.Settings) error {
 	info := l.Info
 	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: signin.NewToken("none")}
-	if err := reach.CheckKubeconfig(k); err != nil {
-		return l.BadAnswer("cluster-info", err)
+	if err := client.CheckKubeconfig(k); err != nil {
+		return l.InvalidResponse("cluster-info", err)
 	}
-	files, err := t.editableKube()
+	files, err := t.readKubeconfigFiles()
 	if err != nil {
 		return err
 	}
-	entry := t.entry(set, k, lf.namespaces)
+	entry := t.kubeconfigEntry(set, k, lf.namespaces)
 	if err := t.mergeLogin(files, entry, l, lf.use); err != nil {
 		return err
 	}
@@ -304,36 +302,36 @@ func (t *tka) planLogin(l *link.Link, lf loginFlags, set *memory.Settings) error
 		Namespaces []string `json:"namespaces"`
 		Context    string   `json:"context"`
 		Kubeconfig []string `json:"kubeconfig"`
-	}{kind("LoginPlan"), info.Name, l.Base, lf.role, list(lf.namespaces), entry.Name, list(files.Changed())}
-	return t.show(answer{object: plan, names: []string{entry.Name}, table: func(bool) {
+	}{newMeta("LoginPlan"), info.Name, l.Base, lf.role, nonNil(lf.namespaces), entry.Name, nonNil(files.Changed())}
+	return t.printResult(result{object: plan, names: []string{entry.Name}, table: func(bool) {
 		role := "the role that the grants prefer"
 		if lf.role != "" {
 			role = "the role " + lf.role
 		}
-		fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.Base, role)))
+		fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.Base, role)))
 		for _, f := range plan.Kubeconfig {
-			fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
+			fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
 		}
 	}})
 }
 
-// stillSignedIn adds to the fault of a login that the person is signed in now.
+// stillSignedIn adds to the error of a login that the person is signed in now.
 func stillSignedIn(err error) error {
-	f := fault.As(err)
-	if _, theirs := errors.AsType[*problem.Error](err); theirs || f.Code == fault.NotReady {
+	f := output.AsError(err)
+	if _, other := errors.AsType[*problem.Error](err); other || f.Code == output.ExitNotReady {
 		return f // the server's response already describes the state
 	}
 	return f.Try("You are signed in all the same; to end it: tka logout")
 }
 
-// perhapsSignedIn adds to the fault of a login without a response that the server may have created a sign-in.
+// perhapsSignedIn adds to the error of a login without a response that the server may have created a sign-in.
 func perhapsSignedIn(err error) error {
-	return fault.As(err).Try("The server may have signed you in; to see, or to end it: tka status, tka logout")
+	return output.AsError(err).Try("The server may have signed you in; to see, or to end it: tka status, tka logout")
 }
 
-// entry returns the kubeconfig entry for k.
-func (t *tka) entry(set *memory.Settings, k signin.Kubeconfig, namespaces []string) kubefile.Entry {
-	e := kubefile.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.plugin(), Args: kubefile.PluginArgs(k.Cluster)}
+// kubeconfigEntry returns the kubeconfig entry for k.
+func (t *tka) kubeconfigEntry(set *config.Settings, k signin.Kubeconfig, namespaces []string) kubeconfig.Entry {
+	e := kubeconfig.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.pluginCommand(), Args: kubeconfig.PluginArgs(k.Cluster)}
 	switch {
 	case k.Namespace == "":
 	case len(namespaces) > 0:
@@ -349,20 +347,20 @@ func (t *tka) entry(set *memory.Settings, k signin.Kubeconfig, namespaces []stri
 	return e
 }
 
-// plugin returns the command with which kubectl runs tka: its name if it is in PATH, and otherwise its full path.
-func (t *tka) plugin() string {
+// pluginCommand returns the command with which kubectl runs tka: its name if it is in PATH, and otherwise its full path.
+func (t *tka) pluginCommand() string {
 	for _, name := range []string{"tka", "kubectl-tka"} {
 		if _, err := exec.LookPath(name); err == nil {
 			return name
 		}
 	}
 	self, err := os.Executable()
-	if err != nil || strings.HasPrefix(kubefile.ProgramName(self), "kubectl_complete") {
+	if err != nil || strings.HasPrefix(kubeconfig.ProgramName(self), "kubectl_complete") {
 		return "tka"
 	}
 	t.hint("tka is not in PATH, so the kubeconfig names it as %s.", self)
 	return self
 }
 
-// list returns s; never null in JSON.
-func list(s []string) []string { return append([]string{}, s...) }
+// nonNil returns s; never null in JSON.
+func nonNil(s []string) []string { return append([]string{}, s...) }

@@ -7,10 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/kubefile"
-	"github.com/tailplane/tailplane/internal/cli/link"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -32,7 +31,7 @@ Not being signed in is no error. Sign-ins of your other devices go on.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case all && (cluster != "" || t.server != ""):
-				return fault.Usage("--all goes with neither --cluster nor --server")
+				return output.UsageErrorf("--all goes with neither --cluster nor --server")
 			case all:
 				return t.logoutAll(cmd.Context(), dryRun)
 			}
@@ -40,13 +39,13 @@ Not being signed in is no error. Sign-ins of your other devices go on.`,
 			if err != nil {
 				return err
 			}
-			return t.show(answer{object: res, names: res.Removed, table: func(bool) { t.tellLogout(res) }})
+			return t.printResult(result{object: res, names: res.Removed, table: func(bool) { t.printLogout(res) }})
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to sign out of, among those that this machine knows")
 	cmd.Flags().BoolVar(&all, "all", false, "sign out of every cluster that this machine signed in to")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be ended and removed, and do neither")
-	t.complete(cmd, "cluster", t.knownNames)
+	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }
 
@@ -67,13 +66,13 @@ const logoutWait = 2 * time.Second
 
 // logoutOf signs out of one cluster.
 func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res logoutResult, err error) {
-	t.dry = dryRun
-	l, denied, err := t.approach(ctx, cluster)
+	t.dryRun = dryRun
+	l, denied, err := t.connectOrDenied(ctx, cluster)
 	if err != nil {
 		return res, err
 	}
 	if denied != nil { // any caller with a sign-in may end it, even without a grant
-		k, err := t.known()
+		k, err := t.state()
 		if err != nil {
 			return res, err
 		}
@@ -85,12 +84,12 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 	if !dryRun {
 		t.forgetToken(l.Base, cluster)
 	}
-	res = logoutResult{meta: kind("Logout"), Cluster: cluster, Server: l.Base, State: signin.Ended, DryRun: dryRun}
+	res = logoutResult{meta: newMeta("Logout"), Cluster: cluster, Server: l.Base, State: signin.Ended, DryRun: dryRun}
 	var st signin.Status
 	if dryRun {
-		st, err = link.Call(ctx, l, signin.Read, signin.ReadRequest{})
+		st, err = client.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	} else {
-		st, err = link.Patiently(ctx, l, signin.Logout, func(time.Duration) signin.LogoutRequest {
+		st, err = client.CallUntilReady(ctx, l, signin.Logout, func(time.Duration) signin.LogoutRequest {
 			return signin.LogoutRequest{Wait: door.Duration(logoutWait)}
 		})
 	}
@@ -100,11 +99,11 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 	case !notSignedIn(err):
 		return res, err
 	}
-	edit := func(files kubefile.Files) error { res.Removed = files.Remove(cluster); return nil }
+	edit := func(files kubeconfig.Files) error { res.Removed = files.Remove(cluster); return nil }
 	if dryRun {
-		err = t.dryEdit(edit)
+		err = t.editKubeconfigDryRun(edit)
 	} else {
-		res.Kubeconfig, err = t.editKube(ctx, edit)
+		res.Kubeconfig, err = t.editKubeconfig(ctx, edit)
 	}
 	if err != nil {
 		return res, err
@@ -112,44 +111,44 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 	if !dryRun {
 		t.leaveShell(cluster)
 	}
-	res.Removed, res.Kubeconfig = list(res.Removed), list(res.Kubeconfig)
+	res.Removed, res.Kubeconfig = nonNil(res.Removed), nonNil(res.Kubeconfig)
 	return res, nil
 }
 
 // forgetToken removes a token from the cache.
 func (t *tka) forgetToken(base, cluster string) {
-	if err := t.tokens().Drop(base, cluster); err != nil {
+	if err := t.tokenCache().Delete(base, cluster); err != nil {
 		t.warn("the token for %s is still on this machine until it ends: %v", cluster, err)
 	}
 }
 
-// dryEdit applies an edit without writing it.
-func (t *tka) dryEdit(edit func(kubefile.Files) error) error {
-	files, err := t.editableKube()
+// editKubeconfigDryRun applies an edit without writing it.
+func (t *tka) editKubeconfigDryRun(edit func(kubeconfig.Files) error) error {
+	files, err := t.readKubeconfigFiles()
 	if err != nil {
 		return err
 	}
 	return edit(files)
 }
 
-func (t *tka) tellLogout(res logoutResult) {
+func (t *tka) printLogout(res logoutResult) {
 	from := res.Cluster
-	say := func(format string, args ...any) { fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf(format, args...))) }
+	printLine := func(format string, args ...any) { fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf(format, args...))) }
 	switch {
 	case res.DryRun && res.WasSignedIn:
-		say("Would sign out of %s.", from)
+		printLine("Would sign out of %s.", from)
 	case !res.WasSignedIn:
-		say("Was not signed in to %s.", from)
+		printLine("Was not signed in to %s.", from)
 	case res.State == signin.Ending:
-		say("Signed out of %s; the access is being taken down.", from)
+		printLine("Signed out of %s; the access is being taken down.", from)
 	default:
-		say("Signed out of %s.", from)
+		printLine("Signed out of %s.", from)
 	}
 	for _, n := range res.Removed {
 		if res.DryRun {
-			say("Would remove %s from the kubeconfig.", n)
+			printLine("Would remove %s from the kubeconfig.", n)
 		} else {
-			say("Removed %s from the kubeconfig.", n)
+			printLine("Removed %s from the kubeconfig.", n)
 		}
 	}
 }

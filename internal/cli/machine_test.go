@@ -33,7 +33,7 @@ func newMachine(t *testing.T, server string) *machine {
 	m := &machine{home: home, t: t, env: map[string]string{
 		"HOME": home, "XDG_CONFIG_HOME": filepath.Join(home, "config"), "XDG_STATE_HOME": filepath.Join(home, "state"), "TERM": "dumb",
 	}}
-	text := fmt.Sprintf("server: desk\nservers:\n- {name: desk, url: %q, insecureHTTP: true}\n", server)
+	text := fmt.Sprintf("server: main\nservers:\n- {name: main, url: %q, insecureHTTP: true}\n", server)
 	m.write(t, "config/tka/config.yaml", text)
 	return m
 }

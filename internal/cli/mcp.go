@@ -10,15 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/bearer"
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/reach"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 )
 
-// unending marks a command whose run --timeout does not limit; there the flag limits something else.
-const unending = "unending"
+// noTimeLimit marks a command whose run --timeout does not limit; there the flag limits something else.
+const noTimeLimit = "unending"
 
 // mcpFlags are the flags of the command mcp and of commands that use the operator plane.
 type mcpFlags struct {
@@ -50,7 +49,7 @@ What goes further than one pool is asked for twice. See also --read-only and
   ` + strings.Join(planemcp.Writes(), "\n  "),
 		Example:     "  tka mcp --url https://dashboard.tail1234.ts.net\n  tka config plane.url https://dashboard.tail1234.ts.net\n  claude mcp add tailplane -- tka mcp",
 		Args:        arguments(0, 0, ""),
-		Annotations: map[string]string{unending: ""},
+		Annotations: map[string]string{noTimeLimit: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return t.doMCP(cmd.Context(), mf) },
 	}
 	f := cmd.Flags()
@@ -62,19 +61,19 @@ What goes further than one pool is asked for twice. See also --read-only and
 	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, config, enrollment, infra, audit (default all)")
 	f.DurationVar(&t.timeout, "timeout", planemcp.DefaultTimeout, "time limit of one call")
 	f.IntVar(&mf.options.MaxBytes, "max-bytes", planemcp.DefaultBytes, "most bytes of one answer, 4096 to 1048576")
-	t.complete(cmd, "toolsets", fixed(string(planemcp.Fleet), string(planemcp.Config), string(planemcp.Enrollment), string(planemcp.Infra), string(planemcp.Audit)))
+	t.complete(cmd, "toolsets", fixedValues(string(planemcp.Fleet), string(planemcp.Config), string(planemcp.Enrollment), string(planemcp.Infra), string(planemcp.Audit)))
 	return cmd
 }
 
 func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 	var err error
 	if mf.options.Toolsets, err = planemcp.ParseToolsets(mf.toolsets); err != nil {
-		return fault.Usage("--toolsets: %v", err)
+		return output.UsageErrorf("--toolsets: %v", err)
 	}
 	if n := mf.options.MaxBytes; n < planemcp.LeastBytes || n > planemcp.MostBytes {
-		return fault.Usage("--max-bytes is %d; it can be %d to %d", n, planemcp.LeastBytes, planemcp.MostBytes)
+		return output.UsageErrorf("--max-bytes is %d; it can be %d to %d", n, planemcp.LeastBytes, planemcp.MostBytes)
 	}
-	client, err := t.plane(mf)
+	client, err := t.planeClient(mf)
 	if err != nil {
 		return err
 	}
@@ -88,7 +87,7 @@ func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 	}
 	log := slog.New(slog.NewTextHandler(t.Err, &slog.HandlerOptions{Level: level}))
 	if err := planemcp.Serve(ctx, t.In, t.Out, client, mf.options, log); err != nil {
-		return fault.New(fault.Failed, "the assistant's connection broke: %v", err).Because(err)
+		return output.Errorf(output.ExitFailed, "the assistant's connection broke: %v", err).Because(err)
 	}
 	return nil
 }
@@ -105,31 +104,31 @@ func (t *tka) planeURL(given string) (*url.URL, error) {
 		from, given = "plane.url", set.PlaneURL
 	}
 	if given == "" {
-		return nil, fault.Usage("it is not known where the operator plane is").
+		return nil, output.UsageErrorf("it is not known where the operator plane is").
 			Try("tka mcp --url https://dashboard.YOUR-TAILNET.ts.net").Try("tka config plane.url https://dashboard.YOUR-TAILNET.ts.net")
 	}
-	base, err := reach.ParseURL(given, true)
+	base, err := dialpolicy.ParseURL(given, true)
 	if err != nil {
-		return nil, fault.Usage("%s is %q: %v", from, reach.Redacted(given), err)
+		return nil, output.UsageErrorf("%s is %q: %v", from, dialpolicy.RedactURL(given), err)
 	}
 	u, err := url.Parse(base)
 	if err != nil {
-		return nil, fault.Usage("%s is %q: %v", from, reach.Redacted(given), err)
+		return nil, output.UsageErrorf("%s is %q: %v", from, dialpolicy.RedactURL(given), err)
 	}
 	addr, err := netip.ParseAddr(u.Hostname())
 	if u.Scheme != "https" && (err != nil || !addr.IsLoopback()) {
-		return nil, fault.Usage("%s is %s; it needs https:// unless it is an address of this machine such as http://%s", from, screen.Word(base), net.JoinHostPort("127.0.0.1", "8080"))
+		return nil, output.UsageErrorf("%s is %s; it needs https:// unless it is an address of this machine such as http://%s", from, output.ShellQuote(base), net.JoinHostPort("127.0.0.1", "8080"))
 	}
 	return u, nil
 }
 
 // planeToken returns the source of the token, which may be empty.
-func (t *tka) planeToken(mf mcpFlags) (*bearer.Source, error) {
+func (t *tka) planeToken(mf mcpFlags) (*client.TokenSource, error) {
 	if mf.tokenFile != "" && mf.tokenCommand != "" {
-		return nil, fault.Usage("--token-file and --token-command cannot both be given")
+		return nil, output.UsageErrorf("--token-file and --token-command cannot both be given")
 	}
-	s := &bearer.Source{File: mf.tokenFile, Command: strings.Fields(mf.tokenCommand), Now: t.Now, Told: func(m string) { t.hint("%s", m) }, Errors: t.Err}
-	if s.None() {
+	s := &client.TokenSource{File: mf.tokenFile, Command: strings.Fields(mf.tokenCommand), Now: t.Now, Notify: func(m string) { t.hint("%s", m) }, Stderr: t.Err}
+	if s.IsEmpty() {
 		s.Value = t.Getenv("DASHBOARD_TOKEN")
 	}
 	return s, nil

@@ -24,10 +24,10 @@ import (
 
 // newPlane starts the operator plane's API on loopback, where every caller is alice.
 func newPlane(t *testing.T) *httptest.Server {
-	board := plane.NewBoard(time.Now)
-	board.Replace(plane.KindCluster, "kubernetes", []plane.Object{plane.Cluster{ID: "c1", Name: "prod-eu", Health: "Alive"}})
-	board.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
-	desk := &plane.Desk{Board: board, Now: time.Now, Ready: func() bool { return true },
+	store := plane.NewBoard(time.Now)
+	store.Replace(plane.KindCluster, "kubernetes", []plane.Object{plane.Cluster{ID: "c1", Name: "prod-eu", Health: "Alive"}})
+	store.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
+	service := &plane.Desk{Board: store, Now: time.Now, Ready: func() bool { return true },
 		Revoke: func(context.Context, access.Permit, string, string, string, bool) (plane.Revocation, error) {
 			return plane.Revocation{}, io.EOF
 		},
@@ -42,7 +42,7 @@ func newPlane(t *testing.T) *httptest.Server {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
 		},
 		Record: func(audit.Entry) error { return nil }}
-	srv := httptest.NewServer(way.Handler(desk.Routes()...))
+	srv := httptest.NewServer(way.Handler(service.Routes()...))
 	t.Cleanup(srv.Close)
 	return srv
 }
@@ -76,8 +76,8 @@ not a message
 
 // MC-06, PLANE-13: standard output has only messages of the protocol until the last response.
 func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
-	srv, nobody := newPlane(t), httptest.NewServer(http.NotFoundHandler())
-	defer nobody.Close()
+	srv, notFound := newPlane(t), httptest.NewServer(http.NotFoundHandler())
+	defer notFound.Close()
 	for why, c := range map[string]struct {
 		config, url string
 		args        []string
@@ -86,7 +86,7 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 		"the plane answers":       {"", srv.URL, nil, "1 cluster."},
 		"the URL is set":          {"plane.url: " + srv.URL, "", nil, "1 cluster."},
 		"the plane is away":       {"", "http://127.0.0.1:1", nil, "Try: tailscale status"},
-		"it is no plane":          {"", nobody.URL, nil, "is it an operator plane of Tailplane?"},
+		"it is no plane":          {"", notFound.URL, nil, "is it an operator plane of Tailplane?"},
 		"it answers by redirects": {"", redirecting(t, srv.URL), nil, "redirect"},
 		"another toolset":         {"", srv.URL, []string{"--toolsets", "audit"}, `unknown tool`},
 	} {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/link"
-	"github.com/tailplane/tailplane/internal/cli/memory"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -27,28 +27,28 @@ ended is made again, with the role and the namespaces that this machine used las
 	}
 	cmd.Flags().DurationVar(&lf.period, "for", 0, "how long from now, such as 30m or 8h (default: as long as the role is granted for)")
 	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster, known to this machine or to its server")
-	t.complete(cmd, "cluster", t.knownNames)
+	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }
 
-// again returns the flags that repeat the present sign-in, or else the last one.
-func (t *tka) again(ctx context.Context, l *link.Link, lf loginFlags, set *memory.Settings) (loginFlags, error) {
-	st, err := link.Call(ctx, l, signin.Read, signin.ReadRequest{})
+// repeatLogin returns the flags that repeat the present sign-in, or else the last one.
+func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, set *config.Settings) (loginFlags, error) {
+	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	p, ok := errors.AsType[*problem.Error](err)
 	switch {
 	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
 		lf.role, lf.namespaces = st.Role, st.Namespaces
 	case err == nil, ok && p.Code == problem.NotSignedIn:
-		k, kerr := t.known()
+		k, kerr := t.state()
 		if kerr != nil {
 			return lf, kerr
 		}
-		last, _ := k.At(l.Base)
+		last, _ := k.Server(l.Base)
 		lf.role, lf.namespaces = last.Role, last.Namespaces
 	default:
 		return lf, err
 	}
-	view, err := t.readKube()
+	view, err := t.loadKubeconfig()
 	if err != nil {
 		return lf, err
 	}

@@ -50,12 +50,12 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(home, "config"))
 			env.Setenv("XDG_STATE_HOME", filepath.Join(home, "state"))
 			env.Setenv("TERM", "xterm")
-			env.Values[serversKey{}] = map[string]*desk{}
+			env.Values[serversKey{}] = map[string]*accessServer{}
 			return os.MkdirAll(home, 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"desk": cmdDesk, "hostile": cmdHostile, "visits": cmdVisits, "exits": cmdExits, "mode": cmdMode, "parses": cmdParses, "same": cmdSame,
-			"field": cmdField, "notoken": cmdNoToken, "link": cmdLink, "foreign": cmdForeign, "down": cmdDown, "refusing": cmdRefusing,
+			"server": cmdAccessServer, "hostile": cmdHostile, "requests": cmdRequests, "exits": cmdExits, "mode": cmdMode, "parses": cmdParses, "same": cmdSame,
+			"field": cmdField, "notoken": cmdNoToken, "link": cmdSymlink, "foreign": cmdForeign, "down": cmdDown, "refusing": cmdRefusing,
 			"knows": cmdKnows,
 		},
 	})
@@ -63,11 +63,11 @@ func TestScripts(t *testing.T) {
 
 type serversKey struct{}
 
-// desk NAME [key=value…] starts an access server at $NAME and makes it the server of the settings. Keys: cluster, ready, grant (repeatable:
-// role/period/priority/namespaces), max, refuse, tls.
-func cmdDesk(ts *testscript.TestScript, neg bool, args []string) {
+// server NAME [key=value…] starts an access server at $NAME and makes it the server of the settings. Keys: cluster, ready, grant
+// (repeatable: role/period/priority/namespaces), max, refuse, tls.
+func cmdAccessServer(ts *testscript.TestScript, neg bool, args []string) {
 	name, opts := args[0], args[1:]
-	d := &desk{store: newMemory(0), cluster: "prod-eu"}
+	d := &accessServer{store: newSigninStore(0), cluster: "prod-eu"}
 	secure, granted := false, false
 	for _, o := range opts {
 		key, value, _ := strings.Cut(o, "=")
@@ -84,7 +84,7 @@ func cmdDesk(ts *testscript.TestScript, neg bool, args []string) {
 		case "grant":
 			granted = true
 			if value != "" {
-				d.rules = append(d.rules, rule(value))
+				d.rules = append(d.rules, grantRule(value))
 			}
 		case "max":
 			longest, err := time.ParseDuration(value)
@@ -95,18 +95,18 @@ func cmdDesk(ts *testscript.TestScript, neg bool, args []string) {
 		case "tls":
 			secure = true
 		default:
-			ts.Fatalf("desk: unknown key %q", key)
+			ts.Fatalf("server: unknown key %q", key)
 		}
 	}
 	if !granted {
-		d.rules = []string{rule("view/8h")}
+		d.rules = []string{grantRule("view/8h")}
 	}
 	d.start()
-	servers := ts.Value(serversKey{}).(map[string]*desk)
+	servers := ts.Value(serversKey{}).(map[string]*accessServer)
 	servers[name] = d
 	srv := httptest.NewUnstartedServer(d)
 	if secure {
-		der, key, err := certificate("desk", "desk.example.ts.net")
+		der, key, err := certificate("main", "main.example.ts.net")
 		ts.Check(err)
 		srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 		ca := ts.MkAbs(name + ".pem")
@@ -134,7 +134,7 @@ func useServer(ts *testscript.TestScript, name, url string) {
 	ts.Check(os.WriteFile(path, fmt.Appendf(old, "- {name: %s, url: %q, insecureHTTP: %v}\n", name, url, strings.HasPrefix(url, "http://")), 0o600))
 }
 
-func rule(s string) string {
+func grantRule(s string) string {
 	parts := strings.Split(s, "/")
 	r := map[string]any{"role": parts[0], "period": parts[1]}
 	if len(parts) > 2 && parts[2] != "" {
@@ -148,10 +148,10 @@ func rule(s string) string {
 	return string(b)
 }
 
-// knows NAME [OTHER[,key=value…]…] makes a desk know others as verified and alive, or as given: state, cluster, id, url, key (of a word),
+// knows NAME [OTHER[,key=value…]…] makes a server know others as verified and alive, or as given: state, cluster, id, url, key (of a word),
 // labels (k:v+k:v), unverified, conflict.
 func cmdKnows(ts *testscript.TestScript, neg bool, args []string) {
-	servers := ts.Value(serversKey{}).(map[string]*desk)
+	servers := ts.Value(serversKey{}).(map[string]*accessServer)
 	var list []gossip.Member
 	for _, a := range args[1:] {
 		words := strings.Split(a, ",")
@@ -185,32 +185,32 @@ func cmdKnows(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		list = append(list, m)
 	}
-	servers[args[0]].knows(ts.Getenv(args[0]), list...)
+	servers[args[0]].addCluster(ts.Getenv(args[0]), list...)
 }
 
 // down NAME stops a server.
 func cmdDown(ts *testscript.TestScript, neg bool, args []string) {
-	ts.Value(serversKey{}).(map[string]*desk)[args[0]].stop()
+	ts.Value(serversKey{}).(map[string]*accessServer)[args[0]].stop()
 }
 
 // refusing NAME removes the grants of a server's caller.
 func cmdRefusing(ts *testscript.TestScript, neg bool, args []string) {
-	d := ts.Value(serversKey{}).(map[string]*desk)[args[0]]
+	d := ts.Value(serversKey{}).(map[string]*accessServer)[args[0]]
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rules = nil
 	d.start()
 }
 
-// visits NAME TEXT… checks the requests to a desk, in order, since the last visits command.
-func cmdVisits(ts *testscript.TestScript, neg bool, args []string) {
-	d := ts.Value(serversKey{}).(map[string]*desk)[args[0]]
-	got := d.seen()
+// requests NAME TEXT… checks the requests to a server, in order, since the last requests command.
+func cmdRequests(ts *testscript.TestScript, neg bool, args []string) {
+	d := ts.Value(serversKey{}).(map[string]*accessServer)[args[0]]
+	got := d.received()
 	d.mu.Lock()
-	d.visits = nil
+	d.requests = nil
 	d.mu.Unlock()
 	if want := args[1:]; !slices.Equal(got, want) {
-		ts.Fatalf("visits of %s:\n%s\nwant:\n%s", args[0], strings.Join(got, "\n"), strings.Join(want, "\n"))
+		ts.Fatalf("requests of %s:\n%s\nwant:\n%s", args[0], strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -256,16 +256,16 @@ func cmdParses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func decode(ts *testscript.TestScript, form, text string) any {
+func decode(ts *testscript.TestScript, format, text string) any {
 	var v any
 	var err error
-	switch form {
+	switch format {
 	case "json":
 		err = json.Unmarshal([]byte(text), &v)
 	case "yaml":
 		err = yaml.Unmarshal([]byte(text), &v)
 	default:
-		ts.Fatalf("unknown form %q", form)
+		ts.Fatalf("unknown form %q", format)
 	}
 	ts.Check(err)
 	return v
@@ -328,7 +328,7 @@ func cmdNoToken(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // link TARGET NAME creates a symbolic link.
-func cmdLink(ts *testscript.TestScript, neg bool, args []string) {
+func cmdSymlink(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.Symlink(args[0], ts.MkAbs(args[1])))
 }
 

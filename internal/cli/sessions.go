@@ -9,21 +9,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/kubectl"
-	"github.com/tailplane/tailplane/internal/cli/reach"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
 )
 
 // adminFlags adds the flags that select an administrator's cluster.
-func adminFlags(cmd *cobra.Command, af *kubectl.Cluster) {
+func adminFlags(cmd *cobra.Command, af *client.Kubectl) {
 	f := cmd.Flags()
 	f.StringVar(&af.Context, "context", "", "context of the kubeconfig (default: the current one)")
-	f.StringVarP(&af.Namespace, "namespace", "n", kubectl.Namespace, "namespace of the sign-ins")
+	f.StringVarP(&af.Namespace, "namespace", "n", client.SigninNamespace, "namespace of the sign-ins")
 }
 
 func (t *tka) sessions() *cobra.Command {
-	var af kubectl.Cluster
+	var af client.Kubectl
 	var login string
 	cmd := &cobra.Command{
 		Use:   "sessions",
@@ -40,7 +39,7 @@ need the right to list tkasignins there, and no sign-in by tka.`,
 }
 
 func (t *tka) revoke() *cobra.Command {
-	var af kubectl.Cluster
+	var af client.Kubectl
 	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "revoke NAME|LOGIN",
@@ -64,18 +63,18 @@ a grant can sign in again: to prevent that, take the grant out of the tailnet's 
 
 type sessionList struct {
 	meta
-	Items []kubectl.Session `json:"items"`
+	Items []client.Session `json:"items"`
 }
 
-func (t *tka) doSessions(ctx context.Context, af kubectl.Cluster, login string) error {
-	all, err := t.admin(af).Sessions(ctx)
+func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) error {
+	all, err := t.kubectl(af).Sessions(ctx)
 	if err != nil {
 		return err
 	}
 	if login != "" {
-		all = slices.DeleteFunc(all, func(s kubectl.Session) bool { return s.Login != login })
+		all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Login != login })
 	}
-	return t.showSessions(sessionList{kind("SessionList"), all})
+	return t.showSessions(sessionList{newMeta("SessionList"), all})
 }
 
 func (t *tka) showSessions(l sessionList) error {
@@ -83,12 +82,12 @@ func (t *tka) showSessions(l sessionList) error {
 	for _, s := range l.Items {
 		names = append(names, "tkasignin/"+s.Name)
 	}
-	return t.show(answer{object: l, names: names, table: func(wide bool) {
+	return t.printResult(result{object: l, names: names, table: func(wide bool) {
 		header := []string{"USER", "DEVICE", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}
 		if wide {
 			header = append(header, "UNTIL", "SINCE")
 		}
-		var rows [][]screen.Cell
+		var rows [][]output.Cell
 		for _, s := range l.Items {
 			namespaces := "all"
 			if len(s.Namespaces) > 0 {
@@ -96,11 +95,11 @@ func (t *tka) showSessions(l sessionList) error {
 			}
 			left := ""
 			if at, err := time.Parse(time.RFC3339, s.Until); err == nil {
-				left = screen.Short(max(0, at.Sub(t.Now())))
+				left = output.HumanDuration(max(0, at.Sub(t.Now())))
 			}
-			row := screen.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, left, s.Name)
+			row := output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, left, s.Name)
 			if wide {
-				row = append(row, screen.Row(s.Until, s.Since)...)
+				row = append(row, output.Row(s.Until, s.Since)...)
 			}
 			rows = append(rows, row)
 		}
@@ -112,45 +111,45 @@ func (t *tka) showSessions(l sessionList) error {
 	}})
 }
 
-func (t *tka) doRevoke(ctx context.Context, af kubectl.Cluster, who string, yes, dryRun bool) error {
-	all, err := t.admin(af).Sessions(ctx)
+func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, dryRun bool) error {
+	all, err := t.kubectl(af).Sessions(ctx)
 	if err != nil {
 		return err
 	}
 	// A login contains "@" and a sign-in's name never does, so one exact match is enough.
-	all = slices.DeleteFunc(all, func(s kubectl.Session) bool { return s.Name != who && s.Login != who })
+	all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Name != who && s.Login != who })
 	if len(all) == 0 {
-		return fault.New(fault.Failed, "There is no sign-in of that name or login: %s", who).Try("See all: tka sessions")
+		return output.Errorf(output.ExitFailed, "There is no sign-in of that name or login: %s", who).Try("See all: tka sessions")
 	}
-	if slices.ContainsFunc(all, func(s kubectl.Session) bool { return !reach.IsNamespace(s.Name) }) {
-		return fault.New(fault.Failed, "The cluster has a sign-in whose name is none; nothing was ended").Try("tka sessions")
+	if slices.ContainsFunc(all, func(s client.Session) bool { return !dialpolicy.IsNamespaceName(s.Name) }) {
+		return output.Errorf(output.ExitFailed, "The cluster has a sign-in whose name is none; nothing was ended").Try("tka sessions")
 	}
 	if !yes && !dryRun {
 		var what []string
 		for _, s := range all {
 			what = append(what, fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device))
 		}
-		if err := t.ask(ctx, fmt.Sprintf("End %s: %s?", plural(int64(len(all)), "sign-in", "sign-ins"), strings.Join(what, "; ")), "--yes"); err != nil {
+		if err := t.confirm(ctx, fmt.Sprintf("End %s: %s?", plural(int64(len(all)), "sign-in", "sign-ins"), strings.Join(what, "; ")), "--yes"); err != nil {
 			return err
 		}
 	}
-	code := fault.Done
+	code := output.ExitOK
 	for i := range all {
 		if dryRun {
 			continue
 		}
-		if err := t.admin(af).Revoke(ctx, all[i].Name); err != nil {
-			all[i].Error, code = sentence(err), max(code, fault.CodeOf(err))
+		if err := t.kubectl(af).Revoke(ctx, all[i].Name); err != nil {
+			all[i].Error, code = errorMessage(err), max(code, output.ExitCode(err))
 			continue
 		}
 		all[i].Revoked = true
 	}
-	res := sessionList{kind("RevocationList"), all}
+	res := sessionList{newMeta("RevocationList"), all}
 	var names []string
 	for _, s := range all {
 		names = append(names, "tkasignin/"+s.Name)
 	}
-	err = t.show(answer{object: res, names: names, table: func(bool) {
+	err = t.printResult(result{object: res, names: names, table: func(bool) {
 		for _, s := range all {
 			line := "Ended"
 			switch {
@@ -159,17 +158,17 @@ func (t *tka) doRevoke(ctx context.Context, af kubectl.Cluster, who string, yes,
 			case !s.Revoked:
 				line = "Not ended, as " + s.Error + ":"
 			}
-			fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)))
+			fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)))
 		}
 	}})
 	if err != nil {
 		return err
 	}
-	return ended(code)
+	return exitError(code)
 }
 
-// admin completes af with the kubeconfig, time limit and environment of tka.
-func (t *tka) admin(af kubectl.Cluster) kubectl.Cluster {
-	af.Kubeconfig, af.Limit, af.Environ = t.kubeconfig, t.timeout, childEnviron()
+// kubectl completes af with the kubeconfig, time limit and environment of tka.
+func (t *tka) kubectl(af client.Kubectl) client.Kubectl {
+	af.Kubeconfig, af.Timeout, af.Env = t.kubeconfig, t.timeout, childEnv()
 	return af
 }

@@ -15,23 +15,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/kubefile"
-	"github.com/tailplane/tailplane/internal/cli/link"
-	"github.com/tailplane/tailplane/internal/cli/memory"
-	"github.com/tailplane/tailplane/internal/cli/shellscript"
-	"github.com/tailplane/tailplane/internal/cli/subshell"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/cli/shellsession"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// keeping is whether the sign-in stays when a shell ends.
-type keeping struct{ keep, revoke bool }
+// keepFlags is whether the sign-in stays when a shell ends.
+type keepFlags struct{ keep, revoke bool }
 
 func (t *tka) shell() *cobra.Command {
 	var lf loginFlags
-	var k keeping
+	var k keepFlags
 	cmd := &cobra.Command{
 		Use:   "shell [-- COMMAND ARG...]",
 		Short: "Run a shell or a command that has the access, and sign out after it",
@@ -44,7 +43,7 @@ The exit code is that of the shell or command.`,
 		Example: "  tka shell\n  tka shell --role edit --for 30m -- kubectl -n shop rollout restart deployment/web",
 		Args: func(*cobra.Command, []string) error {
 			if k.keep && k.revoke {
-				return fault.Usage("--keep and --revoke are opposites")
+				return output.UsageErrorf("--keep and --revoke are opposites")
 			}
 			return nil
 		},
@@ -59,25 +58,25 @@ The exit code is that of the shell or command.`,
 
 // Time limits around a shell, which has none itself.
 const (
-	turnWait   = 15 * time.Second // for another shell that signs in or out
-	revokeTime = 10 * time.Second
+	sessionLockWait = 15 * time.Second // for another shell that signs in or out
+	revokeTimeout   = 10 * time.Second
 )
 
 // A shellRun is one shell from its sign-in to its end.
 type shellRun struct {
 	*tka
-	keeping
-	link    *link.Link
-	room    *subshell.Room
-	signals chan os.Signal
-	signin  bool   // there is a sign-in to end or keep
-	unsure  bool   // a sign-in may still appear: the login was interrupted
-	until   string // the end of the sign-in, for people
-	child   *exec.Cmd
+	keepFlags
+	client    *client.Client
+	session   *shellsession.Session
+	signals   chan os.Signal
+	signedIn  bool   // there is a sign-in to end or keep
+	uncertain bool   // a sign-in may still appear: the login was interrupted
+	until     string // the end of the sign-in, for people
+	child     *exec.Cmd
 }
 
 // doShell signs in, runs the shell and signs out. It handles all signals of the program, so that every exit takes the same path.
-func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []string) error {
+func (t *tka) doShell(ctx context.Context, lf loginFlags, k keepFlags, command []string) error {
 	if err := lf.check(); err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []s
 	if err != nil {
 		return err
 	}
-	program, args, err := t.program(command)
+	program, args, err := t.shellProgram(command)
 	if err != nil {
 		return err
 	}
@@ -93,29 +92,29 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []s
 	if err != nil {
 		return err
 	}
-	s := &shellRun{tka: t, keeping: k, link: l, signals: make(chan os.Signal, 8)}
-	signal.Notify(s.signals, subshell.Signals()...)
+	s := &shellRun{tka: t, keepFlags: k, client: l, signals: make(chan os.Signal, 8)}
+	signal.Notify(s.signals, shellsession.Signals()...)
 	defer signal.Stop(s.signals)
-	if s.room, err = t.openRoom(ctx, l.Base); err != nil {
+	if s.session, err = t.openSession(ctx, l.Base); err != nil {
 		return err
 	}
 	began, quiet := s.interruptible(ctx)
 	g, err := s.signIn(began, lf, set)
 	if err == nil {
-		err = s.furnish(t.entry(set, g.Kubeconfig, g.namespaces), program, args, len(command) == 0)
+		err = s.prepareChild(t.kubeconfigEntry(set, g.Kubeconfig, g.namespaces), program, args, len(command) == 0)
 	}
 	quiet()
 	if err == nil {
-		err = childFault(subshell.Run(s.child, s.signals, isTerminal(s.In)))
+		err = childError(shellsession.Run(s.child, s.signals, isTerminal(s.In)))
 	}
-	if !s.leave(ctx) && s.signin && s.child == nil {
+	if !s.finish(ctx) && s.signedIn && s.child == nil {
 		return stillSignedIn(err)
 	}
 	return err
 }
 
-// program returns what to run: the command, or the person's shell.
-func (t *tka) program(command []string) (path string, args []string, err error) {
+// shellProgram returns what to run: the command, or the person's shell.
+func (t *tka) shellProgram(command []string) (path string, args []string, err error) {
 	name := cmp.Or(t.Getenv("SHELL"), "/bin/sh")
 	if runtime.GOOS == "windows" {
 		name = cmp.Or(t.Getenv("SHELL"), t.Getenv("COMSPEC"), "powershell.exe")
@@ -133,32 +132,32 @@ func (t *tka) program(command []string) (path string, args []string, err error) 
 	} else if e, ok := errors.AsType[*fs.PathError](err); ok {
 		why = e.Err
 	}
-	f := fault.Usage("%s cannot be run: %v", name, why).Because(err)
+	f := output.UsageErrorf("%s cannot be run: %v", name, why).Because(err)
 	if len(command) == 0 {
 		return "", nil, f.Try("Name the shell: tka shell -- SHELL")
 	}
 	return "", nil, f.Try("tka shell --help")
 }
 
-// openRoom creates the private folder in the first of the run folders that can hold it.
-func (t *tka) openRoom(ctx context.Context, base string) (*subshell.Room, error) {
+// openSession creates the private folder in the first of the run folders that can hold it.
+func (t *tka) openSession(ctx context.Context, base string) (*shellsession.Session, error) {
 	err := errors.New("neither $XDG_RUNTIME_DIR nor your home folder is known")
-	for _, dir := range t.runFolders() {
-		var room *subshell.Room
-		if room, err = subshell.Open(ctx, shellsFolder(dir), base); err == nil {
-			return room, nil
+	for _, dir := range t.runtimeDirs() {
+		var session *shellsession.Session
+		if session, err = shellsession.Open(ctx, shellsDir(dir), base); err == nil {
+			return session, nil
 		}
 	}
-	return nil, fault.New(fault.Failed, "there is no place for the shell's own files: %v", err).Because(err).
+	return nil, output.Errorf(output.ExitFailed, "there is no place for the shell's own files: %v", err).Because(err).
 		Try("Set $XDG_RUNTIME_DIR to a folder of your own.")
 }
 
-func shellsFolder(run string) string { return filepath.Join(run, "shells") }
+func shellsDir(run string) string { return filepath.Join(run, "shells") }
 
 // keepSignin records that the person wants to keep the sign-in at a server. From then on, shells do not end it.
 func (t *tka) keepSignin(base string) {
-	for _, dir := range t.runFolders() {
-		if err := subshell.Kept(shellsFolder(dir), base); err != nil {
+	for _, dir := range t.runtimeDirs() {
+		if err := shellsession.KeepSignin(shellsDir(dir), base); err != nil {
 			t.warn("a shell that is running may end this sign-in: %v", err)
 		}
 	}
@@ -179,7 +178,7 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 		for {
 			select {
 			case sig := <-s.signals:
-				if subshell.Ends(sig) {
+				if shellsession.EndsOperation(sig) {
 					cancel()
 				}
 			case <-stop:
@@ -191,172 +190,172 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 }
 
 // signIn signs in and records what must be ended later.
-func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *memory.Settings) (g shellAccess, err error) {
-	done, err := s.room.Turn(ctx, turnWait)
+func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settings) (g shellAccess, err error) {
+	done, err := s.session.Lock(ctx, sessionLockWait)
 	if err != nil {
-		return g, fault.New(fault.NotReady, "another shell is signing in or out: %v", err).Because(err).Try("Try again in a moment.")
+		return g, output.Errorf(output.ExitNotReady, "another shell is signing in or out: %v", err).Because(err).Try("Try again in a moment.")
 	}
 	defer done()
-	have, err := link.Call(ctx, s.link, signin.Read, signin.ReadRequest{})
+	have, err := client.Call(ctx, s.client, signin.Read, signin.ReadRequest{})
 	existed := err == nil && have.State != signin.Ended && have.State != signin.Ending
 	if p, ok := errors.AsType[*problem.Error](err); err != nil && !(ok && (p.Code == problem.NotSignedIn || p.Code == problem.CannotProvision)) {
 		return g, err
 	}
 	if !existed { // before the request, so that this shell ends the sign-in whatever happens
-		if err := s.room.Began(); err != nil {
-			return g, fault.New(fault.Failed, "the shell's own files cannot be written: %v", err).Because(err)
+		if err := s.session.MarkSignin(); err != nil {
+			return g, output.Errorf(output.ExitFailed, "the shell's own files cannot be written: %v", err).Because(err)
 		}
 	}
-	st, access, err := s.tka.signIn(ctx, s.link, lf)
-	s.unsure = ctx.Err() != nil && st.Name == ""
-	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && fault.CodeOfRefusal(p.Code) == fault.Refused && !existed {
-		s.keepSignin(s.link.Base) // no sign-in was created
+	st, access, err := s.tka.signIn(ctx, s.client, lf)
+	s.uncertain = ctx.Err() != nil && st.Name == ""
+	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && output.ProblemExitCode(p.Code) == output.ExitRefused && !existed {
+		s.keepSignin(s.client.Base) // no sign-in was created
 	} else {
-		s.signin = true
+		s.signedIn = true
 	}
 	if err != nil {
 		return g, err
 	}
-	_, err = s.editableKube() // report a broken kubeconfig now and not at a later login
+	_, err = s.readKubeconfigFiles() // report a broken kubeconfig now and not at a later login
 	if err == nil {
-		err = s.sameCluster(s.entry(set, access.Kubeconfig, nil), s.link)
+		err = s.checkSameCluster(s.kubeconfigEntry(set, access.Kubeconfig, nil), s.client)
 	}
 	if err != nil {
 		return g, err
 	}
-	s.noteSignIn(ctx, s.link.Base, st, access)
+	s.recordSignIn(ctx, s.client.Base, st, access)
 	until := st.Until
 	if !access.Until.IsZero() {
 		until = access.Until.UTC().Format(time.RFC3339)
 	}
-	s.until = s.moment(until)
-	s.hint("Signed in to %s as %s with the role %s in %s until %s.", access.Cluster, st.Username, st.Role, whole(st.Namespaces), s.until)
+	s.until = s.formatTime(until)
+	s.hint("Signed in to %s as %s with the role %s in %s until %s.", access.Cluster, st.Username, st.Role, describeNamespaces(st.Namespaces), s.until)
 	return shellAccess{access, st.Namespaces}, nil
 }
 
 // shellAccess is the access that a shell runs with.
 type shellAccess struct {
-	link.Granted
+	client.IssuedKubeconfig
 	namespaces []string
 }
 
-// furnish fills the private folder and prepares the child process, without starting it.
-func (s *shellRun) furnish(entry kubefile.Entry, program string, args []string, interactive bool) error {
+// prepareChild fills the private folder and prepares the child process, without starting it.
+func (s *shellRun) prepareChild(entry kubeconfig.Entry, program string, args []string, interactive bool) error {
 	files := map[string]string{}
-	prompt := shellscript.Prompt(entry.Cluster)
+	prompt := shellsession.Prompt(entry.Cluster)
 	env := []string{"PS1=" + prompt + cmp.Or(s.Getenv("PS1"), "$ ")}
 	if interactive {
-		home, err := s.home()
+		home, err := s.homeDir()
 		if err != nil {
 			return err
 		}
-		start := shellscript.Interactive(program, prompt, s.room.Folder, home, s.Getenv("ZDOTDIR"))
+		start := shellsession.InteractiveStartup(program, prompt, s.session.Dir, home, s.Getenv("ZDOTDIR"))
 		args, env, files = start.Args, append(env, start.Env...), start.Files
 	}
 	doc, err := entry.Document()
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.room.Folder, "kubeconfig")
+	path := filepath.Join(s.session.Dir, "kubeconfig")
 	err = os.WriteFile(path, doc, 0o600)
 	for name, text := range files {
-		err = errors.Join(err, os.WriteFile(filepath.Join(s.room.Folder, name), []byte(text), 0o600))
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.session.Dir, name), []byte(text), 0o600))
 	}
 	if err != nil {
-		return fault.New(fault.Failed, "the shell's own files cannot be written: %v", err).Because(err)
+		return output.Errorf(output.ExitFailed, "the shell's own files cannot be written: %v", err).Because(err)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(append(childEnviron(), "KUBECONFIG="+path, "TKA_CLUSTER="+entry.Cluster), env...)
+	cmd.Env = append(append(childEnv(), "KUBECONFIG="+path, "TKA_CLUSTER="+entry.Cluster), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
 	s.child = cmd
 	return nil
 }
 
-// childFault converts the end of the child process into tka's error.
-func childFault(code int, err error) error {
+// childError converts the end of the child process into tka's error.
+func childError(code int, err error) error {
 	if err != nil {
-		return fault.New(fault.Failed, "The shell cannot be run: %v", err).Because(err).Try("tka shell --help")
+		return output.Errorf(output.ExitFailed, "The shell cannot be run: %v", err).Because(err).Try("tka shell --help")
 	}
-	return ended(code)
+	return exitError(code)
 }
 
-// childEnviron returns the environment for child processes, without the variable that a shell's function set for tka alone.
-func childEnviron() (env []string) {
+// childEnv returns the environment for child processes, without the variable that a shell's function set for tka alone.
+func childEnv() (env []string) {
 	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); name != shellscript.EvalFile {
+		if name, _, _ := strings.Cut(v, "="); name != shellsession.EvalFileEnv {
 			env = append(env, v)
 		}
 	}
 	return env
 }
 
-// leave removes the private folder and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
+// finish removes the private folder and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
 // prints messages last, because the terminal may be gone.
-func (s *shellRun) leave(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnWait+revokeTime) // the command's time limit was for signing in
+func (s *shellRun) finish(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionLockWait+revokeTimeout) // the command's time limit was for signing in
 	defer cancel()
 	ctx, quiet := s.interruptible(ctx)
 	defer quiet()
-	done, terr := s.room.Turn(ctx, turnWait)
-	if terr == nil {
+	done, lockErr := s.session.Lock(ctx, sessionLockWait)
+	if lockErr == nil {
 		defer done()
 	}
-	others, began, err := s.room.Leave(ctx)
+	others, began, err := s.session.Close(ctx)
 	until := cmp.Or(s.until, "it expires")
-	var say func()
+	var printLine func()
 	switch {
-	case !s.signin:
-	case s.keeping.keep:
+	case !s.signedIn:
+	case s.keepFlags.keep:
 		if others {
-			s.keepSignin(s.link.Base)
+			s.keepSignin(s.client.Base)
 		}
-		say = func() { s.hint("The sign-in goes on until %s.", until) }
-	case s.keeping.revoke, began && !others:
-		rerr := s.end(ctx)
-		say = func() { s.hint("Signed out.") }
-		if rerr != nil {
-			err = errors.Join(err, rerr)
-			say = func() { s.warn("the sign-in goes on until %s: %v; to end it: tka logout", until, rerr) }
+		printLine = func() { s.hint("The sign-in goes on until %s.", until) }
+	case s.keepFlags.revoke, began && !others:
+		revokeErr := s.endSignin(ctx)
+		printLine = func() { s.hint("Signed out.") }
+		if revokeErr != nil {
+			err = errors.Join(err, revokeErr)
+			printLine = func() { s.warn("the sign-in goes on until %s: %v; to end it: tka logout", until, revokeErr) }
 		}
 	case others && began:
-		say = func() { s.hint("The sign-in goes on: another shell uses it. The last one ends it.") }
+		printLine = func() { s.hint("The sign-in goes on: another shell uses it. The last one ends it.") }
 	default:
-		say = func() { s.hint("The sign-in goes on until %s, as it was there before; to end it: tka logout", until) }
+		printLine = func() { s.hint("The sign-in goes on until %s, as it was there before; to end it: tka logout", until) }
 	}
-	if _, serr := os.Lstat(s.room.Folder); serr == nil {
-		s.warn("%s could not be removed", s.room.Folder)
+	if _, serr := os.Lstat(s.session.Dir); serr == nil {
+		s.warn("%s could not be removed", s.session.Dir)
 	}
-	if say != nil {
-		say()
+	if printLine != nil {
+		printLine()
 	}
 	return err == nil
 }
 
 // An interrupted login may reach the cluster after the logout that follows it.
 const (
-	lateLooks = 4
-	lateAfter = 400 * time.Millisecond
+	maxLateLogouts  = 4
+	lateLogoutDelay = 400 * time.Millisecond
 )
 
-// end revokes the sign-in.
-func (s *shellRun) end(ctx context.Context) error {
-	s.link.Limit = revokeTime
+// endSignin revokes the sign-in.
+func (s *shellRun) endSignin(ctx context.Context) error {
+	s.client.Timeout = revokeTimeout
 	var err error
-	for look := 1; ; look++ {
-		_, err = link.Call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
+	for attempt := 1; ; attempt++ {
+		_, err = client.Call(ctx, s.client, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
 		p, ok := errors.AsType[*problem.Error](err)
 		if !ok || p.Code != problem.NotSignedIn {
 			break
 		}
 		err = nil // another program ended it, or it does not exist yet
-		if !s.unsure || look == lateLooks {
+		if !s.uncertain || attempt == maxLateLogouts {
 			break
 		}
 		select {
-		case <-time.After(lateAfter):
+		case <-time.After(lateLogoutDelay):
 		case <-ctx.Done():
 		}
 	}
-	s.forgetToken(s.link.Base, s.link.Info.Name)
+	s.forgetToken(s.client.Base, s.client.Info.Name)
 	return err
 }

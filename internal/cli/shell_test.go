@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// A running is a tka process that has not ended yet.
-type running struct {
+// A runningShell is a tka process that has not ended yet.
+type runningShell struct {
 	*exec.Cmd
 	t        *testing.T
 	m        *machine
@@ -26,10 +26,10 @@ type running struct {
 	done     chan struct{}
 }
 
-// begin starts tka with an open standard input.
-func (m *machine) begin(t *testing.T, args ...string) *running {
+// start starts tka with an open standard input.
+func (m *machine) start(t *testing.T, args ...string) *runningShell {
 	t.Helper()
-	r := &running{Cmd: m.command(nil, args...), t: t, m: m, done: make(chan struct{})}
+	r := &runningShell{Cmd: m.command(nil, args...), t: t, m: m, done: make(chan struct{})}
 	r.Stdout, r.Stderr = &r.out, &r.err
 	var err error
 	if r.in, err = r.StdinPipe(); err == nil {
@@ -43,8 +43,8 @@ func (m *machine) begin(t *testing.T, args ...string) *running {
 	return r
 }
 
-// ends waits for the end, and checks that nothing of the shell remains.
-func (r *running) ends(code int) {
+// waitExit waits for the end, and checks that nothing of the shell remains.
+func (r *runningShell) waitExit(code int) {
 	r.t.Helper()
 	select {
 	case <-r.done:
@@ -57,22 +57,22 @@ func (r *running) ends(code int) {
 	if strings.Contains(r.err.String(), "goroutine ") || strings.Contains(r.out.String()+r.err.String(), canary) {
 		r.t.Errorf("stderr: %s", r.err.String())
 	}
-	if rooms := r.m.rooms(); len(rooms) > 0 {
-		r.t.Errorf("left: %v", rooms)
+	if dirs := r.m.sessionDirs(); len(dirs) > 0 {
+		r.t.Errorf("left: %v", dirs)
 	}
 }
 
-// rooms returns the private folders of shells.
-func (m *machine) rooms() []string {
-	rooms, err := filepath.Glob(m.path(".cache/tka/shells/room-*"))
+// sessionDirs returns the private folders of shells.
+func (m *machine) sessionDirs() []string {
+	dirs, err := filepath.Glob(m.path(".cache/tka/shells/room-*"))
 	if err != nil {
 		panic(err)
 	}
-	return rooms
+	return dirs
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
+// waitUntil waits for a condition.
+func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -81,13 +81,13 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (m *machine) there(name string) func() bool {
+func (m *machine) exists(name string) func() bool {
 	return func() bool { _, err := os.Stat(m.path(name)); return err == nil }
 }
 
 // SGN-21: only the child has the access. Its exit code is that of tka, and nothing remains.
 func TestSGN21_shell(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	m.env["TKA_EVAL_FILE"] = "/nonexistent"
 	m.env["PS1"] = "mine> "
@@ -100,8 +100,8 @@ cat "$KUBECONFIG"
 tka credential --cluster prod-eu > /dev/null && echo "has a token"
 exit 7
 `)
-	r := m.begin(t, "shell", "--", "sh", m.path("child.sh"))
-	r.ends(7)
+	r := m.start(t, "shell", "--", "sh", m.path("child.sh"))
+	r.waitExit(7)
 	for _, want := range []string{"cluster prod-eu\n", "prompt (tka:prod-eu) mine> \n", "eval []\n", "modes 600 700\n", "current-context: tka-prod-eu", "has a token\n"} {
 		if !strings.Contains(r.out.String(), want) {
 			t.Errorf("stdout lacks %q:\n%s", want, r.out.String())
@@ -110,7 +110,7 @@ exit 7
 	if !strings.Contains(r.err.String(), "Signed in to prod-eu as alice@example.com") || !strings.Contains(r.err.String(), "Signed out.") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
-	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, asksConfig, asksLogout)
+	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestInfo, requestConfig, requestLogout)
 	for _, f := range m.files(t) {
 		if strings.Contains(f, ".kube") || strings.Contains(f, "tokens") || strings.Contains(m.read(t, f), canary) {
 			t.Errorf("left: %s", f)
@@ -118,15 +118,15 @@ exit 7
 	}
 
 	// flags after the command belong to the command, also without --
-	m.begin(t, "shell", "sh", "-c", "exit 3").ends(3)
-	m.begin(t, "login", "--shell", "--", "true").ends(0)
-	m.begin(t, "login", "--shell", "--use").ends(2)
-	m.begin(t, "shell", "--keep", "--revoke").ends(2)
+	m.start(t, "shell", "sh", "-c", "exit 3").waitExit(3)
+	m.start(t, "login", "--shell", "--", "true").waitExit(0)
+	m.start(t, "login", "--shell", "--use").waitExit(2)
+	m.start(t, "shell", "--keep", "--revoke").waitExit(2)
 }
 
 // SGN-21: without a command, tka runs the person's own shell, with a prompt that names the cluster.
 func TestSGN21_own_shell(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	for _, name := range []string{"sh", "bash", "zsh", "fish"} {
 		t.Run(name, func(t *testing.T) {
@@ -135,18 +135,18 @@ func TestSGN21_own_shell(t *testing.T) {
 				t.Skipf("SKIP %s: it is not in PATH", name)
 			}
 			m.env["SHELL"] = path
-			r := m.begin(t, "shell")
+			r := m.start(t, "shell")
 			io.WriteString(r.in, "echo cluster $TKA_CLUSTER\nexit 5\n")
 			r.in.Close()
-			r.ends(5)
+			r.waitExit(5)
 			if r.out.String() != "cluster prod-eu\n" {
 				t.Errorf("stdout %q, stderr %q", r.out.String(), r.err.String())
 			}
 		})
 	}
 	m.env["SHELL"] = "/nonexistent/shell"
-	r := m.begin(t, "shell")
-	r.ends(2)
+	r := m.start(t, "shell")
+	r.waitExit(2)
 	if !strings.Contains(r.err.String(), "/nonexistent/shell cannot be run") {
 		t.Error(r.err.String())
 	}
@@ -172,16 +172,16 @@ func TestSGN21_signals(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, srv := newDesk(t, "prod-eu")
+			d, srv := newAccessServer(t, "prod-eu")
 			m := newMachine(t, srv.URL)
-			r := m.begin(t, "shell", "--", "sh", "-c", tt.first+"; echo > "+m.path("started")+"; "+tt.child)
-			until(t, "the child runs", m.there("started"))
+			r := m.start(t, "shell", "--", "sh", "-c", tt.first+"; echo > "+m.path("started")+"; "+tt.child)
+			waitUntil(t, "the child runs", m.exists("started"))
 			for _, sig := range tt.signal {
 				r.Process.Signal(sig)
 				time.Sleep(50 * time.Millisecond) // otherwise the system merges them
 			}
-			r.ends(tt.code)
-			d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksLogout)
+			r.waitExit(tt.code)
+			d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestLogout)
 		})
 	}
 }
@@ -190,20 +190,20 @@ func TestSGN21_signals(t *testing.T) {
 func TestSGN21_interrupted_sign_in(t *testing.T) {
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(fmt.Sprint(sig), func(t *testing.T) {
-			d, srv := newDesk(t, "prod-eu")
+			d, srv := newAccessServer(t, "prod-eu")
 			d.store.ready = -1
 			m := newMachine(t, srv.URL)
-			r := m.begin(t, "shell", "--timeout", "5m", "--", "sh", "-c", "echo > "+m.path("started"))
-			until(t, "the login arrives", func() bool { return len(d.seen()) >= 3 })
+			r := m.start(t, "shell", "--timeout", "5m", "--", "sh", "-c", "echo > "+m.path("started"))
+			waitUntil(t, "the login arrives", func() bool { return len(d.received()) >= 3 })
 			r.Process.Signal(sig)
-			r.ends(130)
+			r.waitExit(130)
 			if !strings.Contains(r.err.String(), "error: interrupted\n") || !strings.Contains(r.err.String(), "Signed out.") || strings.Contains(r.err.String(), "signed in all the same") {
 				t.Errorf("stderr: %s", r.err.String())
 			}
-			if m.there("started")() {
+			if m.exists("started")() {
 				t.Error("the child ran")
 			}
-			if seen := d.seen(); !slices.Contains(seen, asksLogout) {
+			if seen := d.received(); !slices.Contains(seen, requestLogout) {
 				t.Errorf("requests: %v", seen)
 			}
 			if n := len(d.store.signins); n != 0 {
@@ -215,106 +215,106 @@ func TestSGN21_interrupted_sign_in(t *testing.T) {
 
 // A refused sign-in gives the server's message and its exit code, and there is nothing to end.
 func TestSGN21_refused(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
-	r := m.begin(t, "shell", "--role", "edit", "--", "true")
-	r.ends(3)
-	d.requests(t, asksInfo, asksStatus, "POST /api/v1alpha1/login 403")
-	m.begin(t, "shell", "--", "/nonexistent/program").ends(2)
-	m.begin(t, "shell", "--for", "-1h", "--", "true").ends(2)
-	d.requests(t)
+	r := m.start(t, "shell", "--role", "edit", "--", "true")
+	r.waitExit(3)
+	d.checkRequests(t, requestInfo, requestStatus, "POST /api/v1alpha1/login 403")
+	m.start(t, "shell", "--", "/nonexistent/program").waitExit(2)
+	m.start(t, "shell", "--for", "-1h", "--", "true").waitExit(2)
+	d.checkRequests(t)
 	srv.Close()
-	m.begin(t, "shell", "--", "true").ends(5)
+	m.start(t, "shell", "--", "true").waitExit(5)
 }
 
 // SGN-21: an earlier sign-in continues, unless --revoke is set. A sign-in that the shell began ends, unless --keep is set.
 func TestSGN21_existing_sign_in(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	d.requests(t, asksInfo, asksLogin, asksConfig)
-	r := m.begin(t, "shell", "--", "true")
-	r.ends(0)
-	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+	d.checkRequests(t, requestInfo, requestLogin, requestConfig)
+	r := m.start(t, "shell", "--", "true")
+	r.waitExit(0)
+	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig)
 	if !strings.Contains(r.err.String(), "as it was there before; to end it: tka logout") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
-	m.begin(t, "shell", "--revoke", "--", "true").ends(0)
-	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
-	r = m.begin(t, "shell", "--keep", "--", "true")
-	r.ends(0)
-	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig)
+	m.start(t, "shell", "--revoke", "--", "true").waitExit(0)
+	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig, requestLogout)
+	r = m.start(t, "shell", "--keep", "--", "true")
+	r.waitExit(0)
+	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig)
 	if !strings.Contains(r.err.String(), "The sign-in goes on until") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
-	m.begin(t, "shell", "--", "true").ends(0)
-	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+	m.start(t, "shell", "--", "true").waitExit(0)
+	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig)
 
 	// a login by hand while the shell runs keeps the sign-in that the shell began
 	m.run("logout")
-	d.requests(t, asksInfo, asksLogout)
-	s := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
-	until(t, "the child runs", m.there("started"))
+	d.checkRequests(t, requestInfo, requestLogout)
+	s := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
+	waitUntil(t, "the child runs", m.exists("started"))
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
 	s.in.Close()
-	s.ends(0)
-	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, asksLogin, asksConfig)
+	s.waitExit(0)
+	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestInfo, requestLogin, requestConfig)
 }
 
 // SGN-21: of two concurrent shells, the last one ends the sign-in.
 func TestSGN21_two_shells(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
-	shell := func(name string) *running {
-		r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path(name)+"; cat")
-		until(t, name+" runs", m.there(name))
+	shell := func(name string) *runningShell {
+		r := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path(name)+"; cat")
+		waitUntil(t, name+" runs", m.exists(name))
 		return r
 	}
 	a, b := shell("a"), shell("b")
-	if n := len(m.rooms()); n != 2 {
+	if n := len(m.sessionDirs()); n != 2 {
 		t.Errorf("%d rooms", n)
 	}
 	a.in.Close()
 	<-a.done
-	if a.ProcessState.ExitCode() != 0 || !strings.Contains(a.err.String(), "another shell uses it. The last one ends it.") || len(m.rooms()) != 1 {
-		t.Errorf("code %d, rooms %v: %s", a.ProcessState.ExitCode(), m.rooms(), a.err.String())
+	if a.ProcessState.ExitCode() != 0 || !strings.Contains(a.err.String(), "another shell uses it. The last one ends it.") || len(m.sessionDirs()) != 1 {
+		t.Errorf("code %d, rooms %v: %s", a.ProcessState.ExitCode(), m.sessionDirs(), a.err.String())
 	}
 	b.in.Close()
-	b.ends(0)
-	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
+	b.waitExit(0)
+	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig, requestLogout)
 }
 
 // SGN-21, CL-04: the next shell removes what a killed shell left.
 func TestSGN21_killed(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
+	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
-	r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
-	until(t, "the child runs", m.there("started"))
+	r := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
+	waitUntil(t, "the child runs", m.exists("started"))
 	r.Process.Kill()
 	r.in.Close()
 	<-r.done
-	if n := len(m.rooms()); n != 1 {
+	if n := len(m.sessionDirs()); n != 1 {
 		t.Errorf("%d rooms", n)
 	}
-	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig)
-	m.begin(t, "shell", "--", "true").ends(0) // this shell must not end it
-	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig)
+	m.start(t, "shell", "--", "true").waitExit(0) // this shell must not end it
+	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig)
 }
 
 // If tka cannot end the sign-in, it reports that it continues and keeps the child's exit code.
 func TestSGN21_unreachable_at_the_end(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
-	r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat; exit 6")
-	until(t, "the child runs", m.there("started"))
+	r := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat; exit 6")
+	waitUntil(t, "the child runs", m.exists("started"))
 	srv.CloseClientConnections()
 	srv.Close()
 	r.in.Close()
-	r.ends(6)
+	r.waitExit(6)
 	if !strings.Contains(r.err.String(), "the sign-in goes on until") || !strings.Contains(r.err.String(), "tka logout") {
 		t.Errorf("stderr: %s", r.err.String())
 	}

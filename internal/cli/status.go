@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/link"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -24,7 +24,7 @@ state, not an error; not being signed in is exit 3.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doStatus(cmd.Context(), cluster) },
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, known to this machine or to its server")
-	t.complete(cmd, "cluster", t.knownNames)
+	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }
 
@@ -42,18 +42,18 @@ type statusList struct {
 }
 
 func (t *tka) doStatus(ctx context.Context, cluster string) error {
-	places, err := t.signedIn()
+	targets, err := t.signedInTargets()
 	if err != nil {
 		return err
 	}
-	if cluster == "" && t.server == "" && len(places) > 1 {
-		return t.statusAll(ctx, places)
+	if cluster == "" && t.server == "" && len(targets) > 1 {
+		return t.statusAll(ctx, targets)
 	}
 	it, err := t.statusOf(ctx, cluster)
 	if err != nil {
 		return err
 	}
-	return t.showStatus(statusList{kind("SigninList"), []statusItem{it}})
+	return t.showStatus(statusList{newMeta("SigninList"), []statusItem{it}})
 }
 
 // statusOf returns the sign-in to one cluster.
@@ -62,12 +62,12 @@ func (t *tka) statusOf(ctx context.Context, cluster string) (statusItem, error) 
 	if err != nil {
 		return statusItem{}, err
 	}
-	st, err := link.Call(ctx, l, signin.Read, signin.ReadRequest{})
+	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	if err != nil {
 		return statusItem{}, err
 	}
-	st.Namespaces, st.MissingNamespaces = list(st.Namespaces), list(st.MissingNamespaces)
-	return statusItem{meta: kind("Signin"), Status: st, Server: l.Base}, nil
+	st.Namespaces, st.MissingNamespaces = nonNil(st.Namespaces), nonNil(st.MissingNamespaces)
+	return statusItem{meta: newMeta("Signin"), Status: st, Server: l.Base}, nil
 }
 
 func (t *tka) showStatus(l statusList) error {
@@ -77,23 +77,23 @@ func (t *tka) showStatus(l statusList) error {
 			names = append(names, "signin/"+it.Name)
 		}
 	}
-	return t.show(answer{object: l, names: names, table: func(wide bool) {
+	return t.printResult(result{object: l, names: names, table: func(wide bool) {
 		header := []string{"CLUSTER", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"}
 		if wide {
 			header = append(header, "UNTIL", "DEVICE", "SERVER", "NAME")
 		}
-		var rows [][]screen.Cell
+		var rows [][]output.Cell
 		for _, it := range l.Items {
-			namespaces := whole(it.Namespaces)
+			namespaces := describeNamespaces(it.Namespaces)
 			switch {
 			case it.Name == "":
 				namespaces = ""
 			case len(it.Namespaces) == 0:
 				namespaces = "all"
 			}
-			row := append(screen.Row(it.Cluster, it.Username, it.Role, namespaces), screen.Colored(stateColor(it.State), string(it.State)), screen.Cell{Text: t.left(it.Status)})
+			row := append(output.Row(it.Cluster, it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)), output.Cell{Text: t.timeLeft(it.Status)})
 			if wide {
-				row = append(row, screen.Row(it.Until, it.Device, it.Server, it.Name)...)
+				row = append(row, output.Row(it.Until, it.Device, it.Server, it.Name)...)
 			}
 			rows = append(rows, row)
 		}
@@ -103,20 +103,20 @@ func (t *tka) showStatus(l statusList) error {
 				t.warn("%s: %s", it.Cluster, it.Error)
 			}
 			if len(it.MissingNamespaces) > 0 {
-				t.hint("Not there in %s: %s.", it.Cluster, whole(it.MissingNamespaces))
+				t.hint("Not there in %s: %s.", it.Cluster, describeNamespaces(it.MissingNamespaces))
 			}
 		}
 	}})
 }
 
-func stateColor(s signin.State) screen.Color {
+func stateColor(s signin.State) output.Color {
 	switch s {
 	case signin.Ready:
-		return screen.Green
+		return output.Green
 	case signin.Pending, signin.Ending:
-		return screen.Yellow
+		return output.Yellow
 	case "none":
 		return ""
 	}
-	return screen.Red
+	return output.Red
 }

@@ -19,9 +19,9 @@ type terminal struct {
 	master *os.File
 	done   chan struct{}
 
-	mu     sync.Mutex
-	screen strings.Builder
-	looked int // how much of the text was checked
+	mu      sync.Mutex
+	output  strings.Builder
+	checked int // how much of the text was checked
 }
 
 // onTerminal starts tka as the first program of a new terminal.
@@ -53,7 +53,7 @@ func (m *machine) onTerminal(t *testing.T, args ...string) *terminal {
 		for {
 			n, err := master.Read(buf)
 			x.mu.Lock()
-			x.screen.Write(buf[:n])
+			x.output.Write(buf[:n])
 			x.mu.Unlock()
 			if err != nil {
 				return
@@ -65,7 +65,7 @@ func (m *machine) onTerminal(t *testing.T, args ...string) *terminal {
 		<-x.done
 		master.Close()
 		if x.mu.Lock(); t.Failed() {
-			t.Logf("the screen: %q", x.screen.String())
+			t.Logf("the screen: %q", x.output.String())
 		}
 		x.mu.Unlock()
 	})
@@ -91,18 +91,18 @@ func ioctl(f *os.File, request uintptr, arg *int32) error {
 func (x *terminal) text() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.screen.String()
+	return x.output.String()
 }
 
-// shows waits until the terminal shows text after the part that was already checked.
-func (x *terminal) shows(text string) {
+// waitText waits until the terminal shows text after the part that was already checked.
+func (x *terminal) waitText(text string) {
 	x.t.Helper()
-	until(x.t, "the terminal shows "+text, func() bool {
+	waitUntil(x.t, "the terminal shows "+text, func() bool {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		i := strings.Index(x.screen.String()[x.looked:], text)
+		i := strings.Index(x.output.String()[x.checked:], text)
 		if i >= 0 {
-			x.looked += i + len(text)
+			x.checked += i + len(text)
 		}
 		return i >= 0
 	})
@@ -117,7 +117,7 @@ func (x *terminal) ended() bool {
 	}
 }
 
-func (x *terminal) types(text string) {
+func (x *terminal) typeText(text string) {
 	x.t.Helper()
 	if _, err := x.master.WriteString(text); err != nil {
 		x.t.Error(err)
@@ -126,7 +126,7 @@ func (x *terminal) types(text string) {
 
 // SGN-21: on a terminal the prompt names the cluster. Ctrl-C reaches the child once, and closing the terminal leaves nothing behind.
 func TestSGN21_terminal(t *testing.T) {
-	_, srv := newDesk(t, "prod-eu")
+	_, srv := newAccessServer(t, "prod-eu")
 	t.Run("prompt", func(t *testing.T) {
 		for _, name := range []string{"sh", "bash", "zsh", "fish"} {
 			t.Run(name, func(t *testing.T) {
@@ -145,20 +145,20 @@ func TestSGN21_terminal(t *testing.T) {
 				if name == "sh" {
 					prompt = "(tka:prod-eu) "
 				}
-				x.shows(prompt)
+				x.waitText(prompt)
 				if name != "sh" {
-					x.types("echo settings=$THEIRS\r")
-					x.shows("settings=yes")
-					x.shows(prompt)
+					x.typeText("echo settings=$THEIRS\r")
+					x.waitText("settings=yes")
+					x.waitText(prompt)
 				}
 				if name != "fish" { // which shows nothing
-					x.types("\x03") // no program runs, so the shell continues
-					x.shows(prompt)
+					x.typeText("\x03") // no program runs, so the shell continues
+					x.waitText(prompt)
 				}
-				x.types("exit 4\r")
-				until(t, "the end", x.ended)
-				if code := x.ProcessState.ExitCode(); code != 4 || len(m.rooms()) > 0 {
-					t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), x.text())
+				x.typeText("exit 4\r")
+				waitUntil(t, "the end", x.ended)
+				if code := x.ProcessState.ExitCode(); code != 4 || len(m.sessionDirs()) > 0 {
+					t.Errorf("code %d, folders of shells %v\n%s", code, m.sessionDirs(), x.text())
 				}
 			})
 		}
@@ -166,27 +166,27 @@ func TestSGN21_terminal(t *testing.T) {
 	t.Run("ctrl-c", func(t *testing.T) {
 		m := newMachine(t, srv.URL)
 		x := m.onTerminal(t, "shell", "--", "sh", "-c", `n=0; trap 'n=$((n+1)); echo got $n' INT; trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done`)
-		x.shows("ready")
-		x.types("\x03")
-		x.shows("got 1")
-		x.types("\x03")
-		x.shows("got 2")
+		x.waitText("ready")
+		x.typeText("\x03")
+		x.waitText("got 1")
+		x.typeText("\x03")
+		x.waitText("got 2")
 		x.Process.Signal(syscall.SIGTERM)
-		until(t, "the end", x.ended)
-		if code, screen := x.ProcessState.ExitCode(), x.text(); code != 6 || strings.Contains(screen, "got 3") || len(m.rooms()) > 0 {
-			t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), screen)
+		waitUntil(t, "the end", x.ended)
+		if code, shown := x.ProcessState.ExitCode(), x.text(); code != 6 || strings.Contains(shown, "got 3") || len(m.sessionDirs()) > 0 {
+			t.Errorf("code %d, folders of shells %v\n%s", code, m.sessionDirs(), shown)
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
-		d, srv := newDesk(t, "prod-eu")
+		d, srv := newAccessServer(t, "prod-eu")
 		m := newMachine(t, srv.URL)
 		m.env["SHELL"] = "/bin/sh"
 		x := m.onTerminal(t, "shell")
-		x.shows("(tka:prod-eu) ")
+		x.waitText("(tka:prod-eu) ")
 		x.master.Close()
-		until(t, "the end", x.ended)
-		if seen := d.seen(); len(m.rooms()) > 0 || seen[len(seen)-1] != asksLogout {
-			t.Errorf("rooms %v, requests %v", m.rooms(), seen)
+		waitUntil(t, "the end", x.ended)
+		if seen := d.received(); len(m.sessionDirs()) > 0 || seen[len(seen)-1] != requestLogout {
+			t.Errorf("folders of shells %v, requests %v", m.sessionDirs(), seen)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/cli/checkup"
-	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/doctor"
+	"github.com/tailplane/tailplane/internal/cli/output"
 )
 
 // A Build is the version, commit and date of the program.
@@ -65,7 +65,7 @@ func (t *tka) versionFlag(root *cobra.Command) {
 		if t.showVersion {
 			return nil
 		}
-		return t.noCommand(cmd, args)
+		return t.rejectArguments(cmd, args)
 	}
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !t.showVersion {
@@ -94,27 +94,27 @@ version of the server if this machine knows one. A server that does not answer i
 	return cmd
 }
 
-// versionTime bounds the request to the server, which is optional.
-const versionTime = 2 * time.Second
+// versionTimeout bounds the request to the server, which is optional.
+const versionTimeout = 2 * time.Second
 
 func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error {
-	v := versionInfo{meta: kind("Version"), Version: t.Build.Version, Commit: t.Build.Commit, Date: t.Build.Date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versionInfo{meta: newMeta("Version"), Version: t.Build.Version, Commit: t.Build.Commit, Date: t.Build.Date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if !client {
-		ctx, cancel := context.WithTimeout(ctx, versionTime)
+		ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 		defer cancel()
 		var err error
 		if v.Server, err = t.serverVersion(ctx, cluster); err != nil {
-			t.hint("The server's version is not known: %s", sentence(err))
+			t.hint("The server's version is not known: %s", errorMessage(err))
 		}
-		v.Skew = checkup.SkewTooLarge(v.Version, v.Server)
+		v.Skew = doctor.SkewTooLarge(v.Version, v.Server)
 	}
-	return t.show(answer{object: v, names: []string{v.Version}, table: func(wide bool) {
-		fmt.Fprintf(t.Out, "tka %s\n", screen.Safe(v.Version))
+	return t.printResult(result{object: v, names: []string{v.Version}, table: func(wide bool) {
+		fmt.Fprintf(t.Out, "tka %s\n", output.Escape(v.Version))
 		if wide {
-			fmt.Fprintf(t.Out, "commit %s\ndate %s\n%s %s\n", screen.Safe(cmp.Or(v.Commit, "unknown")), screen.Safe(cmp.Or(v.Date, "unknown")), v.Go, v.Platform)
+			fmt.Fprintf(t.Out, "commit %s\ndate %s\n%s %s\n", output.Escape(cmp.Or(v.Commit, "unknown")), output.Escape(cmp.Or(v.Date, "unknown")), v.Go, v.Platform)
 		}
 		if v.Server != "" {
-			fmt.Fprintf(t.Out, "server %s\n", screen.Safe(v.Server))
+			fmt.Fprintf(t.Out, "server %s\n", output.Escape(v.Server))
 		}
 		if v.Skew {
 			t.warn("they are more than one minor version apart")
@@ -131,7 +131,7 @@ func (t *tka) serverVersion(ctx context.Context, cluster string) (string, error)
 	if l.Key.IsZero() && t.server == "" && cluster == "" {
 		return "", nil
 	}
-	l.Limit = versionTime
-	err = t.prove(ctx, l, cluster)
+	l.Timeout = versionTimeout
+	err = t.verify(ctx, l, cluster)
 	return l.Info.Version, err
 }

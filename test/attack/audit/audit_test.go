@@ -39,7 +39,7 @@ func oddWords() []string {
 // AU-02. One request makes exactly one line in the audit log, whatever text an attacker sends in any place. Hostile
 // text is escaped, so that no reader misinterprets it, and it decodes to the original.
 //
-// Guard: printable.JSON (called by audit's encoding), door.clip; slog's JSON for logs; screen.Safe in tka.
+// Guard: printable.JSON (called by audit's encoding), door.clip; slog's JSON for logs; output.Escape in tka.
 func TestAU02_OneEventIsOneLine(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)

@@ -24,7 +24,7 @@ import (
 // one with the right name, a valid certificate or control of the network path. It sends no other data before the
 // proof. The client never dials a URL that is not plain https.
 //
-// Guard: link.(*Link).Prove, link.Call (every answer), link.redirected, reach.ParseURL and reach.CheckAddr;
+// Guard: client.(*Client).Verify, client.Call (every answer), client.redirectError, dialpolicy.ParseURL and dialpolicy.CheckAddr;
 // crypto/tls, whose errors the client never ignores.
 func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 	s := attacktest.Start(t)
@@ -201,7 +201,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 // sign-in needs. The client refuses anything else and names it. It writes nothing, runs nothing of it, and prints
 // none of it unescaped.
 //
-// Guard: signin.(*Kubeconfig).UnmarshalJSON, reach.CheckKubeconfig.
+// Guard: signin.(*Kubeconfig).UnmarshalJSON, client.CheckKubeconfig.
 func TestCL02_HostileKubeconfig(t *testing.T) {
 	s := attacktest.Start(t)
 	w := newWrongServer(t, s)
@@ -288,8 +288,8 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 // CL-07. A server cannot delay a command beyond its time limit, cannot make it read more data than its limit, and
 // cannot crash it.
 //
-// Guard: link.Patiently (the time limit, with any Retry-After), door.Op.Call (the maximum size of a body), the
-// context of cli.(*tka).begin, reach.CheckCA.
+// Guard: client.CallUntilReady (the time limit, with any Retry-After), door.Op.Call (the maximum size of a body), the
+// context of cli.(*tka).preRun, client.checkCA.
 func TestCL07_HostileServer(t *testing.T) {
 	s := attacktest.Start(t)
 	w := newWrongServer(t, s)

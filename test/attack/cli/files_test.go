@@ -21,7 +21,7 @@ import (
 // write at the same time. It does not follow links that another user put in the file's place. No other user can read
 // the file, whatever the umask.
 //
-// Guard: ownfile.Check, ownfile.LockAll, ownfile.Stage, kubefile.(Files).Merge.
+// Guard: safefile.Check, safefile.LockAll, safefile.Stage, kubeconfig.(Files).Merge.
 func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -157,8 +157,8 @@ const writeToStdout = "1 0x1 "
 // It appears nowhere else: not in arguments, environments or shell histories, and not in the output of any program at
 // its highest log level or at a crash. After logout, and after a shell ends, nothing of it remains.
 //
-// Guard: cli.(*tka).entry (a plugin, never a token), cli.(*shellRun).furnish, tokencache.(Cache).Drop,
-// subshell.(*Room).Leave, signin.Token.
+// Guard: cli.(*tka).kubeconfigEntry (a plugin, never a token), cli.(*shellRun).prepareChild, client.(TokenCache).Delete,
+// shellsession.(*Session).Close, signin.Token.
 func TestCL04_TokensAreNowhere(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -271,7 +271,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 // CL-05. Names are treated as data, whatever characters they contain. A shell never executes a name that it
 // evaluates, completes or shows in its prompt.
 //
-// Guard: shellscript.(Shell).Quote, shellscript.Prompt, reach.IsCluster, and cli.(*tka).clusterNames for completion.
+// Guard: shellsession.(Shell).Quote, shellsession.Prompt, dialpolicy.IsClusterName, and cli.(*tka).clusterNames for completion.
 func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)

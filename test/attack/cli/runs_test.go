@@ -33,7 +33,7 @@ func visitsSince(t *testing.T, m attacktest.LogMark, host string) map[access.Ver
 // CL-06. Any number of kubectl processes, with the cache in any state, cause one token request to the server. None of
 // them signs a person in. Standard output is either the credential or empty.
 //
-// Guard: tokencache.(Cache).Get (one process fetches), tokencache.file.serve (ignores a damaged entry),
+// Guard: client.(TokenCache).Get (one process fetches), client.tokenFile.load (ignores a damaged entry),
 // cli.(*tka).doCredential.
 func TestCL06_ThePluginUnderStress(t *testing.T) {
 	s := attacktest.Start(t)
@@ -147,8 +147,8 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 // CL-08. However a command ends, its exit code gives the reason, it prints no stack trace, and files are complete. A
 // sign-in that the command started is ended, or the command reports that it still exists.
 //
-// Guard: cli.Program.Run (exit codes), subshell.Run (the child's exit code), cli.(*shellRun).leave and
-// cli.(*shellRun).interruptible (one way out), cli.stillSignedIn, cli.(*tka).again.
+// Guard: cli.Program.Run (exit codes), shellsession.Run (the child's exit code), cli.(*shellRun).finish and
+// cli.(*shellRun).interruptible (one way out), cli.stillSignedIn, cli.(*tka).repeatLogin.
 func TestCL08_FailuresAndSignals(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "cl08-laptop", "alice@example.com")

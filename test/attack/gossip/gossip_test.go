@@ -164,7 +164,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 // GO-03. A server that claims a cluster which is already known by another key is listed separately from the verified
 // one. A claim without proof for its node is marked. People are sent to neither of them.
 //
-// Guard: gossip.(*View).judge and (*View).Verified, directory.doubt.
+// Guard: gossip.(*View).judge and (*View).Verified, client.exclusionOf.
 func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	east, west := twoClusters(t)
 	of := func(s *attacktest.Env, name string) (c gossip.Cluster) {

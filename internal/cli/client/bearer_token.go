@@ -1,0 +1,168 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A TokenSource provides the token from one of Value, File and Command. Tokens of tsidp live for five minutes, so it reads a file or
+// runs a command again when needed.
+type TokenSource struct {
+	Value   string // from the environment, which cannot be read again
+	File    string
+	Command []string // a program with its arguments, without a shell
+	Now     func() time.Time
+	Notify  func(message string) // receives a sentence about the expiry of each new token, without the token
+	Stderr  io.Writer            // standard error of the command
+
+	mu      sync.Mutex
+	token   string
+	expires time.Time // zero: unknown
+}
+
+// Limits of a token.
+const (
+	maxToken            = 16 << 10
+	tokenRenewBefore    = 30 * time.Second
+	tokenCommandTimeout = 30 * time.Second
+)
+
+// IsEmpty reports whether the source is empty.
+func (s *TokenSource) IsEmpty() bool { return s.Value == "" && s.File == "" && len(s.Command) == 0 }
+
+// Token returns the current token. It reads the token again when the current one is about to expire or equals refused.
+func (s *TokenSource) Token(ctx context.Context, refused string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := s.token != "" && s.token != refused && (s.expires.IsZero() || s.Now().Before(s.expires.Add(-tokenRenewBefore)))
+	if fresh || s.token != "" && s.Value != "" {
+		return s.token, nil
+	}
+	text, err := s.read(ctx)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(text)
+	if token == "" || len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("what should be a token is empty, too long or of more than one word")
+	}
+	if token != s.token {
+		s.token, s.expires = token, jwtExpiry(token)
+		switch left := s.expires.Sub(s.Now()).Round(time.Second); {
+		case s.expires.IsZero():
+		case left <= 0:
+			s.Notify(fmt.Sprintf("The token has been invalid since %s.", s.expires.UTC().Format(time.RFC3339)))
+		default:
+			s.Notify(fmt.Sprintf("The token is valid until %s, for %v.", s.expires.UTC().Format(time.RFC3339), left))
+		}
+	}
+	return token, nil
+}
+
+func (s *TokenSource) read(ctx context.Context) (string, error) {
+	switch {
+	case s.Value != "":
+		return s.Value, nil
+	case s.File != "":
+		f, err := os.Open(s.File)
+		if err != nil {
+			return "", fmt.Errorf("the token's file cannot be read: %w", err)
+		}
+		defer f.Close()
+		b, err := io.ReadAll(io.LimitReader(f, maxToken+2))
+		if err != nil {
+			return "", fmt.Errorf("the token's file cannot be read: %w", err)
+		}
+		return string(b), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, tokenCommandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.Command[0], s.Command[1:]...)
+	out := &boundedBuffer{}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, s.Stderr, time.Second
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("the token's command %s: %w", s.Command[0], err)
+	}
+	return out.b.String(), nil
+}
+
+// boundedBuffer keeps slightly more bytes than a token may have.
+type boundedBuffer struct{ b bytes.Buffer }
+
+func (w *boundedBuffer) Write(p []byte) (int, error) {
+	w.b.Write(p[:min(len(p), max(0, maxToken+2-w.b.Len()))])
+	return len(p), nil
+}
+
+// jwtExpiry returns the expiry in a JWT, without verifying the token; zero if it has none. It only decides when to read another token.
+func jwtExpiry(token string) time.Time {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return time.Time{}
+	}
+	b, err := base64.RawURLEncoding.DecodeString(parts[1])
+	var claims struct {
+		Exp float64 `json:"exp"`
+	}
+	if err != nil || json.Unmarshal(b, &claims) != nil || claims.Exp <= 0 || claims.Exp > 1<<40 {
+		return time.Time{}
+	}
+	return time.Unix(int64(claims.Exp), 0)
+}
+
+// A BearerTransport is an HTTP transport that sends the token to one host by https and refuses requests to any other host.
+type BearerTransport struct {
+	Base   *url.URL // scheme and host
+	Source *TokenSource
+	Agent  string
+	Next   http.RoundTripper
+}
+
+// HTTPClient returns an HTTP client over w. It fails on a redirect.
+func (w *BearerTransport) HTTPClient() *http.Client {
+	return &http.Client{Transport: w, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return errors.New("the server answers with a redirect, which is not followed: is it an operator plane of Tailplane?")
+	}}
+}
+
+// RoundTrip implements [http.RoundTripper]. If the server refuses the token, RoundTrip reads it again and retries once.
+func (w *BearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != w.Base.Scheme || r.URL.Host != w.Base.Host {
+		return nil, fmt.Errorf("%s is not the operator plane that was named", r.URL.Host)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("User-Agent", w.Agent)
+	r.Header.Del("Authorization")
+	if w.Source.IsEmpty() || r.URL.Scheme != "https" {
+		return w.Next.RoundTrip(r)
+	}
+	token, err := w.Source.Token(r.Context(), "")
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	res, err := w.Next.RoundTrip(r)
+	if err != nil || res.StatusCode != http.StatusUnauthorized || r.Body != nil && r.Body != http.NoBody {
+		return res, err
+	}
+	another, err := w.Source.Token(r.Context(), token)
+	if err != nil || another == token {
+		return res, nil // the refusal says more than err
+	}
+	_ = res.Body.Close()
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+another)
+	return w.Next.RoundTrip(r)
+}

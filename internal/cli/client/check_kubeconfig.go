@@ -1,0 +1,99 @@
+package client
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// CheckKubeconfig rejects a kubeconfig that could make kubectl trust or run more than a sign-in needs. Decoding has already rejected
+// unknown fields.
+func CheckKubeconfig(k signin.Kubeconfig) error {
+	switch {
+	case !dialpolicy.IsClusterName(k.Cluster):
+		return fmt.Errorf("%.60q is not the name of a cluster", k.Cluster)
+	case k.InsecureSkipTLSVerify:
+		return errors.New("insecure-skip-tls-verify is set, so anybody could pose as the cluster")
+	case k.Namespace != "" && !dialpolicy.IsNamespaceName(k.Namespace):
+		return fmt.Errorf("%.60q is not the name of a namespace", k.Namespace)
+	}
+	if err := checkAPIServer(k.Server); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	if err := checkCA(k.CA); err != nil {
+		return fmt.Errorf("certificate-authority-data: %w", err)
+	}
+	return CheckToken(k.Token)
+}
+
+// checkAPIServer rejects an address of a cluster that is not https or that has parts other than host, port and path.
+func checkAPIServer(s string) error {
+	if i := strings.IndexFunc(s, output.Unsafe); i >= 0 || strings.ContainsRune(s, ' ') {
+		return fmt.Errorf("%.80q holds characters that no URL has", s)
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%.80q is not a URL", s)
+	case u.Scheme != "https" || u.Opaque != "":
+		return fmt.Errorf("%.80q is not https", s)
+	case u.Host == "" || u.Hostname() == "":
+		return fmt.Errorf("%.80q names no host", s)
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
+		return fmt.Errorf("%.80q holds more than host and path", s)
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return dialpolicy.CheckAddr(addr)
+	}
+	return dialpolicy.CheckHost(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")))
+}
+
+// checkCA requires one or more PEM certificates and nothing else.
+func checkCA(ca []byte) error {
+	if len(ca) == 0 {
+		return errors.New("it is empty")
+	}
+	n := 0
+	for rest := ca; len(strings.TrimSpace(string(rest))) > 0; n++ {
+		var block *pem.Block
+		before := rest
+		if block, rest = pem.Decode(rest); block == nil {
+			return errors.New("it holds something that is not PEM")
+		}
+		if lead, _, _ := strings.Cut(string(before), "-----BEGIN"); strings.TrimSpace(lead) != "" {
+			return errors.New("it holds something that is not PEM")
+		}
+		if block.Type != "CERTIFICATE" {
+			return fmt.Errorf("it holds a %.40q", block.Type)
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Errorf("certificate %d: %w", n+1, err)
+		}
+	}
+	if n == 0 {
+		return errors.New("it is empty")
+	}
+	return nil
+}
+
+// CheckToken returns an error if the token is not valid in an Authorization header. The error does not show the token.
+func CheckToken(token signin.Token) error {
+	s := token.Reveal()
+	switch {
+	case s == "":
+		return errors.New("the token is missing")
+	case len(s) > 64<<10:
+		return errors.New("the token is too long")
+	case strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0:
+		return errors.New("the token holds characters that no token has")
+	}
+	return nil
+}

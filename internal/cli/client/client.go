@@ -1,0 +1,132 @@
+// Package client connects tka to servers: to access servers, whose responses the key of the cluster must prove; to the operator plane, with
+// a bearer token; and to the API servers of clusters, directly or with kubectl.
+//
+// The package keeps the laws of trust on the side of the client. Law 1: the proof identifies a server, not its name or certificate. Law 5:
+// the directory of clusters gives only the address of a cluster and the key that its server must prove; tka shows an excluded entry with
+// the reason and never signs in to it. Law 6: administrators use their own identity, kubectl and kubeconfig. Law 7: the client rejects
+// everything that a server sends beyond what tka requested. Law 8: a token goes only to the configured https host or to the API server with
+// the known certificate authority. It follows no redirect and never appears in a URL, an error or a log. The cache has each token of
+// kubectl's plugin, until shortly before it expires, in one file that only its owner can read, in memory if the system has a place for
+// that; a failure of the cache is never an error.
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// A Client is a client for one server, with its last response. It must not be used concurrently.
+type Client struct {
+	Base    string        // URL: scheme and host
+	Timeout time.Duration // of the whole command, for messages
+	Last    Exchange
+	http    door.Client
+
+	Key          door.PublicKey     // must prove every response; zero: not yet known
+	Pinned       bool               // the key is in the settings
+	Source       string             // the server that reported the key; "": this machine knows it
+	Info         signin.ClusterInfo // of the server's cluster, once the server has proved its identity
+	FirstContact bool               // its key was not known before
+	Denied       *output.Error      // the server refused the request for its cluster; proved if the key is known
+}
+
+// An Exchange is the metadata of the last request and response.
+type Exchange struct {
+	Reached bool // a connection was established
+	Status  int
+	Header  http.Header
+	nonce   string
+	host    string       // as in the request
+	body    bytes.Buffer // as far as it was read
+}
+
+// New returns a client for the server at base. limit is the time limit of the command, and agent is the User-Agent header. New opens no
+// connection.
+func New(base string, limit time.Duration, agent string) *Client {
+	return newClient(base, limit, agent, dialpolicy.Transport(base))
+}
+
+// NewDiscovered is [New] for a server whose address and key another server reported; source is that server. It connects only within the
+// tailnet.
+func NewDiscovered(base string, key door.PublicKey, source string, limit time.Duration, agent string) *Client {
+	c := newClient(base, limit, agent, dialpolicy.TailnetTransport())
+	c.Key, c.Source = key, source
+	return c
+}
+
+func newClient(base string, limit time.Duration, agent string, transport http.RoundTripper) *Client {
+	c := &Client{Base: base, Timeout: limit}
+	c.http = door.Client{Base: base, HTTP: &http.Client{
+		Transport:     &responseRecorder{client: c, next: transport, agent: agent},
+		CheckRedirect: func(r *http.Request, _ []*http.Request) error { return redirectError(r.URL.String()) },
+	}}
+	return c
+}
+
+// redirectError is the target of a redirect. tka never follows one: otherwise the server that responds once could choose which server tka
+// queries next.
+type redirectError string
+
+func (r redirectError) Error() string { return fmt.Sprintf("a redirect to %.200q", string(r)) }
+
+// A responseRecorder records the responses of a client.
+type responseRecorder struct {
+	client *Client
+	next   http.RoundTripper
+	agent  string
+}
+
+func (o *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
+	o.client.Last = Exchange{}
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { o.client.Last.Reached = true },
+	})
+	r = r.Clone(ctx)
+	o.client.Last.nonce, o.client.Last.host = door.NewNonce(), r.URL.Host
+	r.Header.Set("User-Agent", o.agent)
+	r.Header.Set(door.NonceHeader, o.client.Last.nonce)
+	res, err := o.next.RoundTrip(r)
+	if err == nil {
+		o.client.Last.Status, o.client.Last.Header = res.StatusCode, res.Header
+		res.Body = teeBody{io.TeeReader(res.Body, &o.client.Last.body), res.Body}
+	}
+	return res, err
+}
+
+// A teeBody records a body while it is read. The reader must bound it.
+type teeBody struct {
+	io.Reader
+	io.Closer
+}
+
+// Call sends a request for op to the server. Every error is an *output.Error.
+func Call[Req, Resp any](ctx context.Context, c *Client, op door.Op[Req, Resp], req Req) (Resp, error) {
+	resp, err := op.Call(ctx, c.http, req)
+	p, refused := errors.AsType[*problem.Error](err)
+	if err != nil && !refused {
+		return resp, c.Explain(ctx, err)
+	}
+	if !c.Key.IsZero() && c.verifyResponse(c.Key) != nil {
+		if !refused || !mayBeUnproved(p.Code) {
+			var none Resp
+			return none, c.wrongKeyError(door.PublicKey{})
+		}
+		p.Advice = append([]string{"This answer is without proof, so it may be somebody else's than the server's."}, p.Advice...)
+	}
+	if refused {
+		return resp, c.Explain(ctx, err)
+	}
+	return resp, nil
+}

@@ -1,0 +1,249 @@
+package client
+
+import (
+	"cmp"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/gossip"
+)
+
+// A Directory is the list of clusters that one server reported. It is immutable.
+type Directory struct {
+	Server      string   // URL of the server that reported the list
+	OwnCluster  string   // name of that server's cluster
+	Isolated    bool     // the server hears no other server
+	Unsupported bool     // the server's version knows only its own cluster
+	Refused     []string // servers whose records it does not list, with the reason; an unproved hint
+	Entries     []DirectoryEntry
+}
+
+// A DirectoryEntry is one cluster.
+type DirectoryEntry struct {
+	gossip.Cluster
+	ServerURLs []string   // URLs of its servers, the first to try first
+	Exclusion  *Exclusion // nil: a person may sign in to it
+}
+
+// An Exclusion is why tka does not sign in to a cluster.
+type Exclusion struct {
+	Code   int    // exit code
+	Label  string // one or two words
+	Reason string // the rest of a sentence about the cluster
+	Advice []string
+}
+
+// NewDirectory judges the clusters that a server reported. address normalises a server's URL, or returns why this machine does not use it.
+func NewDirectory(server, own string, clusters []gossip.Cluster, address func(string) (string, error)) Directory {
+	d := Directory{Server: server, OwnCluster: own}
+	tailnet := tailnetScopeOf(server)
+	if i := slices.IndexFunc(clusters, func(c gossip.Cluster) bool { return c.Self }); i >= 0 && tailnet.suffix == "" {
+		tailnet.suffix = suffixOf(hostOf(clusters[i].URL))
+	}
+	for _, c := range clusters {
+		e := DirectoryEntry{Cluster: c, ServerURLs: []string{server}}
+		if !c.Self { // this server's address is known
+			e.ServerURLs, e.Exclusion = serverURLs(c, tailnet, address)
+		}
+		if exclusion := exclusionOf(c); exclusion != nil {
+			e.ServerURLs, e.Exclusion = nil, exclusion
+		}
+		d.Entries = append(d.Entries, e)
+	}
+	slices.SortStableFunc(d.Entries, func(a, b DirectoryEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	return d
+}
+
+// exclusionOf returns the reason against signing in to a cluster, other than its address; nil: none.
+func exclusionOf(c gossip.Cluster) *Exclusion {
+	switch {
+	case c.Conflict:
+		return &Exclusion{output.ExitRefused, "conflict", "somebody else is known as this cluster, by another key", []string{
+			"Ask whoever runs the clusters which key is the right one; here it is " + c.Key.String() + ".",
+			"If the cluster's key was lost and made anew, an administrator of the server has to forget the old one."}}
+	case !c.Verified, c.Key.IsZero():
+		return &Exclusion{output.ExitRefused, "unverified", "the server has not met it itself, so nothing proves that its key is its own", []string{
+			"Try again in a moment: the server is looking for it.",
+			"If you know its server and its key, name the server yourself: tka login --server NAME"}}
+	case !dialpolicy.IsClusterName(c.Name):
+		return &Exclusion{output.ExitRefused, "bad name", "its name is not that of a cluster", []string{"Ask whoever runs it."}}
+	}
+	switch c.State {
+	case gossip.Alive, gossip.Suspect:
+		return nil
+	case gossip.Gone:
+		return &Exclusion{output.ExitUnreachable, "", "its server has left", []string{"See all clusters: tka clusters --all"}}
+	case gossip.Dead:
+		return &Exclusion{output.ExitUnreachable, "", "its server is gone without a word", []string{"See when it was last seen: tka clusters --all"}}
+	}
+	return &Exclusion{output.ExitUnreachable, "", "whether its server is there is not known", []string{"Try again in a moment."}}
+}
+
+// serverURLs returns the URLs of a cluster's servers. The first is the URL in the record. The others are those of live members and differ
+// from it only in the host.
+func serverURLs(c gossip.Cluster, t tailnetScope, address func(string) (string, error)) ([]string, *Exclusion) {
+	elsewhere := func(why string) *Exclusion {
+		return &Exclusion{output.ExitRefused, "elsewhere", why, []string{"If you know its server, name it yourself: tka login --server NAME"}}
+	}
+	base, err := address(c.URL)
+	if err != nil {
+		return nil, elsewhere("its server, " + dialpolicy.RedactURL(c.URL) + ", is not used: " + err.Error())
+	}
+	if !t.contains(hostOf(base)) {
+		return nil, elsewhere("its server, " + base + ", is outside the tailnet of the server that told of it")
+	}
+	all := []string{base}
+	u, err := url.Parse(base)
+	if err != nil {
+		return all, nil
+	}
+	for _, m := range c.Members[:min(len(c.Members), maxReplicas)] {
+		if m.State != gossip.Alive && m.State != gossip.Suspect || !t.contains(m.Host) {
+			continue
+		}
+		other := url.URL{Scheme: u.Scheme, Host: m.Host}
+		if p := u.Port(); p != "" {
+			other.Host += ":" + p
+		}
+		if next, err := address(other.String()); err == nil && !slices.Contains(all, next) {
+			all = append(all, next)
+		}
+	}
+	return all, nil
+}
+
+// maxReplicas bounds how many servers of one cluster tka tries.
+const maxReplicas = 8
+
+// A tailnetScope is the network in which servers that another server names must be.
+type tailnetScope struct {
+	suffix string // suffix of names; "": unknown, so it contains no name
+	local  bool   // the server that names them is on this machine, so they may be too
+}
+
+func tailnetScopeOf(base string) tailnetScope {
+	host := hostOf(base)
+	addr, err := netip.ParseAddr(host)
+	return tailnetScope{suffixOf(host), err == nil && addr.IsLoopback()}
+}
+
+// suffixOf returns the common suffix of a tailnet's names, from one of them. It returns "" if the name does not show it. A suffix that many
+// tailnets share does not count.
+func suffixOf(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	_, suffix, _ := strings.Cut(host, ".")
+	switch {
+	case !strings.Contains(suffix, "."), suffix == "ts.net", suffix == "beta.tailscale.net":
+		return ""
+	}
+	return "." + suffix
+}
+
+func (t tailnetScope) contains(host string) bool {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return dialpolicy.IsTailnetAddr(addr) || t.local && addr.Unmap().IsLoopback()
+	}
+	return t.suffix != "" && strings.HasSuffix(host, t.suffix)
+}
+
+// hostOf returns the host of a URL, in the form in which hosts are compared.
+func hostOf(base string) string {
+	u, err := url.Parse(base)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+}
+
+// Resolve returns the cluster with a name or an id. The error is an *output.Error: there is no such cluster,
+// there are several, or it is excluded.
+func (d Directory) Resolve(name string) (DirectoryEntry, error) {
+	var usable, excluded []DirectoryEntry
+	var unreachable []DirectoryEntry // unreachable clusters may be meant too: another cluster of that name must not win because they are down
+	for _, e := range d.Entries {
+		switch {
+		case e.Name != name && e.ID != name:
+		case e.Exclusion != nil:
+			excluded = append(excluded, e)
+			if e.Verified && !e.Conflict {
+				unreachable = append(unreachable, e)
+			}
+		default:
+			usable = append(usable, e)
+		}
+	}
+	switch {
+	case len(usable) > 0:
+		return d.resolveUnique(name, usable, unreachable)
+	case len(excluded) > 0:
+		worst := slices.MaxFunc(excluded, func(a, b DirectoryEntry) int { return cmp.Compare(b.Exclusion.Code, a.Exclusion.Code) }) // refusals first
+		f := output.Errorf(worst.Exclusion.Code, "tka does not sign in to %s: %s", worst.Name, worst.Exclusion.Reason)
+		f.Advice = slices.Clone(worst.Exclusion.Advice)
+		return DirectoryEntry{}, f
+	}
+	var names []string
+	for _, e := range d.Entries {
+		if e.Exclusion == nil {
+			names = append(names, e.Name)
+		}
+	}
+	f := output.Errorf(output.ExitRefused, "The server %s is of the cluster %s, not of %s, and knows no cluster of that name", d.Server, d.OwnCluster, name)
+	if suggestion := output.Suggest(name, names); suggestion != "" {
+		f.Try("Did you mean %s?", suggestion)
+	}
+	return DirectoryEntry{}, f.Try("See the clusters: tka clusters").Try("Name the access server of %s: --server NAME", name)
+}
+
+// resolveUnique returns the single cluster with a name. It is the entry in the best state among those that are not excluded. All
+// candidates, including unreachable ones, must have the same id and key.
+func (d Directory) resolveUnique(name string, usable, unreachable []DirectoryEntry) (DirectoryEntry, error) {
+	best := slices.MinFunc(usable, func(a, b DirectoryEntry) int { return cmp.Compare(stateRank(a.State), stateRank(b.State)) })
+	all := slices.Concat(usable, unreachable)
+	if !slices.ContainsFunc(all, func(e DirectoryEntry) bool { return e.ID != best.ID || e.Key != best.Key }) {
+		return best, nil
+	}
+	f := output.UsageErrorf("The server %s knows several clusters by the name %s", d.Server, name)
+	slices.SortStableFunc(all, func(a, b DirectoryEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	for _, e := range all[:min(len(all), output.MaxAdvice)] {
+		f.Try("--cluster %s   (%s, by %s)", output.ShellQuote(e.ID), e.Name, dialpolicy.RedactURL(e.URL))
+	}
+	return DirectoryEntry{}, f
+}
+
+func stateRank(s gossip.State) int { return slices.Index(gossip.States(), s) }
+
+// HasConflict reports whether an entry in conflict has the name or the id of e.
+func (d Directory) HasConflict(e DirectoryEntry) bool {
+	return slices.ContainsFunc(d.Entries, func(o DirectoryEntry) bool { return o.Conflict && (o.Name == e.Name || o.ID == e.ID) })
+}
+
+// Filter returns the entries that match pick. Without all, it leaves out dead clusters and those that have left; hidden is how many it left
+// out.
+func (d Directory) Filter(all bool, selector Selector) (shown []DirectoryEntry, hidden int) {
+	for _, e := range d.Entries {
+		switch {
+		case !selector.Matches(e.Labels):
+		case !all && !e.Available():
+			hidden++
+		default:
+			shown = append(shown, e)
+		}
+	}
+	return shown, hidden
+}
+
+// Names returns the names of the clusters that are not excluded, each once.
+func (d Directory) Names() (names []string) {
+	for _, e := range d.Entries {
+		if e.Exclusion == nil {
+			names = append(names, e.Name)
+		}
+	}
+	return slices.Compact(names) // the entries are sorted by name
+}

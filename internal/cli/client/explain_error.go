@@ -1,0 +1,96 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Explain converts an error of a call into a sentence and an exit code.
+func (c *Client) Explain(ctx context.Context, err error) *output.Error {
+	if p, ok := errors.AsType[*problem.Error](err); ok {
+		f := output.FromProblem(p)
+		if c.Last.Status >= 500 && !slices.Contains(problem.Codes(), p.Code) {
+			f.Code = output.ExitFailed // a code that this tka version does not know
+		}
+		return f
+	}
+	cause := err
+	if ue, ok := errors.AsType[*url.Error](err); ok {
+		cause = ue.Err
+	}
+	to, isRedirect := errors.AsType[redirectError](err)
+	_, badCertificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
+	_, alert := errors.AsType[tls.AlertError](err)
+	noTLS = noTLS || errors.Is(err, http.ErrSchemeMismatch)
+	_, isNet := errors.AsType[net.Error](err)
+	switch {
+	case isRedirect:
+		return output.Errorf(output.ExitFailed, "The server %s answered with %v, and tka follows none", c.Base, to).Because(err).
+			Try("Name the access server itself: --server NAME")
+	case badCertificate, noTLS, alert:
+		return output.Errorf(output.ExitRefused, "The server %s does not prove that it is the one: %v", c.Base, certificateReason(cause)).Because(err).
+			Try("Use the name that its certificate has, such as tka.TAILNET.ts.net: --server NAME")
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) && c.Last.Reached:
+		return output.Errorf(output.ExitNotReady, "The server %s did not answer within %v", c.Base, c.Timeout).Because(err).
+			Try("Try again, or give it longer: --timeout 2m")
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return output.Errorf(output.ExitInterrupted, "interrupted").Because(err)
+	case !c.Last.Reached && (isNet || cause != err):
+		return output.Errorf(output.ExitUnreachable, "The server %s cannot be reached: %v", c.Base, dialReason(cause)).Because(err).
+			Try("Is this machine in the tailnet? Look with: tailscale status").
+			Try("If the server has another name: --server NAME, or tka config server NAME")
+	case c.Last.Status == http.StatusUnauthorized, c.Last.Status == http.StatusForbidden:
+		return output.Errorf(output.ExitRefused, "%v", err).Because(err).Try("Name the access server itself: --server NAME")
+	case c.Last.Status == http.StatusBadGateway, c.Last.Status == http.StatusServiceUnavailable, c.Last.Status == http.StatusGatewayTimeout:
+		return output.Errorf(output.ExitUnreachable, "%v", err).Because(err).Try("Try again in a moment.")
+	case cause != err: // the connection broke after it was established
+		return output.Errorf(output.ExitUnreachable, "The server %s broke off: %v", c.Base, cause).Because(err).Try("Try again.")
+	}
+	return output.Errorf(output.ExitFailed, "%v", err).Because(err).Try("Name an access server: --server NAME")
+}
+
+// dialReason removes the part that the sentence already contains.
+func dialReason(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return op.Err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errors.New("nothing answers at its address")
+	}
+	return err
+}
+
+func certificateReason(err error) string {
+	if host, ok := errors.AsType[x509.HostnameError](err); ok && host.Certificate != nil && len(host.Certificate.DNSNames) > 0 {
+		return fmt.Sprintf("its certificate is for %s", strings.Join(host.Certificate.DNSNames[:min(3, len(host.Certificate.DNSNames))], ", "))
+	}
+	return strings.TrimPrefix(err.Error(), "tls: ")
+}
+
+// retryDelay reports whether the last response asks the client to retry, and when.
+func (c *Client) retryDelay(err error) (time.Duration, bool) {
+	p, ok := errors.AsType[*problem.Error](err)
+	if ok && p.RetryAfter == 0 {
+		p.RetryAfter = time.Second
+	}
+	switch {
+	case ok && output.ProblemExitCode(p.Code) == output.ExitNotReady:
+		return p.RetryAfter, true
+	case !ok && output.ExitCode(err) == output.ExitFailed && c.Last.Status == http.StatusAccepted: // a server without problem codes
+		return retryAfterHeader(c.Last.Header), true
+	}
+	return 0, false
+}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/output"
+)
+
+func (t *tka) clusterInfo() *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use:   "cluster-info",
+		Short: "Show how the server's cluster is reached",
+		Long: `Show the name, address, certificate authority and labels of the cluster that the access server is of,
+and with -o wide the key by which the server proves itself.`,
+		Example: "  tka cluster-info\n  tka cluster-info --server tka-staging -o yaml",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusterInfo(cmd.Context(), cluster) },
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, known to this machine or to its server")
+	t.complete(cmd, "cluster", t.clusterNames)
+	return cmd
+}
+
+// clusterItem is what a server reports about its cluster.
+type clusterItem struct {
+	meta
+	Name      string            `json:"name"`
+	Server    string            `json:"server"` // the access server's URL
+	APIServer string            `json:"apiServer"`
+	CASHA256  string            `json:"caSHA256"` // of the first certificate, in hexadecimal
+	CAData    []byte            `json:"caData"`   // PEM, base64
+	Labels    map[string]string `json:"labels"`
+	Version   string            `json:"version"` // of the access server
+	Insecure  bool              `json:"insecureSkipTLSVerify"`
+	ID        string            `json:"id"`
+	Key       string            `json:"key"` // with which the server proved its identity
+}
+
+func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
+	l, err := t.connect(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	info := l.Info
+	item := clusterItem{newMeta("ClusterInfo"), info.Name, l.Base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify,
+		info.ID, l.Key.String()}
+	if item.Labels == nil {
+		item.Labels = map[string]string{}
+	}
+	return t.printResult(result{object: item, names: []string{"cluster/" + item.Name}, table: func(wide bool) {
+		header := []string{"CLUSTER", "API SERVER", "VERSION", "LABELS"}
+		var labels []string
+		for _, k := range slices.Sorted(maps.Keys(item.Labels)) {
+			labels = append(labels, k+"="+item.Labels[k])
+		}
+		row := output.Row(item.Name, item.APIServer, item.Version, strings.Join(labels, ","))
+		if wide {
+			header, row = append(header, "SERVER", "KEY", "CA SHA-256"), append(row, output.Row(item.Server, item.Key, item.CASHA256)...)
+		}
+		t.writeTable(t.Out, header, [][]output.Cell{row})
+		if item.Insecure {
+			t.warn("this cluster is reached without checking its certificate; tka does not write such an entry")
+		}
+	}})
+}
+
+// fingerprint returns the SHA-256 of the first PEM certificate in hexadecimal, or "" without one.
+func fingerprint(ca []byte) string {
+	block, _ := pem.Decode(ca)
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,307 @@
+// Package config reads and writes tka's two files: config.yaml, which a person writes, and servers.yaml, which tka writes. It keeps law 7:
+// a setting that it cannot interpret is an error that names its line, and it uses nothing from a damaged file.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/util/yamledit"
+)
+
+// Settings are the content of config.yaml, with defaults.
+type Settings struct {
+	Server          string // name or URL of the access server
+	Cluster         string // used if the command names neither a cluster nor a server
+	Port            int    // of servers given only by name
+	Prefix          string // of context names
+	Output          string // output format
+	CredentialCache string // whether tka caches tokens: cacheAuto or CacheNone
+	PlaneURL        string // of the operator plane; "": none
+	Servers         []ServerSettings
+}
+
+// ServerSettings holds the settings of one server.
+type ServerSettings struct {
+	Name         string
+	URL          string
+	Key          door.PublicKey // the server must prove it; zero: trusted at first contact
+	InsecureHTTP bool           // allows http://: WireGuard encrypts, but nothing proves the server's name
+}
+
+// defaults returns the settings of an empty file.
+func defaults() Settings {
+	return Settings{Server: "tka", Port: 443, Prefix: "tka-", Output: output.Table, CredentialCache: cacheAuto}
+}
+
+// The values of credentialCache.
+const (
+	cacheAuto = "auto"
+	CacheNone = "none"
+)
+
+// A Setting is a setting with a single value, for the file and for the command.
+type Setting struct {
+	Name, Doc string
+	Get       func(*Settings) string
+	set       func(*Settings, string) error
+}
+
+var prefixPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60})$`)
+
+// AllSettings returns the settings with a single value.
+func AllSettings() []Setting {
+	return []Setting{
+		{"server", "access server to use: a name in the tailnet, an address or a URL",
+			func(s *Settings) string { return s.Server },
+			func(s *Settings, v string) error {
+				if v == "" {
+					return errors.New("is empty")
+				}
+				s.Server = v
+				return nil
+			}},
+		{"cluster", "cluster to use when neither it nor a server is named",
+			func(s *Settings) string { return s.Cluster },
+			func(s *Settings, v string) error {
+				if v != "" && !dialpolicy.IsClusterName(v) {
+					return fmt.Errorf("is %q, which is not the name of a cluster", v)
+				}
+				s.Cluster = v
+				return nil
+			}},
+		{"port", "port of servers that are given by name only",
+			func(s *Settings) string { return strconv.Itoa(s.Port) },
+			func(s *Settings, v string) error {
+				n, err := strconv.ParseUint(v, 10, 16)
+				if err != nil || n == 0 {
+					return fmt.Errorf("is %q, which is not a port", v)
+				}
+				s.Port = int(n)
+				return nil
+			}},
+		{"prefix", "what the names of contexts begin with",
+			func(s *Settings) string { return s.Prefix },
+			func(s *Settings, v string) error {
+				if !prefixPattern.MatchString(v) {
+					return fmt.Errorf("is %q; it needs to begin with a small letter or a digit and have no others than these, \"-\" and \".\"", v)
+				}
+				s.Prefix = v
+				return nil
+			}},
+		{"output", "form of answers: " + strings.Join(output.Formats(), ", "),
+			func(s *Settings) string { return s.Output },
+			func(s *Settings, v string) error {
+				if !slices.Contains(output.Formats(), v) {
+					return fmt.Errorf("is %q; it can be %s", v, strings.Join(output.Formats(), ", "))
+				}
+				s.Output = v
+				return nil
+			}},
+		{"credentialCache", "where tokens are kept for kubectl: auto (memory where there is a place, else disk) or none",
+			func(s *Settings) string { return s.CredentialCache },
+			func(s *Settings, v string) error {
+				if v != cacheAuto && v != CacheNone {
+					return fmt.Errorf("is %q; it can be %s or %s", v, cacheAuto, CacheNone)
+				}
+				s.CredentialCache = v
+				return nil
+			}},
+		{"plane.url", "URL of the operator plane, for tka mcp",
+			func(s *Settings) string { return s.PlaneURL },
+			func(s *Settings, v string) error {
+				if _, err := dialpolicy.ParseURL(v, true); v != "" && err != nil {
+					return fmt.Errorf("is %q: %w", dialpolicy.RedactURL(v), err)
+				}
+				s.PlaneURL = v
+				return nil
+			}},
+	}
+}
+
+// serverSettingNames returns the settings of one server.
+func serverSettingNames() []string { return []string{"name", "url", "key", "insecureHTTP"} }
+
+func (e *ServerSettings) set(key, v string) error {
+	switch key {
+	case "name":
+		if !dialpolicy.IsHostName(v) {
+			return fmt.Errorf("is %q, which is not a name", v)
+		}
+		e.Name = v
+	case "url":
+		if _, err := dialpolicy.ParseURL(v, true); err != nil {
+			return fmt.Errorf("is %q: %w", dialpolicy.RedactURL(v), err)
+		}
+		e.URL = v
+	case "key":
+		key, err := door.ParsePublicKey(v)
+		if err != nil {
+			return fmt.Errorf("is no key: %w", err)
+		}
+		e.Key = key
+	case "insecureHTTP":
+		if v != "true" && v != "false" {
+			return fmt.Errorf("is %q; it can be true or false", v)
+		}
+		e.InsecureHTTP = v == "true"
+	}
+	return nil
+}
+
+// Parse parses config.yaml strictly. A key that is unknown, duplicate or of the wrong form is an error that names its line.
+func Parse(text []byte) (Settings, error) {
+	set := defaults()
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return set, fmt.Errorf("is not YAML: %v", strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(doc.Content) == 0 || yamledit.IsNull(doc.Content[0]) {
+		return set, nil
+	}
+	keys := AllSettings()
+	var names []string
+	for _, k := range keys {
+		names = append(names, k.Name)
+	}
+	names = append(names, "servers")
+	err := forEachPair(doc.Content[0], names, func(key string, value *yaml.Node) error {
+		if key == "servers" {
+			return set.parseServers(value)
+		}
+		k := keys[slices.IndexFunc(keys, func(k Setting) bool { return k.Name == key })]
+		if value.Kind != yaml.ScalarNode || yamledit.IsNull(value) {
+			return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
+		}
+		if err := k.set(&set, value.Value); err != nil {
+			return fmt.Errorf("line %d: %s %w", value.Line, key, err)
+		}
+		return nil
+	})
+	return set, err
+}
+
+func (s *Settings) parseServers(list *yaml.Node) error {
+	if yamledit.IsNull(list) {
+		return nil
+	}
+	if list.Kind != yaml.SequenceNode {
+		return fmt.Errorf("line %d: servers is not a list", list.Line)
+	}
+	for _, item := range list.Content {
+		var e ServerSettings
+		err := forEachPair(item, serverSettingNames(), func(key string, value *yaml.Node) error {
+			if value.Kind != yaml.ScalarNode || yamledit.IsNull(value) {
+				return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
+			}
+			if err := e.set(key, value.Value); err != nil {
+				return fmt.Errorf("line %d: %s %w", value.Line, key, err)
+			}
+			return nil
+		})
+		switch {
+		case err != nil:
+			return err
+		case e.Name == "":
+			return fmt.Errorf("line %d: this server has no name", item.Line)
+		case e.InsecureHTTP && !strings.HasPrefix(e.URL, "http://"):
+			return fmt.Errorf("line %d: insecureHTTP says nothing about the server %s, whose url is not http://", item.Line, e.Name)
+		case s.server(e.Name) != nil:
+			return fmt.Errorf("line %d: there are two servers called %s", item.Line, e.Name)
+		}
+		s.Servers = append(s.Servers, e)
+	}
+	return nil
+}
+
+// server returns the settings of the server with that name, or nil.
+func (s *Settings) server(name string) *ServerSettings {
+	for i := range s.Servers {
+		if s.Servers[i].Name == name {
+			return &s.Servers[i]
+		}
+	}
+	return nil
+}
+
+// KeyFor returns the key in the settings for the server at base.
+func (s *Settings) KeyFor(base string) (key door.PublicKey) {
+	for _, e := range s.Servers {
+		if at, err := s.Address(e.Name); err == nil && at == base && !e.Key.IsZero() {
+			return e.Key
+		}
+	}
+	return key
+}
+
+// Address returns the base URL of the server called name. The name is one of the settings, a URL, or the name or address of a host. For a
+// host, Address uses https.
+func (s *Settings) Address(name string) (string, error) {
+	if e := s.server(name); e != nil && e.URL != "" {
+		return dialpolicy.ParseURL(e.URL, e.InsecureHTTP)
+	}
+	if strings.Contains(name, "://") {
+		base, err := dialpolicy.ParseURL(name, true)
+		if err == nil && strings.HasPrefix(base, "http://") && !s.insecureAllowed(base) {
+			return "", dialpolicy.ErrInsecure
+		}
+		return base, err
+	}
+	host, port := name, strconv.Itoa(s.Port)
+	if addr, err := netip.ParseAddr(name); err == nil && addr.Is6() {
+		host = "[" + name + "]"
+	} else if h, p, err := net.SplitHostPort(name); err == nil {
+		host, port = h, p
+		if strings.Contains(h, ":") {
+			host = "[" + h + "]"
+		}
+	}
+	return dialpolicy.ParseURL("https://"+host+":"+port, false)
+}
+
+// insecureAllowed reports whether the settings allow http:// for this URL.
+func (s *Settings) insecureAllowed(base string) bool {
+	return slices.ContainsFunc(s.Servers, func(e ServerSettings) bool {
+		u, err := dialpolicy.ParseURL(e.URL, true)
+		return err == nil && e.InsecureHTTP && u == base
+	})
+}
+
+// forEachPair calls f for each pair of a mapping. It returns an error for an unknown or duplicate key and for an alias.
+func forEachPair(m *yaml.Node, known []string, f func(key string, value *yaml.Node) error) error {
+	if m.Kind != yaml.MappingNode {
+		return fmt.Errorf("line %d: there should be pairs of key and value", m.Line)
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		key, value := m.Content[i], m.Content[i+1]
+		switch {
+		case key.Kind != yaml.ScalarNode || !slices.Contains(known, key.Value):
+			err := fmt.Errorf("line %d: %.60q is not a setting", key.Line, key.Value)
+			if suggestion := output.Suggest(key.Value, known); suggestion != "" {
+				err = fmt.Errorf("%w; did you mean %q?", err, suggestion)
+			}
+			return err
+		case seen[key.Value]:
+			return fmt.Errorf("line %d: %q is given twice", key.Line, key.Value)
+		case value.Kind == yaml.AliasNode:
+			return fmt.Errorf("line %d: %q is an alias, which is not followed", value.Line, key.Value)
+		}
+		seen[key.Value] = true
+		if err := f(key.Value, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}

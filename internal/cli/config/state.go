@@ -1,0 +1,122 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"reflect"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/util/safefile"
+)
+
+// State is what this machine stores about servers: the key that each one proved at first contact, and the server of each cluster, which
+// kubectl's plugin looks up. It holds no secret.
+type State struct {
+	Servers []ServerRecord `yaml:"servers"`
+}
+
+// A ServerRecord is what is stored about one server.
+type ServerRecord struct {
+	URL        string         `yaml:"url"`
+	Cluster    string         `yaml:"cluster"`
+	Key        door.PublicKey `yaml:"key,omitempty"`
+	Chosen     bool           `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
+	CASHA256   string         `yaml:"caSHA256,omitempty"` // of the cluster's authority
+	Login      string         `yaml:"login,omitempty"`    // of the last sign-in from this machine
+	Role       string         `yaml:"role,omitempty"`
+	Namespaces []string       `yaml:"namespaces,omitempty"`
+}
+
+// Server returns what is stored about the server at base.
+func (k State) Server(base string) (ServerRecord, bool) {
+	i := slices.IndexFunc(k.Servers, func(s ServerRecord) bool { return s.URL == base })
+	if i < 0 {
+		return ServerRecord{}, false
+	}
+	return k.Servers[i], true
+}
+
+// ServerOf returns the server through which this machine last signed in to a cluster, or else a server that is known to serve it.
+func (k State) ServerOf(cluster string) (found ServerRecord, ok bool) {
+	for _, s := range k.Servers {
+		if s.Cluster == cluster && (!ok || s.Chosen) {
+			found, ok = s, true
+		}
+	}
+	return found, ok
+}
+
+// ClusterOf returns the cluster of a server, or "" if it is unknown.
+func (k State) ClusterOf(base string) string {
+	s, _ := k.Server(base)
+	return s.Cluster
+}
+
+// Update updates what is stored about the server at base. If the server is then chosen, Note clears Chosen of the other servers of its
+// cluster.
+func (k *State) Update(base string, set func(*ServerRecord)) {
+	i := slices.IndexFunc(k.Servers, func(s ServerRecord) bool { return s.URL == base })
+	if i < 0 {
+		i = len(k.Servers)
+		k.Servers = append(k.Servers, ServerRecord{URL: base})
+	}
+	set(&k.Servers[i])
+	for j := range k.Servers {
+		if other := &k.Servers[j]; j != i && other.Cluster == k.Servers[i].Cluster && k.Servers[i].Chosen {
+			other.Chosen = false
+		}
+	}
+}
+
+// ReadState reads servers.yaml. The file may be missing.
+func ReadState(path string) (State, error) {
+	var k State
+	text, err := safefile.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k, nil
+	}
+	if err == nil {
+		err = yaml.Unmarshal(text, &k)
+	}
+	if err != nil {
+		return k, output.Errorf(output.ExitFailed, "what tka knows of servers cannot be read: %v", err).Because(err).Try("Remove %s; signing in writes it anew.", path)
+	}
+	for _, s := range k.Servers {
+		if _, err := dialpolicy.ParseURL(s.URL, true); err != nil || !dialpolicy.IsClusterName(s.Cluster) {
+			return State{}, output.Errorf(output.ExitFailed, "what tka knows of servers is damaged: %q for %q", dialpolicy.RedactURL(s.URL), s.Cluster).Try("Remove %s; signing in writes it anew.", path)
+		}
+	}
+	return k, nil
+}
+
+// EditState changes servers.yaml with edit. It may call edit twice: first to see whether anything changes, and then on the file's content
+// under the lock.
+func EditState(ctx context.Context, path string, edit func(*State)) error {
+	if k, err := ReadState(path); err == nil {
+		changed := State{slices.Clone(k.Servers)}
+		if edit(&changed); reflect.DeepEqual(k, changed) {
+			return nil // nothing to write, so no need to wait for the lock
+		}
+	}
+	l, err := safefile.LockAll(ctx, []string{path})
+	if err != nil {
+		return err
+	}
+	defer l.Release()
+	k, err := ReadState(path)
+	if err != nil {
+		return err
+	}
+	edit(&k)
+	text, err := yaml.Marshal(k)
+	if err != nil {
+		return err
+	}
+	return safefile.Write(path, text)
+}

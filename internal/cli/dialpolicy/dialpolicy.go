@@ -1,0 +1,186 @@
+// Package dialpolicy decides which servers tka connects to, and how. It keeps law 7: it rejects an address that is not clearly that of an
+// access server or a cluster, whatever its source. It also rejects everything that a server sends beyond what tka requested.
+package dialpolicy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A valid host name: labels of letters, digits, "-" and "_", separated by dots.
+var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?$`)
+
+var (
+	tailnetRanges = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd7a:115c:a1e0::/48")}
+	// Metadata services outside the link-local ranges. The first one is inside the tailnet's range.
+	metadataAddrs = []netip.Addr{netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192")}
+	metadataNames = []string{"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
+)
+
+// ErrInsecure reports an http:// URL that the settings do not allow.
+var ErrInsecure = errors.New("http:// is not encrypted by the server; it needs insecureHTTP: true for this server in the settings")
+
+// ParseURL validates the base URL of a server and returns its canonical form: scheme and host, and the port unless it is the scheme's
+// default.
+func ParseURL(s string, insecure bool) (string, error) {
+	if strings.Contains(s, "@") { // first, so that no later error shows a password
+		return "", errors.New("it holds a user name or a password, and tka needs none")
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		if ue, ok := errors.AsType[*url.Error](err); ok {
+			err = ue.Err
+		}
+		return "", fmt.Errorf("it is not a URL: %w", err)
+	}
+	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
+	switch {
+	case u.Scheme != "https" && u.Scheme != "http":
+		return "", errors.New("it begins with neither https:// nor http://")
+	case host == "" || u.Opaque != "":
+		return "", errors.New("it names no host")
+	case u.Path != "" && u.Path != "/":
+		return "", errors.New("it has a path, and only the host is wanted")
+	case u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
+		return "", errors.New("it has more behind the host, and only the host is wanted")
+	}
+	if err := CheckHost(host); err != nil {
+		return "", err
+	}
+	if port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", fmt.Errorf("its port is %q", port)
+		}
+	}
+	if u.Scheme == "http" {
+		switch {
+		case !insecure:
+			return "", ErrInsecure
+		case !isTailnetHost(host):
+			return "", errors.New("http:// is for hosts of the tailnet and of this machine only")
+		}
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != "" && !(u.Scheme == "https" && port == "443") && !(u.Scheme == "http" && port == "80") {
+		host += ":" + port
+	}
+	return u.Scheme + "://" + host, nil
+}
+
+// RedactURL returns s for messages, without the part before an "@", which may be a password.
+func RedactURL(s string) string {
+	rest := s
+	if _, after, ok := strings.Cut(s, "://"); ok {
+		rest = after
+	}
+	i := strings.LastIndexByte(rest, '@')
+	if i < 0 {
+		return s
+	}
+	return s[:len(s)-len(rest)] + "[redacted]" + rest[i:]
+}
+
+// CheckHost rejects hosts that cannot be an access server.
+func CheckHost(host string) error {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return CheckAddr(addr)
+	}
+	last := host[strings.LastIndex(host, ".")+1:]
+	_, notNumber := strconv.ParseUint(last, 0, 64)
+	switch {
+	case len(host) > 253 || !hostPattern.MatchString(host):
+		return fmt.Errorf("%.80q is not the name of a host", host)
+	case notNumber == nil: // some resolvers read it as an address
+		return fmt.Errorf("%.80q is neither a name nor an address", host)
+	case slices.Contains(metadataNames, host):
+		return fmt.Errorf("%s is a metadata service", host)
+	}
+	return nil
+}
+
+// CheckAddr rejects addresses of metadata services, link-local addresses and addresses that are not those of a host.
+func CheckAddr(addr netip.Addr) error {
+	plain := addr.Unmap()
+	switch {
+	case addr.Zone() != "" || plain.IsLinkLocalUnicast():
+		return fmt.Errorf("%v is a link-local address, where metadata services are", addr)
+	case slices.Contains(metadataAddrs, plain):
+		return fmt.Errorf("%v is a metadata service", addr)
+	case plain.IsUnspecified() || plain.IsMulticast():
+		return fmt.Errorf("%v is not the address of a host", addr)
+	}
+	return nil
+}
+
+// isTailnetHost reports whether a host is in the tailnet or on this machine, as far as its name shows. The dialer checks the address later.
+func isTailnetHost(host string) bool {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return isTailnetOrLoopback(addr)
+	}
+	return !strings.Contains(host, ".") || strings.HasSuffix(host, ".ts.net")
+}
+
+func isTailnetOrLoopback(addr netip.Addr) bool {
+	return addr.Unmap().IsLoopback() || IsTailnetAddr(addr)
+}
+
+// IsTailnetAddr reports whether an address is in the address ranges of tailnets.
+func IsTailnetAddr(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	return slices.ContainsFunc(tailnetRanges, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// dialTimeout bounds connecting to a server, within the command's time limit.
+const dialTimeout = 10 * time.Second
+
+// Transport returns the HTTP transport for a server. It checks each address when it dials, so that a name cannot lead to a forbidden
+// address.
+func Transport(base string) *http.Transport { return transport(strings.HasPrefix(base, "http://")) }
+
+// TailnetTransport is [Transport] for a server that another server named. It dials only addresses in the tailnet or on this machine, where
+// a proxy into the tailnet may run.
+func TailnetTransport() *http.Transport { return transport(true) }
+
+func transport(tailnetOnly bool) *http.Transport {
+	dialer := &net.Dialer{
+		Timeout: dialTimeout,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return fmt.Errorf("dial %q: %w", address, err)
+			}
+			if err := CheckAddr(to.Addr()); err != nil {
+				return err
+			}
+			if tailnetOnly && !isTailnetOrLoopback(to.Addr()) {
+				return fmt.Errorf("%v is outside the tailnet, where neither http:// nor a server that another one named may lead", to.Addr())
+			}
+			return nil
+		},
+	}
+	return &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment, // for http://, the dialer limits its address
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    dialTimeout,
+		MaxResponseHeaderBytes: 64 << 10,
+		ForceAttemptHTTP2:      true,
+	}
+}
+
+// IsHostName reports whether word is a valid host name.
+func IsHostName(name string) bool { return hostPattern.MatchString(name) }

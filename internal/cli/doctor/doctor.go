@@ -1,0 +1,437 @@
+// Package doctor checks whether everything is in place for signing in. Evaluate turns gathered facts into results. It keeps law 7: it
+// reports a check that did not run as skipped, never as ok.
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// A Status is the severity of a result.
+type Status string
+
+// The statuses.
+const (
+	OK      Status = "ok"
+	Warn    Status = "warn" // works, but needs attention
+	Fail    Status = "fail" // does not work
+	Skipped Status = "skipped"
+)
+
+// A Result is the result of one check.
+type Result struct {
+	Name    string   `json:"name"` // stable
+	Status  Status   `json:"state"`
+	Message string   `json:"message"`
+	Advice  []string `json:"advice"`
+}
+
+// A Failure is why a fact could not be determined, in words for people.
+type Failure struct {
+	Message string
+	Advice  []string
+}
+
+// Facts are the gathered facts. A part that could not be determined has its zero value, and its Failure says why.
+type Facts struct {
+	Now time.Time
+
+	SettingsFailure Failure // in config.yaml
+
+	Tailnet        *Tailnet // from the tailscale command; nil: no such command, or it failed
+	TailnetFailure Failure
+
+	Server        string // URL
+	Cluster       string
+	ServerFailure Failure
+	FirstContact  bool // the key was not known before
+	Key           string
+	ServerTime    time.Time // time of its response; zero: not reported
+	ServerVersion string
+	ClientVersion string
+
+	Whoami        *signin.Whoami
+	WhoamiFailure Failure
+
+	Discovery        *Discovery
+	DiscoveryFailure Failure
+
+	APIServer  string
+	APIVersion string
+	APIFailure Failure
+
+	Rules          int    // number of rules that grant rights
+	RulesNamespace string // namespace
+	RulesFailure   Failure
+
+	Kubeconfig        *Kubeconfig
+	KubeconfigFailure Failure
+
+	Plugin        string // path; "": not found
+	PluginCommand string // as in the kubeconfig
+	Kuberc        Kuberc
+
+	Tokens TokenStorage
+}
+
+// A Tailnet is what the tailscale command reports about this machine.
+type Tailnet struct {
+	State     string // "Running" if all is well
+	Node      string
+	KeyExpiry time.Time // zero: never
+}
+
+// A Kubeconfig is the state of the kubeconfig for the cluster.
+type Kubeconfig struct {
+	Context   string // the expected context
+	Exists    bool
+	Matches   bool // it has the address and the authority that the server reports
+	Current   bool
+	StaleLock string // a lock file that a dead program left
+}
+
+// A Kuberc is the plugin policy in kubectl's settings.
+type Kuberc struct {
+	File   string // "": no file
+	Policy string // "", "AllowAll", "DenyAll", "Allowlist"
+	Listed bool   // tka is on the list
+}
+
+// TokenStorage is where tka stores tokens.
+type TokenStorage string
+
+// The storage locations.
+const (
+	InMemory  TokenStorage = "memory"
+	OnDisk    TokenStorage = "disk"
+	NotStored TokenStorage = "none"
+)
+
+// Limits between good and bad values.
+const (
+	expiresSoon = 7 * 24 * time.Hour // for the expiry of a node's key
+	smallSkew   = 10 * time.Second
+	largeSkew   = time.Minute // the most that servers tolerate
+)
+
+// allowLine is the kuberc text that lets kubectl run the plugin when only listed plugins are allowed.
+const allowLine = "credentialPluginPolicy: Allowlist\ncredentialPluginAllowlist:\n- command: tka"
+
+// Evaluate turns facts into results, in the order in which a person would check them.
+func Evaluate(f Facts) []Result {
+	return []Result{
+		f.settings(), f.tailnet(), f.nodeKey(), f.server(), f.proof(), f.clock(), f.version(), f.grant(), f.signIn(), f.role(),
+		f.apiServer(), f.rights(), f.kubeconfig(), f.plugin(), f.kuberc(), f.tokens(), f.discovery(), f.clusters(),
+	}
+}
+
+// Worst returns the worst status of all results.
+func Worst(all []Result) Status {
+	for _, s := range []Status{Fail, Warn} {
+		if slices.ContainsFunc(all, func(f Result) bool { return f.Status == s }) {
+			return s
+		}
+	}
+	return OK
+}
+
+func result(name string, s Status, format string, args ...any) Result {
+	return Result{Name: name, Status: s, Message: fmt.Sprintf(format, args...), Advice: []string{}}
+}
+
+func (f Result) advise(format string, args ...any) Result {
+	f.Advice = append(f.Advice, fmt.Sprintf(format, args...))
+	return f
+}
+
+func failed(name string, t Failure) Result {
+	return Result{name, Fail, t.Message, append([]string{}, t.Advice...)}
+}
+
+func (f Facts) settings() Result {
+	if f.SettingsFailure.Message != "" {
+		return failed("settings", f.SettingsFailure)
+	}
+	return result("settings", OK, "The settings are valid.")
+}
+
+func (f Facts) tailnet() Result {
+	switch t := f.Tailnet; {
+	case t == nil && f.ServerFailure.Message == "" && f.Server != "":
+		return result("tailnet", Skipped, "%s; the server was reached, so this machine is in the tailnet.", f.TailnetFailure.Message)
+	case t == nil:
+		return result("tailnet", Skipped, "%s, so whether this machine is in the tailnet is not known.", f.TailnetFailure.Message)
+	case t.State != "Running":
+		return result("tailnet", Fail, "This machine is not in the tailnet: it is in the state %s.", t.State).advise("tailscale up")
+	default:
+		return result("tailnet", OK, "This machine is in the tailnet as %s.", t.Node)
+	}
+}
+
+func (f Facts) nodeKey() Result {
+	const name = "node key"
+	switch t := f.Tailnet; {
+	case t == nil:
+		return result(name, Skipped, "When the key of this machine's node expires is not known: %s.", lowerFirst(f.TailnetFailure.Message))
+	case t.KeyExpiry.IsZero():
+		return result(name, OK, "The key of this machine's node does not expire.")
+	case !f.Now.Before(t.KeyExpiry):
+		return result(name, Fail, "The key of this machine's node expired on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
+	case t.KeyExpiry.Sub(f.Now) < expiresSoon:
+		return result(name, Warn, "The key of this machine's node expires on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
+	default:
+		return result(name, OK, "The key of this machine's node is good until %s.", formatDay(t.KeyExpiry))
+	}
+}
+
+func (f Facts) server() Result {
+	switch {
+	case f.ServerFailure.Message != "":
+		return failed("server", f.ServerFailure)
+	case strings.HasPrefix(f.Server, "http://"):
+		return result("server", Warn, "The server %s answers, by http://: nothing but its proof shows that it is the one.", f.Server).
+			advise("Ask whoever runs it to turn on HTTPS in the tailnet.")
+	}
+	return result("server", OK, "The server %s answers.", f.Server)
+}
+
+func (f Facts) proof() Result {
+	const name = "server proof"
+	switch {
+	case f.Key == "":
+		return result(name, Skipped, "Which cluster the server serves was not learnt.")
+	case f.FirstContact:
+		return result(name, Warn, "The server proved itself by a key that this machine saw for the first time: %s.", f.Key).
+			advise("Compare it with the key that the server's log names.")
+	}
+	return result(name, OK, "The server proved itself by the key that this machine knows, %s.", f.Key)
+}
+
+func (f Facts) clock() Result {
+	const name = "clock"
+	if f.ServerTime.IsZero() {
+		return result(name, Skipped, "The server's clock was not seen.")
+	}
+	// The server reports whole seconds, and its response took a moment.
+	skew := f.Now.Sub(f.ServerTime).Truncate(time.Second)
+	direction := "ahead of"
+	if skew < 0 {
+		direction = "behind"
+	}
+	switch d := skew.Abs(); {
+	case d > largeSkew:
+		return result(name, Fail, "The clock of this machine is %v %s the server's: ends of sign-ins are off by as much.", d, direction).advise("Set the clock by the network.")
+	case d > smallSkew:
+		return result(name, Warn, "The clock of this machine is %v %s the server's.", d, direction).advise("Set the clock by the network.")
+	}
+	return result(name, OK, "The clock of this machine agrees with the server's.")
+}
+
+func (f Facts) version() Result {
+	const name = "version"
+	client, ok := parseMinor(f.ClientVersion)
+	server, ok2 := parseMinor(f.ServerVersion)
+	switch {
+	case f.ServerVersion == "":
+		return result(name, Skipped, "The server's version was not learnt; this is tka %s.", f.ClientVersion)
+	case !ok || !ok2:
+		return result(name, OK, "tka is %s, the server %s.", f.ClientVersion, f.ServerVersion)
+	case SkewTooLarge(f.ClientVersion, f.ServerVersion):
+		older := "tka"
+		if client[0] > server[0] || client[0] == server[0] && client[1] > server[1] {
+			older = "the server"
+		}
+		return result(name, Warn, "tka is %s and the server %s, which is more than one minor version apart.", f.ClientVersion, f.ServerVersion).advise("Upgrade %s.", older)
+	}
+	return result(name, OK, "tka is %s, the server %s.", f.ClientVersion, f.ServerVersion)
+}
+
+// SkewTooLarge reports whether two versions are more than one minor version apart. It returns false if either is not of the form v1.2.3.
+func SkewTooLarge(a, b string) bool {
+	x, ok := parseMinor(a)
+	y, ok2 := parseMinor(b)
+	return ok && ok2 && (x[0] != y[0] || max(x[1]-y[1], y[1]-x[1]) > 1)
+}
+
+// parseMinor parses "v1.2.3" as 1 and 2. A build that is not a release has no version.
+func parseMinor(v string) (n [2]int, ok bool) {
+	rest, ok := strings.CutPrefix(v, "v")
+	if !ok || strings.HasPrefix(v, "v0.0.0") {
+		return n, false
+	}
+	parts := strings.SplitN(rest, ".", 3)
+	if len(parts) != 3 {
+		return n, false
+	}
+	for i := range n {
+		var err error
+		if n[i], err = strconv.Atoi(parts[i]); err != nil || n[i] < 0 {
+			return n, false
+		}
+	}
+	return n, true
+}
+
+func (f Facts) grant() Result {
+	const name = "grant"
+	switch w := f.Whoami; {
+	case w == nil && f.WhoamiFailure.Message != "":
+		return failed(name, f.WhoamiFailure)
+	case w == nil:
+		return result(name, Skipped, "What the tailnet's policy grants was not learnt.")
+	case !w.Decision.Allowed:
+		return Result{name, Fail, w.Decision.Message, append([]string{}, w.Decision.Advice...)}
+	default:
+		for _, r := range w.Rules {
+			if r.Problem != "" {
+				return result(name, Warn, "%s A rule for %s cannot be used: %s", w.Decision.Message, callerName(*w), r.Problem)
+			}
+		}
+		return result(name, OK, "The tailnet's policy grants %s access. %s", callerName(*w), w.Decision.Message)
+	}
+}
+
+func callerName(w signin.Whoami) string {
+	if w.Caller.Login != "" {
+		return w.Caller.Login
+	}
+	return "the node " + w.Caller.Node
+}
+
+func (f Facts) signIn() Result {
+	const name = "sign-in"
+	if f.Whoami == nil {
+		return result(name, Skipped, "Whether this device is signed in was not learnt.")
+	}
+	s := f.Whoami.Signin
+	switch {
+	case s == nil:
+		return result(name, Warn, "This device is not signed in.").advise("tka login")
+	case s.State == signin.Ready:
+		return result(name, OK, "This device is signed in with the role %s until %s.", s.Role, s.Until)
+	case s.State == signin.Pending:
+		return result(name, Warn, "The sign-in is still being made.").advise("tka status")
+	case s.State == signin.Refused && s.Reason == signin.ReasonClockSkew:
+		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask whoever runs the cluster to set both clocks by the network.")
+	case s.State == signin.Refused && s.Reason != "":
+		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask whoever runs the cluster, or sign in with another role: tka login --role ROLE")
+	case s.State == signin.Refused:
+		return result(name, Fail, "The sign-in cannot be provisioned.").advise("tka login, which says why")
+	}
+	return result(name, Warn, "The sign-in is %s.", s.State).advise("tka login")
+}
+
+// ClusterRoles of Kubernetes that grant more than they seem to when they are bound in the whole cluster.
+var broadRoles = []string{"edit", "admin", "cluster-admin"}
+
+func (f Facts) role() Result {
+	const name = "role"
+	switch {
+	case f.Whoami == nil || f.Whoami.Signin == nil:
+		return result(name, Skipped, "There is no role to look at.")
+	case slices.Contains(broadRoles, f.Whoami.Signin.Role) && len(f.Whoami.Signin.Namespaces) == 0:
+		return result(name, Warn, "The role %s in the whole cluster reads every Secret and may act as every ServiceAccount.", f.Whoami.Signin.Role).
+			advise("Ask for a grant that names namespaces, or sign in to some only: tka login --namespace NAME")
+	}
+	return result(name, OK, "The role %s holds where it should.", f.Whoami.Signin.Role)
+}
+
+func (f Facts) apiServer() Result {
+	const name = "API server"
+	switch {
+	case f.APIFailure.Message != "":
+		return failed(name, f.APIFailure)
+	case f.APIServer == "":
+		return result(name, Skipped, "Where the API server is was not learnt.")
+	case f.APIVersion == "":
+		return result(name, OK, "The API server %s answers.", f.APIServer)
+	}
+	return result(name, OK, "The API server %s answers: Kubernetes %s.", f.APIServer, f.APIVersion)
+}
+
+func (f Facts) rights() Result {
+	const name = "rights"
+	where := "in the namespace " + f.RulesNamespace
+	switch {
+	case f.RulesFailure.Message != "":
+		return failed(name, f.RulesFailure)
+	case f.RulesNamespace == "":
+		return result(name, Skipped, "There is no token to ask with.")
+	case f.Rules == 0:
+		return result(name, Warn, "The API server takes the token, which gives no rights %s.", where).advise("tka why get pods -n %s", f.RulesNamespace)
+	case f.Rules == 1:
+		return result(name, OK, "The API server takes the token; 1 rule gives it rights %s.", where)
+	}
+	return result(name, OK, "The API server takes the token; %d rules give it rights %s.", f.Rules, where)
+}
+
+func (f Facts) kubeconfig() Result {
+	const name = "kubeconfig"
+	k := f.Kubeconfig
+	switch {
+	case f.KubeconfigFailure.Message != "":
+		return failed(name, f.KubeconfigFailure)
+	case k == nil:
+		return result(name, Skipped, "Which cluster to look for was not learnt.")
+	case k.StaleLock != "":
+		return result(name, Warn, "A program that was killed left the lock %s.", k.StaleLock).advise("If no kubectl and no tka is running, remove it.")
+	case !k.Exists:
+		return result(name, Warn, "The kubeconfig has no context %s.", k.Context).advise("tka login")
+	case !k.Matches:
+		return result(name, Fail, "The context %s leads to another API server, or to one with another authority, than the server says.", k.Context).advise("tka login")
+	case !k.Current:
+		return result(name, OK, "The kubeconfig has the context %s, which is not the current one.", k.Context).advise("kubectl --context %s get pods", k.Context)
+	}
+	return result(name, OK, "The context %s is the current one.", k.Context)
+}
+
+func (f Facts) plugin() Result {
+	const name = "plugin"
+	switch {
+	case f.PluginCommand == "":
+		return result(name, Skipped, "The kubeconfig names no plugin.")
+	case f.Plugin == "":
+		return result(name, Fail, "kubectl does not find %s, which fetches the tokens.", f.PluginCommand).advise("Put tka into a folder of $PATH.")
+	}
+	return result(name, OK, "kubectl finds the plugin, %s.", f.Plugin)
+}
+
+func (f Facts) kuberc() Result {
+	const name = "plugin policy"
+	switch k := f.Kuberc; {
+	case k.File == "" || k.Policy == "" || k.Policy == "AllowAll":
+		return result(name, OK, "kubectl runs every plugin that a kubeconfig names. From version 1.35 on it can be told to run this one only.").
+			advise("In ~/.kube/kuberc: %s", strings.ReplaceAll(allowLine, "\n", "; "))
+	case k.Policy == "Allowlist" && k.Listed:
+		return result(name, OK, "kubectl may run the plugin, by %s.", k.File)
+	default:
+		return result(name, Fail, "kubectl may not run the plugin: %s says %s.", k.File, k.Policy).
+			advise("There: %s", strings.ReplaceAll(allowLine, "\n", "; "))
+	}
+}
+
+func (f Facts) tokens() Result {
+	const name = "tokens"
+	switch f.Tokens {
+	case InMemory:
+		return result(name, OK, "Tokens are kept for kubectl in memory.")
+	case OnDisk:
+		return result(name, OK, "Tokens are kept for kubectl on disk, as $XDG_RUNTIME_DIR is not set.")
+	}
+	return result(name, OK, "Tokens are not kept: each kubectl asks the server for one.")
+}
+
+func formatDay(t time.Time) string { return t.UTC().Format(time.DateOnly) }
+
+// lowerFirst makes the first letter lower case, to use s inside a sentence.
+func lowerFirst(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToLower(s[:1]) + s[1:]
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+)
+
+func (t *tka) fleetIgnore(ff *fleetFlags) *cobra.Command {
+	var ef enrollFlags
+	var expiresIn time.Duration
+	cmd := &cobra.Command{
+		Use:   "ignore DRIFT --expires-in DURATION",
+		Short: "Ignore a drift for a while",
+		Long: `Ignore a drift, by its ID of "tka fleet drift", for a while. It stays listed, as ignored, and is
+not counted. When the time is over, or when it gets worse, it is told again.`,
+		Example: "  tka fleet ignore 5f0c2b1a9d3e4f60 --expires-in 72h --reason trial",
+		Args:    arguments(1, 1, "the ID of a drift"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := ef.write().check(cmd); err != nil {
+				return err
+			}
+			if expiresIn == 0 {
+				return output.UsageErrorf("%s needs --expires-in", cmd.CommandPath()).Try("%s %s --expires-in 72h --reason \"why\"", cmd.CommandPath(), args[0])
+			}
+			return t.doIgnore(cmd.Context(), ff, planefleet.IgnoreDrift.Pattern,
+				planefleet.IgnoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(ef.dryRun)})
+		},
+	}
+	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "when it is told again, 1m to 2160h (required)")
+	return ef.add(cmd)
+}
+
+func (t *tka) fleetUnignore(ff *fleetFlags) *cobra.Command {
+	var ef enrollFlags
+	return ef.add(&cobra.Command{
+		Use:     "unignore DRIFT",
+		Short:   "Ignore a drift no more",
+		Long:    `Ignore a drift no more, by its ID of "tka fleet drift", so that it is told and counted again.`,
+		Example: "  tka fleet unignore 5f0c2b1a9d3e4f60 --reason over",
+		Args:    arguments(1, 1, "the ID of a drift"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := ef.write().check(cmd); err != nil {
+				return err
+			}
+			return t.doIgnore(cmd.Context(), ff, planefleet.UnignoreDrift.Pattern, planefleet.UnignoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)})
+		},
+	})
+}
+
+func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req any) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return err
+	}
+	var e plane.Envelope[planefleet.Ignoring]
+	if err := c.Ask(ctx, pattern, 0, req, &e); err != nil {
+		return planeError(err)
+	}
+	d := e.Data.Drift
+	return t.printResult(result{object: fleetChange[planefleet.Ignoring]{newMeta("DriftIgnored"), e.Data}, names: []string{d.ID}, table: func(bool) {
+		stands := "is told again"
+		if d.IgnoredUntil != nil {
+			stands = "is ignored until " + formatMinute(*d.IgnoredUntil)
+		}
+		fmt.Fprintf(t.Out, "%s (%s) %s.%s\n", output.Escape(d.ID), output.Escape(d.Field), stands, dryRunSuffix(e.Data.DryRun))
+	}})
+}
+
+func (t *tka) fleetRefresh(ff *fleetFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "refresh",
+		Short: "Look for drift anew",
+		Long: `Have the repository of the configuration compared with the cluster anew. The fleet
+compares forge and cluster by itself, and is not asked. What is found "tka fleet drift" lists.`,
+		Example: "  tka fleet refresh",
+		Args:    arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.planeClient(ff.plane)
+			if err != nil {
+				return err
+			}
+			var e plane.Envelope[planefleet.Refreshed]
+			if err := c.Ask(cmd.Context(), planefleet.RefreshDrift.Pattern, 0, planefleet.RefreshRequest{}, &e); err != nil {
+				return planeError(err)
+			}
+			var names []string
+			var rows [][]output.Cell
+			for _, l := range e.Data.Looks {
+				requested := "no"
+				if l.Asked {
+					requested = "yes"
+				}
+				names = append(names, l.Source)
+				rows = append(rows, output.Row(l.Source, requested, l.Message))
+			}
+			return t.printResult(result{object: fleetChange[planefleet.Refreshed]{newMeta("DriftRefreshed"), e.Data}, names: names, table: func(bool) { t.writeTable(t.Out, []string{"SOURCE", "ASKED", "WHAT"}, rows) }})
+		},
+	}
+}

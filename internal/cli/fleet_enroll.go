@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// enrollFlags are the flags of commands that change an organisation.
+type enrollFlags struct {
+	reason, confirm, key string
+	dryRun               bool
+}
+
+func (ef *enrollFlags) add(cmd *cobra.Command) *cobra.Command {
+	f := cmd.Flags()
+	f.StringVar(&ef.reason, "reason", "", "why, in a sentence: it stands in the record (required)")
+	f.BoolVar(&ef.dryRun, "dry-run", false, "show what it would become, and change nothing")
+	return cmd
+}
+
+func (ef *enrollFlags) addKey(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&ef.key, "idempotency-key", "", "a write with the key of an earlier one finds what that one made")
+	return ef.add(cmd)
+}
+
+func (ef *enrollFlags) addConfirm(cmd *cobra.Command, phrase string) {
+	cmd.Flags().StringVar(&ef.confirm, "confirm", "", "the phrase that it is asked for, such as \""+phrase+"\"")
+}
+
+func (ef *enrollFlags) write() writeFlags { return writeFlags{reason: ef.reason} }
+
+func (t *tka) fleetRequest(ff *fleetFlags) *cobra.Command {
+	var ef enrollFlags
+	var forge, configURL, isolation, secret string
+	var pools, owners, members []string
+	cmd := &cobra.Command{
+		Use:   "request ORG",
+		Short: "Ask for runners of an organisation",
+		Long: `Ask for runners of an organisation that has none, under the name ORG. What comes of it is a
+pull request, or where the operator plane approves enrollments, one that somebody has to
+approve. Nothing is made before that.`,
+		Example: "  tka fleet request acme --forge github --pool gh-nix --owner amy@acme.dev --reason builds-wait",
+		Args:    arguments(1, 1, "the organisation's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := ef.write().check(cmd); err != nil {
+				return err
+			}
+			if forge == "" || len(pools) == 0 {
+				return output.UsageErrorf("%s needs --forge and --pool", cmd.CommandPath()).Try("tka fleet forges")
+			}
+			req := planeenroll.RequestRequest{Org: plane.Text(args[0]), Forge: plane.Text(forge), ConfigURL: plane.Text(configURL), Isolation: plane.Text(isolation), Owners: toTexts(owners), Members: toTexts(members),
+				Secret: plane.Text(secret), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)}
+			for _, name := range pools {
+				req.Pools = append(req.Pools, planeenroll.Use{Name: plane.Text(name)})
+			}
+			return t.doEnroll(cmd.Context(), ff, planeenroll.Request.Pattern, req)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&forge, "forge", "", "where it is (required)")
+	f.StringSliceVar(&pools, "pool", nil, "a pool that it is to use; several with commas between, or the flag again (required)")
+	f.StringVar(&configURL, "config-url", "", "of the organisation or group at the forge (default the forge's URL and ORG)")
+	f.StringVar(&isolation, "isolation", "", "what keeps its runners apart from others: None, Namespace, Node (default None)")
+	f.StringSliceVar(&owners, "owner", nil, "full login of who administers it here")
+	f.StringSliceVar(&members, "member", nil, "full login of who belongs to it; *@example.com is everybody there")
+	f.StringVar(&secret, "secret", "", "the Secret of its credential, in the fleet's namespace (default ORG-credential)")
+	t.complete(cmd, "isolation", fixedValues("None", "Namespace", "Node"))
+	return ef.addKey(cmd)
+}
+
+func toTexts(all []string) (out []plane.Text) {
+	for _, s := range all {
+		out = append(out, plane.Text(s))
+	}
+	return out
+}
+
+func (t *tka) fleetApprove(ff *fleetFlags) *cobra.Command {
+	return t.fleetDecide(ff, planeenroll.Approve.Pattern, "This approves it.", "APPROVE", &cobra.Command{
+		Use:   "approve ORG",
+		Short: "Approve an organisation's enrollment",
+		Long: `Approve the open pull request of an organisation's enrollment, or where the operator plane
+approves, the enrollment. It is shown first, and approved as it was shown: type the phrase,
+or name what you have looked at with --seen. Who asked for it cannot.`,
+		Example: "  tka fleet approve acme --reason shared-budget",
+	})
+}
+
+func (t *tka) fleetDecline(ff *fleetFlags) *cobra.Command {
+	return t.fleetDecide(ff, planeenroll.Decline.Pattern, "This declines it.", "DECLINE", &cobra.Command{
+		Use:   "decline ORG",
+		Short: "Decline an organisation's enrollment",
+		Long: `Decline what was asked for and nobody has approved: the open pull request of an
+organisation's enrollment is closed, with the reason as a comment; or where the operator
+plane approves, the enrollment goes. Who asked for it reads the reason in the record. It is
+shown first, and declined as it was shown: type the phrase, or name what you have looked at
+with --seen.`,
+		Example: "  tka fleet decline acme --reason they-have-their-own",
+	})
+}
+
+// fleetDecide completes a command that decides on an enrollment.
+func (t *tka) fleetDecide(ff *fleetFlags, pattern, effect, word string, cmd *cobra.Command) *cobra.Command {
+	var ef enrollFlags
+	var seen string
+	cmd.Args = arguments(1, 1, "the organisation's name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := ef.write().check(cmd); err != nil {
+			return err
+		}
+		req := planeenroll.DecideRequest{Org: args[0], Seen: plane.Text(seen), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)}
+		if !ef.dryRun && seen == "" {
+			var err error
+			if req.Seen, err = t.previewDecision(cmd.Context(), ff, pattern, req, effect, word+" "+req.Org, ef.confirm); err != nil {
+				return err
+			}
+		}
+		return t.doEnroll(cmd.Context(), ff, pattern, req)
+	}
+	ef.addConfirm(cmd, word+" acme")
+	cmd.Flags().StringVar(&seen, "seen", "", "what was looked at, as --dry-run says it: the commit of the pull request, or the enrollment's digest")
+	return ef.add(cmd)
+}
+
+// previewDecision shows the enrollment before the decision, asks for confirmation, and returns the digest or commit that was shown.
+func (t *tka) previewDecision(ctx context.Context, ff *fleetFlags, pattern string, preview planeenroll.DecideRequest, effect, phrase, confirm string) (plane.Text, error) {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return "", err
+	}
+	var e plane.Envelope[planeenroll.Outcome]
+	preview.DryRun = true
+	if err := c.Ask(ctx, pattern, planeenroll.Approve.MaxAnswer, preview, &e); err != nil {
+		return "", planeError(err)
+	}
+	return plane.Text(e.Data.Seen), t.confirmPhrase(ctx, describeOutcome(e.Data)+effect, phrase, confirm)
+}
+
+// describeOutcome describes the change or enrollment of an outcome, for the person who decides.
+func describeOutcome(o planeenroll.Outcome) string {
+	switch {
+	case o.Change != nil:
+		return fmt.Sprintf("%s, by %s: %s\n%s\n%s", o.Change.Title, o.Change.Proposer, o.Change.URL, o.Change.Reason, o.Change.Diff)
+	case o.Enrollment != nil:
+		var pools []string
+		for _, p := range o.Enrollment.Pools {
+			pools = append(pools, p.Name)
+		}
+		return fmt.Sprintf("%s at %s, isolation %s, pools %s, owners %s; asked for by %s.\n", o.Enrollment.Name, o.Enrollment.ConfigURL, o.Enrollment.Isolation, strings.Join(pools, ", "),
+			strings.Join(o.Enrollment.Owners, ", "), strings.Join(o.Enrollment.RequestedBy, ", "))
+	}
+	return ""
+}
+
+func (t *tka) fleetOffboard(ff *fleetFlags) *cobra.Command {
+	var ef enrollFlags
+	cmd := &cobra.Command{
+		Use:   "offboard ORG",
+		Short: "End an organisation's runners",
+		Long: `End an organisation's runners: by a pull request; or where the operator plane approves
+enrollments, at once, if you may, and else by asking those who run the platform. The last
+jobs end first; then the runners go from the forge, and at last the credential. What is
+done at once is asked for twice: type the phrase, or give it with --confirm.`,
+		Example: "  tka fleet offboard acme --reason moved-away",
+		Args:    arguments(1, 1, "the organisation's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := ef.write().check(cmd); err != nil {
+				return err
+			}
+			return t.doEnroll(cmd.Context(), ff, planeenroll.Offboard.Pattern, planeenroll.OffboardRequest{Org: args[0], Reason: plane.Reason(ef.reason), Confirm: plane.Text(ef.confirm), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
+		},
+	}
+	ef.addConfirm(cmd, "OFFBOARD acme")
+	return ef.addKey(cmd)
+}
+
+func (t *tka) fleetRotate(ff *fleetFlags) *cobra.Command {
+	var ef enrollFlags
+	cmd := &cobra.Command{
+		Use:   "rotate ORG",
+		Short: "Have an organisation's credential replaced",
+		Long: `Have an organisation's credential replaced: by a pull request; or where the operator plane
+approves enrollments, at once, if you may, and else by asking those who run the platform.
+At GitLab the fleet makes other runners beside those that are there. At GitHub a person
+makes another key of the App and puts it into the Secret; the enrollment says so until then.`,
+		Example: "  tka fleet rotate acme --reason lost-laptop",
+		Args:    arguments(1, 1, "the organisation's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := ef.write().check(cmd); err != nil {
+				return err
+			}
+			return t.doEnroll(cmd.Context(), ff, planeenroll.Rotate.Pattern, planeenroll.RotateRequest{Org: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
+		},
+	}
+	return ef.addKey(cmd)
+}
+
+// doEnroll sends a request about an organisation and shows the outcome.
+func (t *tka) doEnroll(ctx context.Context, ff *fleetFlags, pattern string, req any) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return err
+	}
+	o, err := t.enroll(ctx, c, pattern, req)
+	if err != nil {
+		return planeError(err)
+	}
+	name := o.OrgName
+	if o.Change != nil {
+		name = o.Change.ID
+	}
+	return t.printResult(result{object: fleetChange[planeenroll.Outcome]{newMeta("EnrollmentOutcome"), o}, names: []string{name}, table: func(bool) { t.printEnrollment(o) }})
+}
+
+// enroll sends the request. If the plane requires a confirmation, it sends it again with the phrase.
+func (t *tka) enroll(ctx context.Context, c door.Client, pattern string, req any) (planeenroll.Outcome, error) {
+	var e plane.Envelope[planeenroll.Outcome]
+	err := c.Ask(ctx, pattern, planeenroll.Request.MaxAnswer, req, &e)
+	p, ok := errors.AsType[*problem.Error](err)
+	if end, is := req.(planeenroll.OffboardRequest); ok && is && p.Code == problem.Confirmation && p.Confirm != nil {
+		if err := t.confirmPhrase(ctx, p.Message, p.Confirm.Phrase, string(end.Confirm)); err != nil {
+			return e.Data, err
+		}
+		end.Confirm = plane.Text(p.Confirm.Phrase)
+		err = c.Ask(ctx, pattern, planeenroll.Request.MaxAnswer, end, &e)
+	}
+	return e.Data, err
+}
+
+// printEnrollment prints an outcome.
+func (t *tka) printEnrollment(o planeenroll.Outcome) {
+	org := output.Escape(o.OrgName)
+	printLine := func(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
+	switch {
+	case o.Preview != nil:
+		printLine("%s\nIt would be proposed by a pull request, of risk %s. Nothing was changed.", output.Escape(strings.TrimSpace(o.Preview.Diff)), output.Escape(o.Preview.Risk.Level))
+		if o.Preview.Refused != "" {
+			t.warn("the API server would not take it: %s", o.Preview.Refused)
+		}
+		if o.Preview.Note != "" {
+			t.hint("%s", o.Preview.Note)
+		}
+	case o.Would == planeenroll.Approved:
+		printLine("%s\nIt would be approved. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
+		t.hint("Approve exactly this: tka fleet approve %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
+	case o.Would == planeenroll.Declined:
+		printLine("%s\nIt would be declined. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
+		t.hint("Decline exactly this: tka fleet decline %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
+	case o.Would == planeenroll.Asked:
+		printLine("%s: those who run the platform would be asked. Nothing was changed.", org)
+	case o.Would != "":
+		printLine("%s would be %s. Nothing was changed.", org, output.Escape(o.Would))
+	case o.Done == planeenroll.Proposed && o.Change != nil:
+		printLine("%s is proposed: %s", output.Escape(o.Change.ID), output.Escape(o.Change.URL))
+		t.hint("Somebody else approves it: tka fleet approve %s", o.OrgName)
+	case o.Done == planeenroll.Approved && o.Change != nil:
+		printLine("%s is approved: it can be merged.", output.Escape(o.Change.ID))
+	case o.Done == planeenroll.Approved:
+		printLine("%s is approved: its runners are made.", org)
+	case o.Done == planeenroll.Declined && o.Change != nil:
+		printLine("%s is declined: its pull request is closed, and says why.", output.Escape(o.Change.ID))
+	case o.Done == planeenroll.Declined:
+		printLine("%s is declined: it was taken away. The record says why.", org)
+	case o.Done == planeenroll.Asked:
+		printLine("%s: those who run the platform are asked.", org)
+	case o.Done == planeenroll.Nothing:
+		printLine("%s was asked for already.", org)
+	default:
+		printLine("%s is written.", org)
+		t.hint("How it stands: tka fleet enrollments")
+	}
+}

@@ -1,0 +1,170 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/cli"
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// An enrollmentStore stores enrollments in memory, for tests of the command line. Package planekube/act has the real one with all of its
+// rules.
+type enrollmentStore map[string]planefleet.Enrollment
+
+func (r enrollmentStore) Read(_ context.Context, p access.Permit) (planefleet.Enrollment, error) {
+	e, there := r[p.Org()]
+	if !there {
+		return e, problem.New(problem.NotFound, "There is no such organisation.")
+	}
+	return e, nil
+}
+
+// update changes an existing enrollment.
+func (r enrollmentStore) update(p access.Permit, dryRun bool, change func(*planefleet.Enrollment)) (planefleet.Enrollment, error) {
+	e, err := r.Read(context.Background(), p)
+	if err == nil {
+		if change(&e); !dryRun {
+			r[p.Org()] = e
+		}
+	}
+	return e, err
+}
+
+func (r enrollmentStore) Create(_ context.Context, p access.Permit, spec json.RawMessage, _ string, dryRun bool) (planefleet.Enrollment, bool, error) {
+	var is struct {
+		ConfigURL, Isolation string
+		Pools                []planefleet.EnrolledPool
+	}
+	if err := json.Unmarshal(spec, &is); err != nil {
+		return planefleet.Enrollment{}, false, err
+	}
+	if e, there := r[p.Org()]; there {
+		return e, false, nil
+	}
+	e := planefleet.Enrollment{ID: p.Org(), Name: p.Org(), ConfigURL: is.ConfigURL, Isolation: is.Isolation, Pools: is.Pools, Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}, Digest: "sha256:1"}
+	if !dryRun {
+		r[p.Org()] = e
+	}
+	return e, true, nil
+}
+
+func (r enrollmentStore) Edit(_ context.Context, p access.Permit, _ json.RawMessage, dryRun bool) (planefleet.Enrollment, error) {
+	return r.update(p, dryRun, func(*planefleet.Enrollment) {})
+}
+
+func (r enrollmentStore) Approve(_ context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	if digest != r[p.Org()].Digest {
+		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
+	}
+	return r.update(p, dryRun, func(e *planefleet.Enrollment) {
+		e.Approval = &planefleet.EnrollmentApproval{By: p.Caller().Identity(), Digest: digest}
+	})
+}
+
+func (r enrollmentStore) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	if digest != r[p.Org()].Digest {
+		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
+	}
+	return r.Offboard(ctx, p, dryRun)
+}
+
+func (r enrollmentStore) Rotate(_ context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	return r.update(p, dryRun, func(e *planefleet.Enrollment) { e.Rotation.At = new(time.Now()) })
+}
+
+func (r enrollmentStore) Offboard(_ context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := r.Read(context.Background(), p)
+	if !dryRun {
+		delete(r, p.Org())
+	}
+	return e, err
+}
+
+func (r enrollmentStore) Ask(_ context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error) {
+	return r.update(p, dryRun, func(e *planefleet.Enrollment) {
+		e.Asked = &planefleet.EnrollmentAsked{What: what, By: p.Caller().Identity(), Reason: reason}
+	})
+}
+
+// The command line requests, declines or approves an organisation as shown, rotates its credential and ends it. An immediate change with
+// large effects requires its phrase.
+func TestEnroll(t *testing.T) {
+	env := newPlaneEnv(t)
+	stored := enrollmentStore{}
+	tka := func(exit int, want string, args ...string) string {
+		t.Helper()
+		code, out, errs := env.tka(t, args...)
+		if code != exit || !strings.Contains(out+errs, want) {
+			t.Errorf("%q: exit %d, %s%s, want %d %q", args, code, out, errs, exit, want)
+		}
+		return out
+	}
+	request := []string{"request", "newco", "--forge", "github", "--pool", "nix,dind", "--reason", "our builds wait"}
+	tka(output.ExitRefused, "Needed is enrollment.request on all organisations; you have operator@*", request...)
+	env.role = "platform-admin"
+	tka(output.ExitUnreachable, "No repository is set for changes of the configuration.", request...)
+	env.enroll.Writer = stored
+	tka(output.ExitUsage, "needs --reason", "request", "newco", "--forge", "github", "--pool", "nix")
+	tka(output.ExitUsage, "needs --forge and --pool", "request", "newco", "--reason", "x")
+	tka(output.ExitRefused, "There is no forge", "request", "newco", "--forge", "nowhere", "--pool", "nix", "--reason", "x")
+	tka(output.ExitOK, "newco would be written. Nothing was changed.", append(request, "--dry-run")...)
+	tka(output.ExitOK, "newco is written.", request...)
+	tka(output.ExitOK, "newco was asked for already.", request...)
+	if e := stored["newco"]; len(e.Pools) != 2 || e.ConfigURL != "https://github.com/newco" || e.Isolation != "None" {
+		t.Errorf("%+v", e)
+	}
+
+	tka(output.ExitUsage, `--confirm "DECLINE newco"`, "decline", "newco", "--reason", "x")
+	tka(output.ExitNotReady, "not what was looked at", "decline", "newco", "--reason", "x", "--seen", "sha256:0")
+	tka(output.ExitOK, "It would be declined. Nothing was changed.", "decline", "newco", "--reason", "x", "--dry-run")
+	if len(stored) != 1 {
+		t.Error("it is declined")
+	}
+	tka(output.ExitOK, "newco is declined: it was taken away.", "decline", "newco", "--reason", "x", "--confirm", "DECLINE newco")
+	tka(output.ExitFailed, "There is no such organisation.", "decline", "newco", "--reason", "x", "--dry-run")
+	tka(output.ExitOK, "newco is written.", request...)
+	tka(output.ExitUsage, `--confirm "APPROVE newco"`, "approve", "newco", "--reason", "x")
+	tka(output.ExitNotReady, "not what was looked at", "approve", "newco", "--reason", "x", "--seen", "sha256:0")
+	tka(output.ExitOK, "newco at https://github.com/newco, isolation None, pools nix, dind", "approve", "newco", "--reason", "x", "--dry-run")
+	if stored["newco"].Approval != nil {
+		t.Error("it is approved")
+	}
+	tka(output.ExitOK, "newco is approved", "approve", "newco", "--reason", "x", "--confirm", "APPROVE newco")
+	var l struct {
+		APIVersion, Kind string
+		Result           planeenroll.Outcome
+	}
+	if out := tka(output.ExitOK, "", "rotate", "newco", "--reason", "lost", "-o", "json"); json.Unmarshal([]byte(out), &l) != nil || l.Kind != "EnrollmentOutcome" || l.Result.Done != "written" || l.Result.Enrollment.Rotation.At == nil {
+		t.Errorf("%s", out)
+	}
+	env.role = "org-admin"
+	tka(output.ExitOK, "newco: those who run the platform are asked.", "offboard", "newco", "--reason", "we move")
+	if a := stored["newco"].Asked; a == nil || a.What != planefleet.WishOffboard {
+		t.Errorf("%+v", a)
+	}
+	env.role = "platform-admin"
+	tka(output.ExitOK, "newco would be written", "offboard", "newco", "--reason", "they move", "--dry-run")
+	tka(output.ExitUsage, `--confirm "OFFBOARD newco"`, "offboard", "newco", "--reason", "they move")
+	if len(stored) != 1 {
+		t.Error("it has gone")
+	}
+	if out := tka(output.ExitOK, "", "offboard", "newco", "--reason", "they move", "--confirm", "OFFBOARD newco", "-o", "name"); out != "newco\n" || len(stored) != 0 {
+		t.Errorf("%q, %v", out, stored)
+	}
+	tka(output.ExitFailed, "There is no such organisation", "rotate", "newco", "--reason", "x")
+
+	var offered bytes.Buffer
+	cli.Program{Args: []string{"tka", "__complete", "fleet", "request", "x", "--isolation", ""}, In: strings.NewReader(""), Out: &offered, Err: new(bytes.Buffer), Getenv: func(string) string { return "" }, Now: time.Now}.Run(t.Context())
+	if !strings.HasPrefix(offered.String(), "None\nNamespace\nNode\n") {
+		t.Errorf("offered is %q", offered.String())
+	}
+}

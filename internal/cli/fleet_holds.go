@@ -1,0 +1,305 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// writeFlags are the flags of commands that change something.
+type writeFlags struct {
+	reason, confirm string
+	dryRun          bool
+}
+
+func (wf *writeFlags) add(cmd *cobra.Command, what string) {
+	f := cmd.Flags()
+	f.StringVar(&wf.reason, "reason", "", "why, in a sentence: it stands in the record (required)")
+	f.StringVar(&wf.confirm, "confirm", "", "the phrase that "+what+" of more than one pool is asked for, such as \"PAUSE ALL\"")
+	f.BoolVar(&wf.dryRun, "dry-run", false, "ask whether it would be done, and change nothing")
+}
+
+func (t *tka) fleetPause(ff *fleetFlags) *cobra.Command {
+	var wf writeFlags
+	var org, forge, pool, key string
+	var everything, drain bool
+	var expiresIn time.Duration
+	cmd := &cobra.Command{
+		Use:   "pause [FORGE/ORG/POOL]",
+		Short: "Pause runners: they take no new job, and running jobs finish",
+		Long: `Pause the runners of one organisation in one pool, or with a flag of an organisation, a
+pool, a forge, or all of them. They take no new job, and running jobs finish. What goes
+further than one pool is asked for twice: type the phrase, or give it with --confirm.
+
+It is paused when "tka fleet runners" says Paused, and not before.`,
+		Example: "  tka fleet pause github/acme/gh-nix --reason flaky-image --expires-in 2h\n  tka fleet pause --all --reason node-upgrade",
+		Args:    arguments(0, 1, "the runners, as forge/org/pool"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wf.check(cmd); err != nil {
+				return err
+			}
+			mode := planefleet.Pause
+			if drain {
+				mode = planefleet.Drain
+			}
+			req := planefleet.CreateRequest{Scope: planefleet.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: mode, Reason: plane.Reason(wf.reason),
+				ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
+			if len(args)+len(trueValues(everything, forge != "", org != "" || pool != "")) != 1 {
+				return output.UsageErrorf("say what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
+			}
+			if len(args) > 0 {
+				of, err := parsePool(args[0])
+				if err != nil {
+					return err
+				}
+				req.Scope = planefleet.Scope{Org: of.Org, Pool: of.Pool}
+			}
+			return t.doPause(cmd.Context(), ff, wf, req, args)
+		},
+	}
+	wf.add(cmd, "a pause")
+	f := cmd.Flags()
+	f.StringVar(&org, "org", "", "all of one organisation, or with --pool that pool of it")
+	f.StringVar(&pool, "pool", "", "a pool; without --org: of all organisations")
+	f.StringVar(&forge, "forge", "", "all of one forge")
+	f.BoolVar(&everything, "all", false, "every runner of the fleet: the emergency pause")
+	f.BoolVar(&drain, "drain", false, "when the last job has ended, what ran it goes")
+	f.DurationVar(&expiresIn, "expires-in", 0, "when it ends by itself, 1m to 2160h; without it, it does not")
+	f.StringVar(&key, "idempotency-key", "", "a write with the key of an earlier one finds what that one made")
+	return cmd
+}
+
+// trueValues returns the values that are true.
+func trueValues(all ...bool) (some []bool) {
+	for _, is := range all {
+		if is {
+			some = append(some, is)
+		}
+	}
+	return some
+}
+
+func (wf writeFlags) check(cmd *cobra.Command) error {
+	if strings.TrimSpace(wf.reason) == "" {
+		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
+	}
+	return nil
+}
+
+// fleetChange is the output of a command that changes fleet objects.
+type fleetChange[T any] struct {
+	meta
+	Result T `json:"result"`
+}
+
+func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req planefleet.CreateRequest, args []string) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return err
+	}
+	pattern, body := planefleet.CreateHold.Pattern, any(req)
+	if len(args) > 0 { // by its whole id, which includes the forge
+		id := strings.Split(args[0], "/")
+		pattern, body = planefleet.PausePool.Pattern, planefleet.PauseRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: req.Mode == planefleet.Drain, DryRun: req.DryRun, Key: req.Key}
+	}
+	var e plane.Envelope[planefleet.Created]
+	err = c.Ask(ctx, pattern, planefleet.CreateHold.MaxAnswer, body, &e)
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil {
+		if err := t.confirmPhrase(ctx, fmt.Sprintf("This pauses %s: %s.", req.Scope, describeWorkloads(p.Confirm.Targets)), p.Confirm.Phrase, wf.confirm); err != nil {
+			return err
+		}
+		req.Confirm = plane.Text(p.Confirm.Phrase)
+		err = c.Ask(ctx, pattern, planefleet.CreateHold.MaxAnswer, req, &e)
+	}
+	if err != nil {
+		return planeError(err)
+	}
+	r := e.Data
+	return t.printResult(result{object: fleetChange[planefleet.Created]{newMeta("HoldCreated"), r}, names: []string{r.Hold.Name}, table: func(bool) {
+		switch {
+		case r.DryRun:
+			fmt.Fprintf(t.Out, "%s would be made: it pauses %s, %s. Nothing was changed.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
+		case !r.Created:
+			fmt.Fprintf(t.Out, "%s is there already: you hold %s by it.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()))
+		default:
+			fmt.Fprintf(t.Out, "%s is made: it pauses %s, %s.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
+			t.hint("How far it has come: tka fleet holds")
+		}
+	}})
+}
+
+// confirmPhrase requires the confirmation phrase, either typed by the person or given in a flag.
+func (t *tka) confirmPhrase(ctx context.Context, what, phrase, given string) error {
+	if given == phrase {
+		return nil
+	}
+	if given != "" || t.noInput || !isTerminal(t.In) {
+		return output.UsageErrorf("%s It is asked for twice.", what).Try("Give it with --confirm %q", phrase)
+	}
+	fmt.Fprintf(t.Err, "%s\nType %s to go on: ", output.Escape(what), output.Escape(phrase))
+	answer := make(chan string, 1)
+	go func() { // a read cannot be cancelled; a signal ends the program without it
+		line, _ := bufio.NewReader(t.In).ReadString('\n')
+		answer <- strings.TrimSpace(line)
+	}()
+	select {
+	case a := <-answer:
+		if a == phrase {
+			return nil
+		}
+	case <-ctx.Done():
+	}
+	return output.Errorf(output.ExitFailed, "not done: that was not the phrase")
+}
+
+func (t *tka) fleetLift(ff *fleetFlags) *cobra.Command {
+	var wf writeFlags
+	var code string
+	cmd := &cobra.Command{
+		Use:     "lift HOLD|FORGE/ORG/POOL",
+		Aliases: []string{"resume"},
+		Short:   "Lift a hold, so that runners take jobs again",
+		Long: `Lift a hold by its name, or what holds exactly the runners of one organisation in one pool.
+Of several holds only that one goes. A hold of more than that is asked for twice: type the
+phrase, or give it with --confirm, or the code of the dashboard with --code.`,
+		Example: "  tka fleet lift github/acme/gh-nix --reason mended\n  tka fleet lift all-3f9c1a2b4d5e --reason done",
+		Args:    arguments(1, 1, "the name of a hold, or runners as forge/org/pool"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wf.check(cmd); err != nil {
+				return err
+			}
+			return t.doLift(cmd.Context(), ff, wf, args[0], code)
+		},
+	}
+	wf.add(cmd, "a lift")
+	cmd.Flags().StringVar(&code, "code", "", "the code that the dashboard has shown for it")
+	return cmd
+}
+
+func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, code string) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return err
+	}
+	var e plane.Envelope[planefleet.Lifted]
+	if id := strings.Split(what, "/"); len(id) == 3 {
+		err = c.Ask(ctx, planefleet.ResumePool.Pattern, 0, planefleet.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
+	} else {
+		req := planefleet.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
+		err = t.callConfirmed(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e) })
+	}
+	if err != nil {
+		return planeError(err)
+	}
+	r := e.Data
+	return t.printResult(result{object: fleetChange[planefleet.Lifted]{newMeta("HoldLifted"), r}, names: r.Lifted, table: func(bool) {
+		done := "lifted"
+		if r.DryRun {
+			done = "would be lifted; nothing was changed"
+		}
+		fmt.Fprintf(t.Out, "%s: %s.\n", output.Escape(strings.Join(r.Lifted, ", ")), done)
+		if len(r.Remaining) > 0 {
+			t.warn("the same runners are held still by %s", strings.Join(r.Remaining, ", "))
+		}
+	}})
+}
+
+func (t *tka) fleetReschedule(ff *fleetFlags) *cobra.Command {
+	var wf writeFlags
+	var code, version string
+	var expiresIn time.Duration
+	var never bool
+	cmd := &cobra.Command{
+		Use:   "reschedule HOLD (--expires-in DURATION | --never)",
+		Short: "Change when a hold ends by itself",
+		Long: `Change when a hold ends by itself: that long from now on, or never. Nothing else of a hold
+can be changed. To end one of more than a pool of an organisation earlier is asked for
+twice, as a lift is.`,
+		Example: "  tka fleet reschedule all-3f9c1a2b4d5e --expires-in 4h --reason longer",
+		Args:    arguments(1, 1, "the name of a hold"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wf.check(cmd); err != nil {
+				return err
+			}
+			if never == (expiresIn != 0) {
+				return output.UsageErrorf("say when it is to end: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
+			}
+			return t.doReschedule(cmd.Context(), ff, wf, planefleet.RescheduleRequest{Name: args[0], ExpiresIn: door.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
+				DryRun: plane.Flag(wf.dryRun), Match: plane.Text(version)})
+		},
+	}
+	wf.add(cmd, "an earlier end")
+	f := cmd.Flags()
+	f.DurationVar(&expiresIn, "expires-in", 0, "when it ends by itself, from now on, 1m to 2160h")
+	f.BoolVar(&never, "never", false, "it does not end by itself")
+	f.StringVar(&code, "code", "", "the code that the dashboard has shown for it")
+	f.StringVar(&version, "if-version", "", "only if it is of this version still: see \"tka fleet holds -o json\"")
+	return cmd
+}
+
+func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, req planefleet.RescheduleRequest) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return err
+	}
+	var e plane.Envelope[planefleet.Rescheduled]
+	if err := t.callConfirmed(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, planefleet.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
+		return planeError(err)
+	}
+	h := e.Data.Hold
+	return t.printResult(result{object: fleetChange[planefleet.Rescheduled]{newMeta("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
+		end := "does not end by itself"
+		if h.ExpiresAt != nil {
+			end = "ends at " + formatMinute(*h.ExpiresAt)
+		}
+		fmt.Fprintf(t.Out, "%s %s.%s\n", output.Escape(h.Name), end, dryRunSuffix(e.Data.DryRun))
+	}})
+}
+
+// dryRunSuffix returns the addition to the output of a dry run.
+func dryRunSuffix(dryRun bool) string {
+	if dryRun {
+		return " That would be; nothing was changed."
+	}
+	return ""
+}
+
+// callConfirmed calls ask. If the plane requires a code that the person did not give, askTwice obtains the code and calls ask again. does
+// describes the change, and given is the phrase if a flag gave it.
+func (t *tka) callConfirmed(ctx context.Context, c door.Client, effect, given string, code *plane.Text, call func() error) error {
+	err := call()
+	p, ok := errors.AsType[*problem.Error](err)
+	if !ok || p.Code != problem.Confirmation || p.Confirm == nil || *code != "" {
+		return err
+	}
+	if *code, err = t.confirmationCode(ctx, c, effect, p.Confirm.ID, given); err != nil {
+		return err
+	}
+	return call()
+}
+
+// confirmationCode obtains the code for a confirmation after the person has typed its phrase. does describes the change.
+func (t *tka) confirmationCode(ctx context.Context, c door.Client, effect, id, given string) (plane.Text, error) {
+	var requested plane.Envelope[planefleet.Asked]
+	if err := c.Ask(ctx, planefleet.GetConfirmation.Pattern, 0, planefleet.ConfirmationRequest{ID: id}, &requested); err != nil {
+		return "", err
+	}
+	what := fmt.Sprintf("This %s %s, for the reason: %s", effect, requested.Data.Object, requested.Data.Args["reason"])
+	if err := t.confirmPhrase(ctx, what, requested.Data.Phrase, given); err != nil {
+		return "", err
+	}
+	var code plane.Envelope[planefleet.Code]
+	err := c.Ask(ctx, planefleet.Confirm.Pattern, 0, planefleet.ConfirmRequest{ID: id, Phrase: plane.Text(requested.Data.Phrase)}, &code)
+	return plane.Text(code.Data.Code), err
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planejobs"
+)
+
+// parsePool parses an argument of the form forge/org/pool.
+func parsePool(arg string) (planefleet.PoolRequest, error) {
+	id := strings.Split(arg, "/")
+	if len(id) != 3 || id[0] == "" || id[1] == "" || id[2] == "" {
+		return planefleet.PoolRequest{}, output.UsageErrorf("%q is not forge/org/pool", arg).Try("tka fleet runners -o name")
+	}
+	return planefleet.PoolRequest{Forge: id[0], Org: id[1], Pool: id[2]}, nil
+}
+
+func (t *tka) fleetJobs(ff *fleetFlags) *cobra.Command {
+	return t.stateFlag(&cobra.Command{
+		Use:   "jobs FORGE/ORG/POOL",
+		Short: "List the single runners of a pool, with their jobs",
+		Long: `List the single runners of one organisation in one pool: how each stands, which job it runs
+and since when, and where its pod is. What is not known is "?".`,
+		Example: "  tka fleet jobs github/acme/gh-nix\n  tka fleet jobs github/acme/gh-nix --state Failed -o wide",
+		Args:    arguments(1, 1, "a pool, as forge/org/pool"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, err := parsePool(args[0])
+			if err != nil {
+				return err
+			}
+			l, err := listPages[planejobs.Runner](cmd.Context(), t, ff, "RunnerList", planejobs.ListRunners.Pattern, func(p plane.ListRequest) any {
+				p.State, p.Limit = plane.Text(ff.state), pageSize
+				return planejobs.ListRequest{ListRequest: p, PoolRequest: of}
+			})
+			if err != nil {
+				return err
+			}
+			t.warnUnhealthySources(plane.Meta{Sources: l.Sources})
+			var names []string
+			for _, r := range l.Items {
+				names = append(names, r.ID)
+			}
+			return t.printResult(result{object: l, names: names, table: func(wide bool) { t.printJobs(l, wide) }})
+		},
+	}, ff, planejobs.Failed, planejobs.Outdated, planejobs.Pending, planejobs.Starting, planejobs.Ending, planejobs.Busy, planejobs.Idle, planejobs.Finished)
+}
+
+func (t *tka) printJobs(l fleetList[planejobs.Runner], wide bool) {
+	if len(l.Items) == 0 {
+		t.explainEmpty(l.Items != nil, "runners of this pool")
+		return
+	}
+	header := []string{"RUNNER", "STATE", "JOB", "REPOSITORY", "SINCE"}
+	if wide {
+		header = append(header, "NODE", "FAILURES", "URL", "WHY")
+	}
+	var rows [][]output.Cell
+	for _, r := range l.Items {
+		var j planejobs.Job
+		if r.Job != nil {
+			j = *r.Job
+		}
+		since := ""
+		if j.Started != nil {
+			since = output.HumanDuration(max(0, t.Now().Sub(*j.Started)))
+		}
+		row := output.Row(r.ID, r.State, j.Name, j.Repository, since)
+		if wide {
+			node := "?"
+			if r.Pod != nil {
+				node = r.Pod.Node
+			}
+			row = append(row, output.Row(node, formatCount(r.Failures), j.URL, strings.Trim(r.Reason+": "+r.Message, ": "))...)
+		}
+		rows = append(rows, row)
+	}
+	t.writeTable(t.Out, header, rows)
+}
+
+func (t *tka) fleetDiagnose(ff *fleetFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "diagnose FORGE/ORG/POOL",
+		Short: "Say what keeps the runners of a pool from working",
+		Long: `Say what keeps the runners of one organisation in one pool from working, the worst first:
+what it is, what says so, and what to do. It changes nothing.`,
+		Example: "  tka fleet diagnose github/acme/gh-nix",
+		Args:    arguments(1, 1, "a pool, as forge/org/pool"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, err := parsePool(args[0])
+			if err != nil {
+				return err
+			}
+			d, err := callPlane[planejobs.Diagnosis](cmd.Context(), t, ff, planejobs.GetDiagnosis.Pattern, of)
+			if err != nil {
+				return err
+			}
+			return t.printResult(result{object: diagnosis{newMeta("PoolDiagnosis"), d}, names: []string{d.ID}, table: func(bool) {
+				if len(d.Findings) == 0 {
+					t.hint("%s is %s. Nothing that is known speaks against its working.", d.ID, d.State)
+					return
+				}
+				var rows [][]output.Cell
+				for _, f := range d.Findings {
+					rows = append(rows, output.Row(string(f.Severity), f.Cause, f.Evidence, f.Next))
+				}
+				t.writeTable(t.Out, []string{"SEVERITY", "CAUSE", "EVIDENCE", "NEXT"}, rows)
+			}})
+		},
+	}
+}
+
+func (t *tka) fleetLogs(ff *fleetFlags) *cobra.Command {
+	var container string
+	var tail int
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "logs NAMESPACE/NAME",
+		Short: "Show what a runner has written",
+		Long: `Show the end of what a runner has written, and with --follow what it goes on to write.
+"tka fleet jobs" names the runners. Other people's jobs write it, and it may hold secrets:
+what would move the cursor or turn text around is shown as an escape.`,
+		Example: "  tka fleet logs tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z --tail 50\n  tka fleet logs tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z --follow",
+		Args:    arguments(1, 1, "a runner, as namespace/name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			namespace, name, ok := strings.Cut(args[0], "/")
+			if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+				return output.UsageErrorf("%q is not namespace/name", args[0]).Try("tka fleet jobs FORGE/ORG/POOL -o name")
+			}
+			if tail < 1 || tail > 5000 {
+				return output.UsageErrorf("--tail is 1 to 5000, and not %d", tail)
+			}
+			c, err := t.planeClient(ff.plane)
+			if err != nil {
+				return err
+			}
+			log, err := c.Follow(cmd.Context(), planejobs.ReadLog.Pattern, planejobs.LogRequest{RunnerRequest: planejobs.RunnerRequest{Namespace: namespace, Name: name},
+				Container: plane.Text(container), Tail: planejobs.Lines(tail), Follow: plane.Flag(follow)})
+			if err != nil {
+				return planeError(err)
+			}
+			defer log.Close()
+			return t.printLog(log)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&container, "container", "", "one of the pod's (default the one that runs the job)")
+	f.IntVar(&tail, "tail", 500, "how many lines at most, from the end, 1 to 5000")
+	f.BoolVarP(&follow, "follow", "f", false, "go on with what is written from now on, until it ends")
+	return cmd
+}
+
+// printLog prints untrusted lines and escapes terminal control characters.
+func (t *tka) printLog(log io.Reader) error {
+	in := bufio.NewReaderSize(log, 64<<10)
+	for {
+		line, longer, err := in.ReadLine()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return planeError(fmt.Errorf("the log broke off: %w", err))
+		}
+		end := "\n"
+		if longer {
+			end = ""
+		}
+		if _, err := fmt.Fprint(t.Out, output.Escape(string(line)), end); err != nil {
+			return err
+		}
+	}
+}
+
+// diagnosis is the machine-readable output of diagnose.
+type diagnosis struct {
+	meta
+	planejobs.Diagnosis
+}
+
+// callPlane returns the plane's response to one request.
+func callPlane[T any](ctx context.Context, t *tka, ff *fleetFlags, pattern string, req any) (data T, err error) {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return data, err
+	}
+	var answer plane.Envelope[T]
+	if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req, &answer); err != nil {
+		return data, planeError(err)
+	}
+	t.warnUnhealthySources(answer.Meta)
+	return answer.Data, nil
+}

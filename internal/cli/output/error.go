@@ -1,0 +1,117 @@
+package output
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Exit codes. The table for people is in help.go of package cli.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitRefused     = 3
+	ExitNotReady    = 4
+	ExitUnreachable = 5
+	ExitInterrupted = 130 // 128 + SIGINT, as in shells
+)
+
+// An Error is the error of a command. It holds a sentence that says what was being done and why it failed, advice on what to try, and the
+// exit code.
+type Error struct {
+	Code    int
+	Message string
+	Advice  []string
+	AuditID string // as the server reported it
+	Cause   error
+}
+
+// Error returns the sentence.
+func (f *Error) Error() string { return f.Message }
+
+// Unwrap returns the cause.
+func (f *Error) Unwrap() error { return f.Cause }
+
+// Errorf returns an error with a code and a sentence.
+func Errorf(code int, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// AsError returns the *Error in err, or a new one with the text of err.
+func AsError(err error) *Error {
+	if f, ok := errors.AsType[*Error](err); ok {
+		return f
+	}
+	return Errorf(ExitFailed, "%v", err).Because(err)
+}
+
+// UsageErrorf returns an error for a mistake in the command line.
+func UsageErrorf(format string, args ...any) *Error { return Errorf(ExitUsage, format, args...) }
+
+// Try adds a line of advice.
+func (f *Error) Try(format string, args ...any) *Error {
+	f.Advice = append(f.Advice, fmt.Sprintf(format, args...))
+	return f
+}
+
+// Because sets the cause, for errors.As.
+func (f *Error) Because(err error) *Error {
+	f.Cause = err
+	return f
+}
+
+// ExitCode returns the exit code of an error; 0 for nil.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	if code, ok := errors.AsType[SilentExit](err); ok {
+		return int(code)
+	}
+	if f, ok := errors.AsType[*Error](err); ok {
+		return f.Code
+	}
+	return ExitFailed
+}
+
+// A SilentExit is the exit code of a program that tka ran, which becomes tka's exit code. tka prints nothing more, because that program has
+// reported its own errors.
+type SilentExit int
+
+// Error names the code.
+func (c SilentExit) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// MaxAdvice bounds how many lines of advice a server can make tka print.
+const MaxAdvice = 8
+
+// FromProblem returns the error for a server's refusal, with the server's own text.
+func FromProblem(p *problem.Error) *Error {
+	f := &Error{Code: ProblemExitCode(p.Code), Message: p.Message, AuditID: p.AuditID, Cause: p}
+	for _, c := range p.Choices {
+		where := "in the whole cluster"
+		if len(c.Namespaces) > 0 {
+			where = "in " + strings.Join(c.Namespaces, ", ")
+		}
+		f.Try("tka login --role %s   (%s, %s)", ShellQuote(c.Role), where, c.Period)
+	}
+	f.Advice = append(f.Advice, p.Advice...)
+	f.Advice = f.Advice[:min(len(f.Advice), MaxAdvice)]
+	return f
+}
+
+// ProblemExitCode returns tka's exit code for a refusal with c.
+func ProblemExitCode(c problem.Code) int {
+	switch c {
+	case problem.NotReady, problem.Ending, problem.Conflict, problem.RateLimited:
+		return ExitNotReady
+	case problem.Unavailable, problem.IdentityUnavailable:
+		return ExitUnreachable
+	case problem.BadRequest, problem.NotFound, problem.MethodNotAllowed, problem.TooLarge, problem.MediaType,
+		problem.AuditUnavailable, problem.Internal:
+		return ExitFailed
+	}
+	return ExitRefused
+}

@@ -1,0 +1,23 @@
+//go:build !unix
+
+package shellsession
+
+import (
+	"os"
+	"syscall"
+)
+
+// Signals returns the signals that must not end a shell's parent.
+func Signals() []os.Signal { return []os.Signal{os.Interrupt, syscall.SIGTERM} }
+
+func forwarded(os.Signal) bool { return true }
+
+// EndsOperation reports whether a signal ends the present operation.
+func EndsOperation(os.Signal) bool { return true }
+
+// fromTerminal is true for an interrupt, which the console sends to every program.
+func fromTerminal(sig os.Signal) bool { return sig == os.Interrupt }
+
+func killSignals() []os.Signal { return []os.Signal{os.Kill} }
+
+func exitCode(p *os.ProcessState) int { return p.ExitCode() }

@@ -1,0 +1,36 @@
+//go:build unix
+
+package shellsession
+
+import (
+	"os"
+	"slices"
+	"syscall"
+)
+
+// Signals returns the signals that must not end a shell's parent. Otherwise its files and the sign-in would stay.
+func Signals() []os.Signal {
+	return []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
+}
+
+// forwarded reports whether the child gets a signal.
+func forwarded(sig os.Signal) bool { return sig != syscall.SIGPIPE }
+
+// EndsOperation reports whether a signal ends the present operation.
+func EndsOperation(sig os.Signal) bool { return sig != syscall.SIGPIPE }
+
+// fromTerminal reports whether a terminal sends sig to all processes in the foreground.
+func fromTerminal(sig os.Signal) bool {
+	return slices.Contains([]os.Signal{syscall.SIGINT, syscall.SIGQUIT}, sig)
+}
+
+// killSignals returns the signals for a child that ignored the first one.
+func killSignals() []os.Signal { return []os.Signal{syscall.SIGHUP, syscall.SIGKILL} }
+
+// exitCode returns the exit code of a child as shells report it.
+func exitCode(p *os.ProcessState) int {
+	if ws, ok := p.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return p.ExitCode()
+}

@@ -1,0 +1,136 @@
+package shellsession
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// A Shell is a supported shell. Bash stands for every POSIX shell.
+type Shell string
+
+// The shells.
+const (
+	Bash       Shell = "bash"
+	Zsh        Shell = "zsh"
+	Fish       Shell = "fish"
+	PowerShell Shell = "powershell"
+)
+
+// Shells returns the names of all supported shells.
+func Shells() []string {
+	return []string{string(Bash), string(Zsh), string(Fish), string(PowerShell)}
+}
+
+// Quote quotes word as one shell word. It returns false if word contains a zero byte, which no shell word can hold.
+func (s Shell) Quote(word string) (string, bool) {
+	if strings.ContainsRune(word, 0) {
+		return "", false
+	}
+	switch s {
+	case Fish:
+		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(word) + "'", true
+	case PowerShell: // PowerShell treats typographic quotes as quotes
+		var b strings.Builder
+		for _, r := range word {
+			switch r {
+			case '\'', '\u2018', '\u2019', '\u201a', '\u201b':
+				b.WriteRune(r)
+			}
+			b.WriteRune(r)
+		}
+		return "'" + b.String() + "'", true
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'", true
+}
+
+// An EnvChange sets or removes one environment variable. Names must be constants of tka, never untrusted text.
+type EnvChange struct {
+	Name  string
+	Value string // "": remove the variable
+}
+
+// AssignEnv returns the shell code that applies changes to the environment.
+func (s Shell) AssignEnv(changes []EnvChange) (string, error) {
+	var b strings.Builder
+	for _, c := range changes {
+		word, ok := s.Quote(c.Value)
+		if !ok {
+			return "", fmt.Errorf("%s cannot be %q in a shell", c.Name, c.Value)
+		}
+		switch gone := c.Value == ""; {
+		case s == Fish && gone:
+			fmt.Fprintf(&b, "set -e %s\n", c.Name)
+		case s == Fish:
+			fmt.Fprintf(&b, "set -gx %s %s\n", c.Name, word)
+		case s == PowerShell && gone:
+			fmt.Fprintf(&b, "Remove-Item -ErrorAction SilentlyContinue Env:%s\n", c.Name)
+		case s == PowerShell:
+			fmt.Fprintf(&b, "$env:%s = %s\n", c.Name, word)
+		case gone:
+			fmt.Fprintf(&b, "unset %s\n", c.Name)
+		default:
+			fmt.Fprintf(&b, "export %s=%s\n", c.Name, word)
+		}
+	}
+	return b.String(), nil
+}
+
+// Prompt returns the beginning of the prompt in a shell for cluster. Shells expand a prompt each time they show it, so it contains nothing
+// that a shell could expand.
+func Prompt(cluster string) string {
+	plain := func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_:/@", r) {
+			return r
+		}
+		return '?'
+	}
+	return "(tka:" + strings.Map(plain, cluster) + ") "
+}
+
+// A Startup is how to start an interactive shell whose prompt begins with a given text, after the person's own settings.
+type Startup struct {
+	Args  []string
+	Env   []string
+	Files map[string]string // to be written to the folder first
+}
+
+// InteractiveStartup returns the Startup of the shell program at path. folder is private and for this shell only. home is the person's home
+// folder. zdotdir is the folder of zsh's settings, or "" if it is home.
+func InteractiveStartup(path, prompt, folder, home, zdotdir string) Startup {
+	ps1 := prompt + "$ "
+	start := Startup{Env: []string{"PS1=" + ps1}}
+	quoted, ok := Bash.Quote(prompt)
+	if !ok {
+		return start
+	}
+	switch name := strings.TrimSuffix(filepath.Base(path), ".exe"); name {
+	case "bash":
+		file := filepath.Join(folder, "bashrc")
+		start.Args = []string{"--rcfile", file}
+		start.Files = map[string]string{"bashrc": "[ ! -r ~/.bashrc ] || . ~/.bashrc\nPS1=" + quoted + "\"$PS1\"\n"}
+	case "zsh":
+		if zdotdir == "" {
+			zdotdir = home
+		}
+		zdotdirWord, _ := Bash.Quote(zdotdir)
+		dirWord, ok := Bash.Quote(folder)
+		if strings.ContainsRune(zdotdir, 0) || !ok {
+			return start
+		}
+		start.Env = append(start.Env, "ZDOTDIR="+folder)
+		// zsh reads each file from the folder that $ZDOTDIR names at that moment.
+		start.Files = map[string]string{
+			".zshenv": "ZDOTDIR=" + zdotdirWord + "\n[[ ! -r $ZDOTDIR/.zshenv ]] || . $ZDOTDIR/.zshenv\nTKA_ZDOTDIR=$ZDOTDIR\nZDOTDIR=" + dirWord + "\n",
+			".zshrc":  "ZDOTDIR=$TKA_ZDOTDIR\nunset TKA_ZDOTDIR\n[[ ! -r $ZDOTDIR/.zshrc ]] || . $ZDOTDIR/.zshrc\nPROMPT=" + quoted + "\"$PROMPT\"\n",
+		}
+	case "fish":
+		word, _ := Fish.Quote(prompt)
+		start.Args = []string{"-C", "functions -q fish_prompt; and functions -c fish_prompt tka_own_prompt; or function tka_own_prompt; echo '> '; end; " +
+			"function fish_prompt; echo -n " + word + "; tka_own_prompt; end"}
+	case "pwsh", "powershell":
+		word, _ := PowerShell.Quote(prompt)
+		start.Args = []string{"-NoExit", "-Command", "$function:global:tkaOwnPrompt = $function:prompt; function global:prompt { " + word + " + (tkaOwnPrompt) }"}
+	}
+	return start
+}
