@@ -22,10 +22,10 @@ const (
 // within the limit. The figures must only decrease, and an entry that is no longer needed fails the test.
 var overLimit = map[string]struct{ lines, function int }{
 	"api/v1alpha1/runnerenrollment.go":            {695, 0},
-	"cmd/mca/proxy.go":                            {0, 118},
+	"internal/multicluster/run/proxy.go":          {0, 118},
 	"cmd/tailplaned/access.go":                    {0, 84},
 	"cmd/tailplaned/plane.go":                     {0, 81},
-	"internal/apiproxy/document/credential.go":    {0, 110},
+	"internal/multicluster/config/credential.go":  {0, 110},
 	"internal/audit/verify.go":                    {670, 0},
 	"internal/door/door.go":                       {571, 0},
 	"internal/fleet/fleetkube/gitlab.go":          {596, 83},

@@ -3,14 +3,14 @@ package main
 import (
 	"fmt"
 
-	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/multicluster"
 )
 
 // checkConfig validates a configuration as adapters do, for the webhook.
 func checkConfig(doc, previous []byte) (wrong, warnings []string) {
-	report, err := apiproxy.Validate(doc, previous)
+	report, err := multicluster.ValidateConfig(doc, previous)
 	if err != nil && previous != nil { // no adapter accepted the previous one
-		report, err = apiproxy.Validate(doc, nil)
+		report, err = multicluster.ValidateConfig(doc, nil)
 	}
 	if err != nil {
 		return []string{err.Error()}, nil

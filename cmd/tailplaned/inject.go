@@ -19,7 +19,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/inject"
-	"github.com/tailplane/tailplane/internal/inject/injectkube"
+	"github.com/tailplane/tailplane/internal/inject/controller"
 )
 
 // injectFlags are the addresses and names of the webhook. The sidecar file says what it injects.
@@ -53,10 +53,10 @@ func injectCommand(f *flags) *cobra.Command {
 	p.StringSliceVar(&i.names, "name", []string{"tailplane-inject.tailplane-system.svc"}, "a name or address by which the API server asks")
 	p.BoolVar(&i.external, "external-certificates", false, "another program, such as cert-manager, keeps the Secret and what the API server trusts")
 	p.DurationVar(&i.drain, "drain", 5*time.Second, "how long to go on answering after the signal to end")
-	p.DurationVar(&i.life, "certificate-life", injectkube.Life, "how long a certificate is good; it is renewed at two thirds")
-	p.DurationVar(&i.publish, "publish-wait", injectkube.Publish, "how long every API server may take to see what to trust")
-	p.DurationVar(&i.keep, "keep-wait", injectkube.Keep, "how long what was trusted before stays trusted")
-	p.DurationVar(&i.poll, "poll", injectkube.Poll, "how often the Secret is read")
+	p.DurationVar(&i.life, "certificate-life", controller.DefaultLifetime, "how long a certificate is good; it is renewed at two thirds")
+	p.DurationVar(&i.publish, "publish-wait", controller.DefaultPublishTime, "how long every API server may take to see what to trust")
+	p.DurationVar(&i.keep, "keep-wait", controller.DefaultKeepCA, "how long what was trusted before stays trusted")
+	p.DurationVar(&i.poll, "poll", controller.DefaultPollInterval, "how often the Secret is read")
 	p.DurationVar(&i.count, "count-outdated", 0, "how often to count pods whose adapter is of another day, which needs the right to list pods; 0: never")
 	p.DurationVar(&i.restart, "auto-restart", 0, "how often one workload, at most, is restarted that asks for it and has pods whose adapter is of another day; it needs the rights to list pods and to patch workloads; 0: never")
 	c.AddCommand(injectStatus(f))
@@ -91,9 +91,9 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 	if err != nil {
 		return err
 	}
-	certificates := &injectkube.Certificates{
-		Config: config, Namespace: i.namespace, Secret: i.secret, Lease: i.lease, Webhook: i.webhook, Names: i.names, External: i.external,
-		Identity: fmt.Sprintf("%s-%d", host, os.Getpid()), Log: log, Now: time.Now, Life: i.life, Publish: i.publish, Keep: i.keep, Poll: i.poll,
+	certificates := &controller.Certificates{
+		Config: config, Namespace: i.namespace, Secret: i.secret, Lease: i.lease, Webhook: i.webhook, Hosts: i.names, External: i.external,
+		Identity: fmt.Sprintf("%s-%d", host, os.Getpid()), Log: log, Now: time.Now, Lifetime: i.life, PublishTime: i.publish, KeepCA: i.keep, PollInterval: i.poll,
 	}
 	base.GetCertificate = certificates.GetCertificate
 	metrics := health.NewInject(version(), commit(), inject.Results())
@@ -122,7 +122,7 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 				<-after.Done()
 				return nil
 			}
-			return (&injectkube.Restarts{Config: config, Namespace: i.namespace, Lease: i.lease + "-restarts", Identity: certificates.Identity, Options: options, Every: i.restart, Log: log}).Run(after)
+			return (&controller.Restarter{Config: config, Namespace: i.namespace, Lease: i.lease + "-restarts", Identity: certificates.Identity, Options: options, Interval: i.restart, Log: log}).Run(after)
 		},
 		func() error { return webhook.Serve(after, ln, base) },
 		func() error { return probes.Run(after) },

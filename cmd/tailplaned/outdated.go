@@ -13,7 +13,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/inject"
-	"github.com/tailplane/tailplane/internal/inject/injectkube"
+	"github.com/tailplane/tailplane/internal/inject/controller"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -37,7 +37,7 @@ func injectStatus(f *flags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d, err := injectkube.Compare(c.Context(), config, options)
+			d, err := controller.FindOutdated(c.Context(), config, options)
 			if err != nil {
 				return err
 			}
@@ -49,18 +49,18 @@ func injectStatus(f *flags) *cobra.Command {
 	return c
 }
 
-func showDrift(out io.Writer, d injectkube.Drift, format string) error {
+func showDrift(out io.Writer, d controller.Outdated, format string) error {
 	if format == "json" {
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")
 		return e.Encode(d)
 	}
-	for _, p := range d.Outdated { // names and versions are quoted, because the creator of a pod chose them
+	for _, p := range d.Pods { // names and versions are quoted, because the creator of a pod chose them
 		if _, err := fmt.Fprintf(out, "%s/%s of %q, injected by %q\n", p.Namespace, p.Name, p.Owner, p.Version); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(out, "%d of %d pods with the adapter are of another day\n", len(d.Outdated), d.Injected)
+	_, err := fmt.Fprintf(out, "%d of %d pods with the adapter are of another day\n", len(d.Pods), d.Injected)
 	return err
 }
 
@@ -73,9 +73,9 @@ func countOutdated(ctx context.Context, config *rest.Config, o inject.Options, e
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		d, err := injectkube.Compare(ctx, config, o)
+		d, err := controller.FindOutdated(ctx, config, o)
 		if err == nil {
-			m.Outdated(len(d.Outdated))
+			m.Outdated(len(d.Pods))
 		} else if ctx.Err() == nil {
 			log.Warn("pods of another day cannot be counted", "err", err)
 			m.Outdated(-1)

@@ -35,12 +35,12 @@ type Request struct {
 	// WatchPrefix reports that the path has the deprecated /watch/ prefix.
 	WatchPrefix bool
 
-	Params Params
+	Params RequestParams
 }
 
-// Params are the query parameters that affect routing and merging. The list parameters are set only for list,
+// RequestParams are the query parameters that affect routing and merging. The list parameters are set only for list,
 // watch and deletecollection.
-type Params struct {
+type RequestParams struct {
 	ResourceVersion      string
 	ResourceVersionMatch string // "", "Exact", "NotOlderThan", or an invalid value that the server refuses
 	Limit                int64  // 0: no limit
@@ -53,8 +53,8 @@ type Params struct {
 	DryRun               bool
 }
 
-// Collection reports whether the request is for many objects. A spread must merge or refuse such a request.
-func (r *Request) Collection() bool {
+// IsCollection reports whether the request is for many objects. A spread must merge or refuse such a request.
+func (r *Request) IsCollection() bool {
 	switch r.Verb {
 	case "list", "deletecollection":
 		return !r.NonResource
@@ -64,48 +64,48 @@ func (r *Request) Collection() bool {
 	return false
 }
 
-// Parse parses a request line. It refuses with status 400 everything that two readers could read differently:
+// ParseRequest parses a request line. It refuses with status 400 everything that two readers could read differently:
 // an escaped slash, an empty or dot segment, a control character, an invalid query. It does not check the
 // path after a proxy subresource, which belongs to the backend (PX-10).
 //
-// Parse treats HEAD as GET. The error is a *[Refusal].
-func Parse(method string, u *url.URL) (Request, error) {
-	r, refusal := parse(method, u)
+// ParseRequest treats HEAD as GET. The error is a *[Refusal].
+func ParseRequest(method string, u *url.URL) (Request, error) {
+	r, refusal := parseRequest(method, u)
 	if refusal != nil {
 		return Request{}, refusal
 	}
 	return r, nil
 }
 
-func parse(method string, u *url.URL) (Request, *Refusal) {
+func parseRequest(method string, u *url.URL) (Request, *Refusal) {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
 	case http.MethodConnect:
-		return Request{}, bad("the Kubernetes API is not a forward proxy: CONNECT is refused")
+		return Request{}, NewBadRequest("the Kubernetes API is not a forward proxy: CONNECT is refused")
 	default:
-		return Request{}, refuse(http.StatusMethodNotAllowed, "the Kubernetes API has no method %.20q", method)
+		return Request{}, NewRefusal(http.StatusMethodNotAllowed, "the Kubernetes API has no method %.20q", method)
 	}
 	if u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" {
-		return Request{}, bad("the request names a host in its first line; ask for a path")
+		return Request{}, NewBadRequest("the request names a host in its first line; ask for a path")
 	}
 	if !strings.HasPrefix(u.Path, "/") {
-		return Request{}, bad("the path does not begin with a slash")
+		return Request{}, NewBadRequest("the path does not begin with a slash")
 	}
 	raw := u.EscapedPath()
 	r := Request{Verb: strings.ToLower(method), Path: u.Path, NonResource: true}
-	parts, ends, refusal := segments(raw)
+	parts, ends, refusal := splitPath(raw)
 	if refusal != nil {
 		return Request{}, refusal
 	}
-	if ok, refusal := r.take(method, raw, parts, ends); refusal != nil || !ok {
+	if ok, refusal := r.parsePath(method, raw, parts, ends); refusal != nil || !ok {
 		return r, refusal
 	}
-	return r, r.query(u.RawQuery)
+	return r, r.parseQuery(u.RawQuery)
 }
 
-// segments splits and decodes an escaped path. ends has the offset in raw of the end of each segment. It
+// splitPath splits and decodes an escaped path. ends has the offset in raw of the end of each segment. It
 // stops after a proxy subresource, whose tail the adapter does not read.
-func segments(raw string) (parts []string, ends []int, _ *Refusal) {
+func splitPath(raw string) (parts []string, ends []int, _ *Refusal) {
 	parts, ends = make([]string, 0, 8), make([]int, 0, 8)
 	for at := 1; at < len(raw); {
 		end := len(raw)
@@ -114,49 +114,49 @@ func segments(raw string) (parts []string, ends []int, _ *Refusal) {
 		}
 		part, err := url.PathUnescape(raw[at:end])
 		if err != nil {
-			return nil, nil, bad("the path is not escaped as a URL is")
+			return nil, nil, NewBadRequest("the path is not escaped as a URL is")
 		}
-		if refusal := readable(part); refusal != nil {
+		if refusal := checkSegment(part); refusal != nil {
 			return nil, nil, refusal
 		}
 		parts, ends = append(parts, part), append(ends, end)
-		if at = end + 1; part == "proxy" && proxied(parts) {
+		if at = end + 1; part == "proxy" && isProxyPath(parts) {
 			break
 		}
 	}
 	return parts, ends, nil
 }
 
-// readable refuses a segment that a server between the adapter and the object could read differently.
+// checkSegment refuses a segment that a server between the adapter and the object could read differently.
 // Kubernetes names contain no slash and no percent sign.
-func readable(part string) *Refusal {
+func checkSegment(part string) *Refusal {
 	switch {
 	case part == "":
-		return bad("the path has an empty segment: \"//\" is refused")
+		return NewBadRequest("the path has an empty segment: \"//\" is refused")
 	case part == "." || part == "..":
-		return bad("the path has the segment %q, which is refused", part)
+		return NewBadRequest("the path has the segment %q, which is refused", part)
 	case strings.ContainsAny(part, `/%\;`):
-		return bad("the path has an escaped slash, a percent sign, a backslash or a semicolon in the segment %.60q", part)
+		return NewBadRequest("the path has an escaped slash, a percent sign, a backslash or a semicolon in the segment %.60q", part)
 	case !utf8.ValidString(part):
-		return bad("the path is not UTF-8 in the segment %.60q", part)
+		return NewBadRequest("the path is not UTF-8 in the segment %.60q", part)
 	}
 	for _, c := range []byte(part) {
 		if c < 0x20 || c == 0x7f {
-			return bad("the path has a control character in the segment %.60q", part)
+			return NewBadRequest("the path has a control character in the segment %.60q", part)
 		}
 	}
 	return nil
 }
 
-// proxied reports whether the last of parts is the proxy subresource of an object.
-func proxied(parts []string) bool {
-	i := firstOfResource(parts)
+// isProxyPath reports whether the last of parts is the proxy subresource of an object.
+func isProxyPath(parts []string) bool {
+	i := resourceIndex(parts)
 	return i > 0 && len(parts)-i == 3
 }
 
-// firstOfResource returns the index of the resource among the segments of a path. It returns 0 if there is no
+// resourceIndex returns the index of the resource among the segments of a path. It returns 0 if there is no
 // resource (yet).
-func firstOfResource(parts []string) int {
+func resourceIndex(parts []string) int {
 	i := 0
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
@@ -177,8 +177,8 @@ func firstOfResource(parts []string) int {
 	return i
 }
 
-// take sets the fields that come from the path. It returns false if the path is not a resource path.
-func (r *Request) take(method, raw string, parts []string, ends []int) (bool, *Refusal) {
+// parsePath sets the fields that come from the path. It returns false if the path is not a resource path.
+func (r *Request) parsePath(method, raw string, parts []string, ends []int) (bool, *Refusal) {
 	i := 0
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
@@ -192,19 +192,19 @@ func (r *Request) take(method, raw string, parts []string, ends []int) (bool, *R
 	switch parts[i] {
 	case "watch":
 		if i++; i == len(parts) {
-			return false, bad("the path ends after /watch and says not of what")
+			return false, NewBadRequest("the path ends after /watch and says not of what")
 		}
 		r.WatchPrefix = true
 		if method != http.MethodGet && method != http.MethodHead {
-			return false, refuse(http.StatusMethodNotAllowed, "a watch is asked for with GET")
+			return false, NewRefusal(http.StatusMethodNotAllowed, "a watch is asked for with GET")
 		}
 	case "proxy":
-		return false, bad("Kubernetes no longer serves /proxy before a resource; ask for the proxy subresource")
+		return false, NewBadRequest("Kubernetes no longer serves /proxy before a resource; ask for the proxy subresource")
 	}
 	if parts[i] == "namespaces" && len(parts) > i+1 {
 		r.Namespace = parts[i+1]
 	}
-	i = firstOfResource(parts)
+	i = resourceIndex(parts)
 	r.Resource = parts[i]
 	if len(parts) > i+1 {
 		r.Name = parts[i+1]
@@ -231,7 +231,7 @@ func (r *Request) take(method, raw string, parts []string, ends []int) (bool, *R
 			r.Verb = "deletecollection"
 		}
 	default:
-		return false, refuse(http.StatusMethodNotAllowed, "resources have no method %s", method)
+		return false, NewRefusal(http.StatusMethodNotAllowed, "resources have no method %s", method)
 	}
 	if r.WatchPrefix {
 		r.Verb = "watch"
@@ -250,27 +250,27 @@ func (r *Request) URLPath() string {
 		b.WriteString("/api")
 	} else {
 		b.WriteString("/apis")
-		segment(&b, r.Group)
+		writeSegment(&b, r.Group)
 	}
-	segment(&b, r.Version)
+	writeSegment(&b, r.Version)
 	if r.Namespace != "" && r.Resource != "namespaces" {
 		b.WriteString("/namespaces")
-		segment(&b, r.Namespace)
+		writeSegment(&b, r.Namespace)
 	}
-	segment(&b, r.Resource)
-	if r.Name != "" && !r.Collection() { // the name of a collection is in its field selector
-		segment(&b, r.Name)
+	writeSegment(&b, r.Resource)
+	if r.Name != "" && !r.IsCollection() { // the name of a collection is in its field selector
+		writeSegment(&b, r.Name)
 	}
 	if r.Subresource != "" {
-		segment(&b, r.Subresource)
+		writeSegment(&b, r.Subresource)
 	}
 	b.WriteString(r.Tail)
 	return b.String()
 }
 
-// Object returns the GET request for the object of r: without subresource, tail and parameters. r must have a
+// ObjectRequest returns the GET request for the object of r: without subresource, tail and parameters. r must have a
 // name.
-func (r *Request) Object() Request {
+func (r *Request) ObjectRequest() Request {
 	o := Request{Verb: "get", Group: r.Group, Version: r.Version, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name}
 	p := o.URLPath()
 	if u, err := url.PathUnescape(p); err == nil {
@@ -279,7 +279,7 @@ func (r *Request) Object() Request {
 	return o
 }
 
-func segment(b *strings.Builder, s string) {
+func writeSegment(b *strings.Builder, s string) {
 	b.WriteByte('/')
 	b.WriteString(url.PathEscape(s))
 }

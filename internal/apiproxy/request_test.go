@@ -19,7 +19,7 @@ func parsed(t *testing.T, method, target string) (Request, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Parse(method, u)
+	return ParseRequest(method, u)
 }
 
 func TestParse(t *testing.T) {
@@ -39,12 +39,12 @@ func TestParse(t *testing.T) {
 		{"HEAD", "/api/v1/pods", Request{Verb: "list", Version: "v1", Resource: "pods"}, ""},
 		{"GET", "/api/v1/pods/", Request{Verb: "list", Version: "v1", Resource: "pods"}, "one slash at the end is cut"},
 		{"GET", "/api/v1/namespaces/a/pods/b/", Request{Verb: "get", Version: "v1", Resource: "pods", Namespace: "a", Name: "b"}, ""},
-		{"POST", "/api/v1/namespaces/a/pods?dryRun=All", Request{Verb: "create", Version: "v1", Resource: "pods", Namespace: "a", Params: Params{DryRun: true}}, ""},
+		{"POST", "/api/v1/namespaces/a/pods?dryRun=All", Request{Verb: "create", Version: "v1", Resource: "pods", Namespace: "a", Params: RequestParams{DryRun: true}}, ""},
 		{"PUT", "/apis/apps/v1/namespaces/a/deployments/b/scale", Request{Verb: "update", Group: "apps", Version: "v1", Resource: "deployments", Subresource: "scale", Namespace: "a", Name: "b"}, ""},
 		{"PATCH", "/api/v1/nodes/n", Request{Verb: "patch", Version: "v1", Resource: "nodes", Name: "n"}, ""},
 		{"DELETE", "/api/v1/namespaces/a/pods/b", Request{Verb: "delete", Version: "v1", Resource: "pods", Namespace: "a", Name: "b"}, ""},
-		{"DELETE", "/api/v1/namespaces/a/pods?labelSelector=a%3Db", Request{Verb: "deletecollection", Version: "v1", Resource: "pods", Namespace: "a", Params: Params{LabelSelector: "a=b"}}, "no name"},
-		{"DELETE", "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Db", Request{Verb: "deletecollection", Version: "v1", Resource: "pods", Namespace: "a", Params: Params{FieldSelector: "metadata.name=b"}}, "only of list and watch"},
+		{"DELETE", "/api/v1/namespaces/a/pods?labelSelector=a%3Db", Request{Verb: "deletecollection", Version: "v1", Resource: "pods", Namespace: "a", Params: RequestParams{LabelSelector: "a=b"}}, "no name"},
+		{"DELETE", "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Db", Request{Verb: "deletecollection", Version: "v1", Resource: "pods", Namespace: "a", Params: RequestParams{FieldSelector: "metadata.name=b"}}, "only of list and watch"},
 		{"GET", "/api/v1/namespaces", Request{Verb: "list", Version: "v1", Resource: "namespaces"}, ""},
 		{"GET", "/api/v1/namespaces/a", Request{Verb: "get", Version: "v1", Resource: "namespaces", Namespace: "a", Name: "a"}, ""},
 		{"PUT", "/api/v1/namespaces/a/status", Request{Verb: "update", Version: "v1", Resource: "namespaces", Subresource: "status", Namespace: "a", Name: "a"}, ""},
@@ -65,13 +65,13 @@ func TestParse(t *testing.T) {
 		{"GET", "/api/v1/watch/pods", Request{Verb: "watch", Version: "v1", Resource: "pods", WatchPrefix: true}, ""},
 		{"GET", "/api/v1/watch/pods?watch=0", Request{Verb: "watch", Version: "v1", Resource: "pods", WatchPrefix: true}, "the path says it"},
 		{"GET", "/apis/apps/v1/watch/namespaces/a/deployments/b", Request{Verb: "watch", Group: "apps", Version: "v1", Resource: "deployments", Namespace: "a", Name: "b", WatchPrefix: true}, ""},
-		{"GET", "/api/v1/pods?fieldSelector=metadata.name%3Db", Request{Verb: "list", Version: "v1", Resource: "pods", Name: "b", Params: Params{FieldSelector: "metadata.name=b"}}, ""},
-		{"GET", "/api/v1/pods?fieldSelector=metadata.name!%3Db", Request{Verb: "list", Version: "v1", Resource: "pods", Params: Params{FieldSelector: "metadata.name!=b"}}, ""},
-		{"GET", "/api/v1/pods?fieldSelector=metadata.name%3Da/b", Request{Verb: "list", Version: "v1", Resource: "pods", Params: Params{FieldSelector: "metadata.name=a/b"}}, "no object has that name"},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name%3Db", Request{Verb: "list", Version: "v1", Resource: "pods", Name: "b", Params: RequestParams{FieldSelector: "metadata.name=b"}}, ""},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name!%3Db", Request{Verb: "list", Version: "v1", Resource: "pods", Params: RequestParams{FieldSelector: "metadata.name!=b"}}, ""},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name%3Da/b", Request{Verb: "list", Version: "v1", Resource: "pods", Params: RequestParams{FieldSelector: "metadata.name=a/b"}}, "no object has that name"},
 		{"GET", "/api/v1/pods?watch=1&resourceVersion=5&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=9",
-			Request{Verb: "watch", Version: "v1", Resource: "pods", Params: Params{ResourceVersion: "5", ResourceVersionMatch: "NotOlderThan", SendInitialEvents: new(true), AllowWatchBookmarks: true, TimeoutSeconds: new(int64(9))}}, ""},
-		{"GET", "/api/v1/pods?limit=500&continue=abc", Request{Verb: "list", Version: "v1", Resource: "pods", Params: Params{Limit: 500, Continue: "abc"}}, ""},
-		{"GET", "/api/v1/namespaces/a/pods/b?resourceVersion=5", Request{Verb: "get", Version: "v1", Resource: "pods", Namespace: "a", Name: "b", Params: Params{ResourceVersion: "5"}}, ""},
+			Request{Verb: "watch", Version: "v1", Resource: "pods", Params: RequestParams{ResourceVersion: "5", ResourceVersionMatch: "NotOlderThan", SendInitialEvents: new(true), AllowWatchBookmarks: true, TimeoutSeconds: new(int64(9))}}, ""},
+		{"GET", "/api/v1/pods?limit=500&continue=abc", Request{Verb: "list", Version: "v1", Resource: "pods", Params: RequestParams{Limit: 500, Continue: "abc"}}, ""},
+		{"GET", "/api/v1/namespaces/a/pods/b?resourceVersion=5", Request{Verb: "get", Version: "v1", Resource: "pods", Namespace: "a", Name: "b", Params: RequestParams{ResourceVersion: "5"}}, ""},
 
 		{"GET", "/api/v1/namespaces/a/services/https:b:c/proxy/..%2f//x/%2e/?a;b", Request{Verb: "get", Version: "v1", Resource: "services", Subresource: "proxy", Namespace: "a", Name: "https:b:c", Tail: "/..%2f//x/%2e/"}, "the tail is for who is behind it"},
 		{"GET", "/api/v1/nodes/n/proxy/", Request{Verb: "get", Version: "v1", Resource: "nodes", Subresource: "proxy", Name: "n", Tail: "/"}, ""},
@@ -89,7 +89,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// PX-08, PX-10: Parse refuses ambiguous requests.
+// PX-08, PX-10: ParseRequest refuses ambiguous requests.
 func TestParseRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		method, target string
@@ -153,7 +153,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r, err := Parse(method, u)
+		r, err := ParseRequest(method, u)
 		if err != nil {
 			if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Status < 400 || refusal.Message == "" {
 				t.Fatalf("%v is no refusal", err)
@@ -170,7 +170,7 @@ func FuzzParse(f *testing.F) {
 		if r.WatchPrefix {
 			return // its path implies watch, so the query may lack it
 		}
-		r2, err := Parse(method, u2)
+		r2, err := ParseRequest(method, u2)
 		if err != nil {
 			t.Fatalf("%q of %+v: %v", r.URLPath(), r, err)
 		}
@@ -187,7 +187,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Parse(http.MethodGet, u); err != nil {
+		if _, err := ParseRequest(http.MethodGet, u); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -206,8 +206,8 @@ func TestObject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := r.Object()
-		if got := o.URLPath(); got != want || o.Verb != "get" || o.Key() != r.Key() {
+		o := r.ObjectRequest()
+		if got := o.URLPath(); got != want || o.Verb != "get" || o.Group != r.Group || o.Resource != r.Resource || o.Namespace != r.Namespace || o.Name != r.Name {
 			t.Errorf("the object of %s is %s %s", target, o.Verb, got)
 		}
 		again, err := parsed(t, http.MethodGet, o.URLPath())

@@ -19,16 +19,16 @@ type Source struct {
 	Text []byte
 }
 
-// Finding is the result for one pod template.
-type Finding struct {
+// FileResult is the result for one pod template.
+type FileResult struct {
 	File string
 	Line int    // of the start of the object, from 1
 	Kind string // such as Deployment
 	Name string // of the object, with its namespace if it has one
-	Verdict
+	Decision
 }
 
-func (f Finding) String() string {
+func (f FileResult) String() string {
 	return fmt.Sprintf("%s:%d: %s %s: %s", f.File, f.Line, f.Kind, f.Name, f.Message)
 }
 
@@ -40,24 +40,24 @@ var ErrRefused = errors.New("some pod templates cannot have the adapter; nothing
 // first sets them on each template.
 //
 // If it returns an error, there is nothing to write. With ErrRefused the findings have the reasons.
-func Files(in []Source, o Options, annotations map[string]string) (out []Source, found []Finding, err error) {
+func Files(in []Source, o Options, annotations map[string]string) (out []Source, results []FileResult, err error) {
 	o.Unlabelled = InjectUnlabelled
 	refused := false
 	for _, s := range in {
-		text, findings, err := file(s, o, annotations)
+		text, findings, err := injectFile(s, o, annotations)
 		if err != nil {
 			return nil, nil, err
 		}
 		for _, f := range findings {
 			refused = refused || f.Outcome == Refused
 		}
-		found = append(found, findings...)
+		results = append(results, findings...)
 		out = append(out, Source{s.Name, text})
 	}
 	if refused {
-		return nil, found, ErrRefused
+		return nil, results, ErrRefused
 	}
-	return out, found, nil
+	return out, results, nil
 }
 
 // Diff returns a unified diff of a source, or "" if nothing changed.
@@ -66,27 +66,27 @@ func Diff(name string, old, updated []byte) string {
 	return text
 }
 
-// file implements Files for one source.
-func file(s Source, o Options, annotations map[string]string) (text []byte, found []Finding, err error) {
+// injectFile implements Files for one source.
+func injectFile(s Source, o Options, annotations map[string]string) (text []byte, results []FileResult, err error) {
 	for _, d := range manifest.Split(s.Text) {
-		changed, findings, err := document(d.Text, o, annotations)
+		changed, findings, err := injectDocument(d.Text, o, annotations)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %s", s.Name, inFile(err, d.Line))
+			return nil, nil, fmt.Errorf("%s: %s", s.Name, fileError(err, d.Line))
 		}
 		for i := range findings {
 			findings[i].File = s.Name
 			findings[i].Line += d.Line - 1
 		}
-		found = append(found, findings...)
+		results = append(results, findings...)
 		text = append(text, changed...)
 	}
-	return text, found, nil
+	return text, results, nil
 }
 
 var lineNumber = regexp.MustCompile(`\bline ([0-9]+)`)
 
-// inFile converts the line numbers in an error from the document to the file.
-func inFile(err error, began int) string {
+// fileError converts the line numbers in an error from the document to the file.
+func fileError(err error, began int) string {
 	if !lineNumber.MatchString(err.Error()) {
 		return fmt.Sprintf("line %d: %v", began, err)
 	}
@@ -103,13 +103,13 @@ var templates = map[string][]string{
 	"batch Job": {"spec", "template"}, "batch CronJob": {"spec", "jobTemplate", "spec", "template"},
 }
 
-// document injects the adapter into one document. It returns text itself if nothing changes.
-func document(text []byte, o Options, annotations map[string]string) ([]byte, []Finding, error) {
+// injectDocument injects the adapter into one document. It returns text itself if nothing changes.
+func injectDocument(text []byte, o Options, annotations map[string]string) ([]byte, []FileResult, error) {
 	d, err := manifest.Parse(text)
 	if err != nil {
 		// A document of another kind, or of no kind, may be invalid: reporting that is not the injector's
 		// task.
-		if d.Readable() && !mentions(d.Kind()) {
+		if d.Readable() && !hasTemplates(d.Kind()) {
 			return text, nil, nil
 		}
 		return nil, nil, err
@@ -118,25 +118,25 @@ func document(text []byte, o Options, annotations map[string]string) ([]byte, []
 		return text, nil, nil
 	}
 	want := manifest.Copy(d.Value).(map[string]any)
-	var found []Finding
-	visit(d, nil, want, "", func(line int, kind string, object, template map[string]any) {
+	var results []FileResult
+	eachTemplate(d, nil, want, "", func(line int, kind string, object, template map[string]any) {
 		for k, v := range annotations {
 			annotate(template, k, v)
 		}
-		verdict := decide(template, o)
-		found = append(found, Finding{Line: line, Kind: kind, Name: nameOf(object), Verdict: verdict})
+		decision := decide(template, o)
+		results = append(results, FileResult{Line: line, Kind: kind, Name: nameOf(object), Decision: decision})
 	})
-	for _, f := range found {
+	for _, f := range results {
 		if f.Outcome == Refused {
-			return text, found, nil
+			return text, results, nil
 		}
 	}
 	changed, err := d.Rewrite(want, fields...)
-	return changed, found, err
+	return changed, results, err
 }
 
-// mentions reports whether an object of this kind looks like one that injection changes.
-func mentions(kind string) bool {
+// hasTemplates reports whether an object of this kind looks like one that injection changes.
+func hasTemplates(kind string) bool {
 	for k := range templates {
 		if _, name, _ := strings.Cut(k, " "); strings.TrimSuffix(kind, "List") == name {
 			return true
@@ -150,8 +150,8 @@ var fields = strings.Fields("name image imagePullPolicy restartPolicy command ar
 	"securityContext runAsNonRoot runAsUser allowPrivilegeEscalation readOnlyRootFilesystem capabilities drop seccompProfile volumeMounts mountPath readOnly " +
 	"emptyDir projected configMap secret sources serviceAccountToken audience expirationSeconds downwardAPI items key path fieldRef")
 
-// visit calls do for each pod template of the object at path, and of the items of a list.
-func visit(d manifest.Document, path []any, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
+// eachTemplate calls do for each pod template of the object at path, and of the items of a list.
+func eachTemplate(d manifest.Document, path []any, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
 	version, _ := object["apiVersion"].(string)
 	if k, _ := object["kind"].(string); k != "" {
 		kind = k
@@ -164,23 +164,23 @@ func visit(d manifest.Document, path []any, object map[string]any, kind string, 
 			}
 			at := append(slices.Clone(path), "items", i)
 			// the items of a typed list, such as a DeploymentList, may omit apiVersion and kind
-			if _, said := m["apiVersion"]; !said && kind != "List" {
+			if _, present := m["apiVersion"]; !present && kind != "List" {
 				m = withVersion(m, version)
-				visitNamed(d.Line(at...), m, item.(map[string]any), strings.TrimSuffix(kind, "List"), do)
+				eachNamedTemplate(d.Line(at...), m, item.(map[string]any), strings.TrimSuffix(kind, "List"), do)
 				continue
 			}
-			visit(d, at, m, strings.TrimSuffix(kind, "List"), do)
+			eachTemplate(d, at, m, strings.TrimSuffix(kind, "List"), do)
 		}
 		return
 	}
-	visitNamed(d.Line(path...), object, object, kind, do)
+	eachNamedTemplate(d.Line(path...), object, object, kind, do)
 }
 
 func withVersion(m map[string]any, version string) map[string]any {
 	return map[string]any{"apiVersion": version, "kind": m["kind"]}
 }
 
-func visitNamed(line int, named, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
+func eachNamedTemplate(line int, named, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
 	version, _ := named["apiVersion"].(string)
 	group, _, grouped := strings.Cut(version, "/")
 	if group == "extensions" { // the former API group

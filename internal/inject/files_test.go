@@ -30,12 +30,12 @@ func TestFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := a.Files[0]
-			out, found, err := Files([]Source{{in.Name, in.Data}}, testOptions(), nil)
+			out, results, err := Files([]Source{{in.Name, in.Data}}, testOptions(), nil)
 			if err != nil {
-				t.Fatal(err, found)
+				t.Fatal(err, results)
 			}
 			var says strings.Builder
-			for _, f := range found {
+			for _, f := range results {
 				fmt.Fprintf(&says, "%s:%d %s %s %s %s\n", f.File, f.Line, f.Kind, f.Name, f.Outcome, f.Code)
 			}
 			got := *a
@@ -47,15 +47,15 @@ func TestFiles(t *testing.T) {
 			} else if want, _ := os.ReadFile(path); !bytes.Equal(b, want) {
 				t.Errorf("%s differs; if that is meant, run: go test ./internal/inject -update\n%s", path, b)
 			}
-			fileLaws(t, in.Data)
+			checkFileLaws(t, in.Data)
 		})
 	}
 }
 
-// fileLaws checks the properties that hold for every source.
-func fileLaws(t testing.TB, text []byte) {
+// checkFileLaws checks the properties that hold for every source.
+func checkFileLaws(t testing.TB, text []byte) {
 	t.Helper()
-	out, found, err := Files([]Source{{"x", text}}, testOptions(), nil)
+	out, results, err := Files([]Source{{"x", text}}, testOptions(), nil)
 	if err != nil {
 		if out != nil {
 			t.Error("an error, and something to write")
@@ -63,7 +63,7 @@ func fileLaws(t testing.TB, text []byte) {
 		return
 	}
 	again, more, err := Files([]Source{{"x", text}}, testOptions(), nil)
-	if err != nil || !reflect.DeepEqual(out, again) || !reflect.DeepEqual(found, more) {
+	if err != nil || !reflect.DeepEqual(out, again) || !reflect.DeepEqual(results, more) {
 		t.Errorf("not the same twice: %v", err)
 	}
 	twice, more, err := Files(out, testOptions(), nil)
@@ -75,7 +75,7 @@ func fileLaws(t testing.TB, text []byte) {
 		if f.Outcome != Unchanged && f.Outcome != Skipped {
 			t.Errorf("the second time, %s is %s: %s", f.Name, f.Outcome, f.Message)
 		}
-		changed = changed || found[i].Outcome == Patched
+		changed = changed || results[i].Outcome == Patched
 	}
 	if changed == bytes.Equal(text, out[0].Text) {
 		t.Errorf("patched %v:\n%s", changed, out[0].Text)
@@ -107,11 +107,11 @@ func TestFilesAndWebhookAgree(t *testing.T) {
 			o.Unlabelled = InjectUnlabelled
 			pod := toJSON(t, text)
 			v := Pod(pod, o)
-			want := applied(t, pod, v.Patch)
+			want := applyPatch(t, pod, v.Patch)
 			for name, source := range map[string][]byte{"YAML": []byte(text), "JSON": pod} {
-				out, found, err := Files([]Source{{path, source}}, o, nil)
+				out, results, err := Files([]Source{{path, source}}, o, nil)
 				if v.Outcome == Refused {
-					if !errors.Is(err, ErrRefused) || out != nil || found[0].Code != v.Code {
+					if !errors.Is(err, ErrRefused) || out != nil || results[0].Code != v.Code {
 						t.Errorf("%s as %s: %v", path, name, err)
 					}
 					continue
@@ -137,9 +137,9 @@ func TestFilesAndWebhookAgree(t *testing.T) {
 func TestFilesRefuse(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a}]}\n"
 	bad := strings.Replace(pod, "spec: {", "spec: {hostNetwork: true, ", 1)
-	out, found, err := Files([]Source{{"good.yaml", []byte(pod)}, {"bad.yaml", []byte("\n---\n" + bad)}}, testOptions(), nil)
-	if !errors.Is(err, ErrRefused) || out != nil || len(found) != 2 || found[1].Code != HostNetwork || found[1].Line != 3 || !strings.HasPrefix(found[1].String(), "bad.yaml:3: Pod p: ") {
-		t.Errorf("%v %v %v", out, found, err)
+	out, results, err := Files([]Source{{"good.yaml", []byte(pod)}, {"bad.yaml", []byte("\n---\n" + bad)}}, testOptions(), nil)
+	if !errors.Is(err, ErrRefused) || out != nil || len(results) != 2 || results[1].Code != HostNetwork || results[1].Line != 3 || !strings.HasPrefix(results[1].String(), "bad.yaml:3: Pod p: ") {
+		t.Errorf("%v %v %v", out, results, err)
 	}
 	for why, text := range map[string]string{
 		"twice":                 "apiVersion: v1\nkind: Pod\nkind: Pod\nspec: {containers: [{name: a}]}\n",
@@ -159,7 +159,7 @@ func TestFilesAnnotate(t *testing.T) {
 	if err != nil || !strings.Contains(string(out[0].Text), "mca.tailplane.dev/config: mine") || !strings.Contains(string(out[0].Text), "name: mca-config") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if _, found, err := Files([]Source{{"x", []byte(pod)}}, testOptions(), map[string]string{"mca.tailplane.dev/config": "../"}); !errors.Is(err, ErrRefused) || found[0].Code != BadAnnotation {
+	if _, results, err := Files([]Source{{"x", []byte(pod)}}, testOptions(), map[string]string{"mca.tailplane.dev/config": "../"}); !errors.Is(err, ErrRefused) || results[0].Code != BadAnnotation {
 		t.Error(err)
 	}
 }
@@ -181,7 +181,7 @@ func TestFilesJSON(t *testing.T) {
 	if !json.Valid(out[0].Text) {
 		t.Error("not JSON")
 	}
-	fileLaws(t, []byte(text))
+	checkFileLaws(t, []byte(text))
 	if _, _, err := Files([]Source{{"x", []byte(`{"kind":"Pod","kind":"Pod","apiVersion":"v1"}`)}}, testOptions(), nil); err == nil {
 		t.Error("a key twice")
 	}
@@ -197,10 +197,10 @@ func TestFilesLineEnds(t *testing.T) {
 	if got := string(out[0].Text); strings.Count(got, "\n") != strings.Count(got, "\r\n") || !strings.Contains(got, "  name: p # é\r\n") {
 		t.Errorf("%q", got)
 	}
-	fileLaws(t, []byte(pod))
+	checkFileLaws(t, []byte(pod))
 	for _, text := range []string{"", "\n", "# nothing\n", "---\n---\n", "---\n# a\n...\n---\nkind: x\n", "a: 1\n...\nb: 2\n", "null\n", "[1, 2]\n", "text"} {
-		out, found, err := Files([]Source{{"x", []byte(text)}}, testOptions(), nil)
-		if err != nil || len(found) > 0 || string(out[0].Text) != text {
+		out, results, err := Files([]Source{{"x", []byte(text)}}, testOptions(), nil)
+		if err != nil || len(results) > 0 || string(out[0].Text) != text {
 			t.Errorf("%q: %v, %q", text, err, out)
 		}
 	}
@@ -221,6 +221,6 @@ func FuzzFiles(f *testing.F) {
 		if len(text) > 10_000 {
 			t.Skip("SKIP fuzz: small sources say as much")
 		}
-		fileLaws(t, text)
+		checkFileLaws(t, text)
 	})
 }

@@ -97,7 +97,7 @@ func (o Options) Validate() error {
 	default:
 		bad("logLevel %.40q: debug, info, warn or error", s.LogLevel)
 	}
-	if s.Port != 0 && !goodPort(s.Port) {
+	if s.Port != 0 && !validPort(s.Port) {
 		bad("port %d: 1024 or above, and neither %d nor %d", s.Port, adminPort, metricsPort)
 	}
 	for _, q := range []string{s.Resources.Requests.CPU, s.Resources.Requests.Memory, s.Resources.Limits.CPU, s.Resources.Limits.Memory} {
@@ -111,7 +111,7 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-func goodPort(p uint16) bool { return p >= 1024 && p != adminPort && p != metricsPort }
+func validPort(p uint16) bool { return p >= 1024 && p != adminPort && p != metricsPort }
 
 // KubeVersion is the version of an API server.
 type KubeVersion struct{ Major, Minor int }
@@ -151,9 +151,9 @@ type Code string
 
 // Codes of skipped pods, then of refused pods, in the order of the checks.
 const (
-	MirrorPod Code = "mirror_pod"
-	OptedOut  Code = "opted_out"
-	NotAsked  Code = "not_asked"
+	MirrorPod   Code = "mirror_pod"
+	OptedOut    Code = "opted_out"
+	NotLabelled Code = "not_asked"
 
 	BadPod               Code = "bad_pod"
 	BadLabel             Code = "bad_label"
@@ -171,12 +171,12 @@ const (
 
 // Codes returns every code in the order of the documentation.
 func Codes() []Code {
-	return []Code{MirrorPod, OptedOut, NotAsked, BadPod, BadLabel, BadAnnotation, ClusterTooOld, HostNetwork, Windows, SharedProcesses,
+	return []Code{MirrorPod, OptedOut, NotLabelled, BadPod, BadLabel, BadAnnotation, ClusterTooOld, HostNetwork, Windows, SharedProcesses,
 		NameTaken, PortTaken, RealTokenMounted, CredentialsPathTaken, VariableTaken}
 }
 
-// Verdict is the decision on one pod.
-type Verdict struct {
+// Decision is the decision on one pod.
+type Decision struct {
 	Outcome  Outcome
 	Code     Code     // why the pod was skipped or refused, otherwise ""
 	Message  string   // the same for people, with a suggestion
@@ -195,34 +195,34 @@ func refuse(code Code, format string, args ...any) *refusal {
 }
 
 // Pod decides on a pod or a pod template in JSON. The options must be valid.
-func Pod(pod []byte, o Options) Verdict {
+func Pod(pod []byte, o Options) Decision {
 	root, err := decode(pod)
 	if err != nil {
-		return Verdict{Outcome: Refused, Code: BadPod, Message: "the pod cannot be read: " + err.Error()}
+		return Decision{Outcome: Refused, Code: BadPod, Message: "the pod cannot be read: " + err.Error()}
 	}
 	return decide(root, o)
 }
 
 // decide implements Pod for a decoded pod, which it modifies.
-func decide(root map[string]any, o Options) Verdict {
-	p, bad := look(root, o)
+func decide(root map[string]any, o Options) Decision {
+	p, bad := parsePod(root, o)
 	if bad != nil {
-		return Verdict{Outcome: Refused, Code: bad.code, Message: bad.message}
+		return Decision{Outcome: Refused, Code: bad.code, Message: bad.message}
 	}
 	if code, why := p.skip(o.Unlabelled); code != "" {
-		return Verdict{Outcome: Skipped, Code: code, Message: why}
+		return Decision{Outcome: Skipped, Code: code, Message: why}
 	}
-	bad = p.refuse(o)
+	bad = p.refusal(o)
 	if bad == nil {
-		v := Verdict{Outcome: Patched, Patch: p.inject(o), Warnings: p.warnings}
+		v := Decision{Outcome: Patched, Patch: p.inject(o), Warnings: p.warnings}
 		if len(v.Patch) == 0 {
 			v.Outcome = Unchanged
 		}
 		return v
 	}
 	if p.label == "" && o.Unlabelled == TryUnlabelled {
-		return Verdict{Outcome: Skipped, Code: bad.code, Message: bad.message,
+		return Decision{Outcome: Skipped, Code: bad.code, Message: bad.message,
 			Warnings: []string{"this pod runs without the adapter that its namespace asks for: " + bad.message}}
 	}
-	return Verdict{Outcome: Refused, Code: bad.code, Message: bad.message}
+	return Decision{Outcome: Refused, Code: bad.code, Message: bad.message}
 }

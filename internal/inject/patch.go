@@ -71,7 +71,7 @@ func (e *editor) do(op, path string, v any) {
 func apply(root map[string]any, o Op) error {
 	var v any
 	if o.Op != "remove" {
-		v = tree(o.Value)
+		v = toTree(o.Value)
 	}
 	_, err := change(root, split(o.Path), o.Op, v)
 	if err != nil {

@@ -14,32 +14,32 @@ type pod struct {
 	label       string
 	annotations map[string]string
 	mirror      bool
-	wishes      wishes
+	settings    podSettings
 	injected    bool   // it already has the adapter
 	status      status // of the previous injection
 	warnings    []string
 
-	containers []member // all containers, init containers first
+	containers []containerRef // all containers, init containers first
 	volumes    []map[string]any
 }
 
-// member is a container of a pod, reduced to the fields that injection needs.
-type member struct {
-	list   string // of the pod's spec
-	index  int
-	name   string
-	mounts []map[string]any
-	env    []map[string]any
-	ports  []map[string]any
-	limits map[string]any
-	needs  map[string]any // requests
-	where  string         // for messages
+// containerRef is a container of a pod, reduced to the fields that injection needs.
+type containerRef struct {
+	list     string // of the pod's spec
+	index    int
+	name     string
+	mounts   []map[string]any
+	env      []map[string]any
+	ports    []map[string]any
+	limits   map[string]any
+	requests map[string]any // requests
+	where    string         // for messages
 }
 
-// look reads a pod and checks that the fields it reads have the types of the API.
-func look(root map[string]any, o Options) (*pod, *refusal) {
+// parsePod reads a pod and checks that the fields it reads have the types of the API.
+func parsePod(root map[string]any, o Options) (*pod, *refusal) {
 	p := &pod{root: root}
-	var f form
+	var f fieldReader
 	meta := f.object(root, "", "metadata")
 	p.spec = f.object(root, "", "spec")
 	labels := f.strings(meta, "metadata", "labels")
@@ -55,9 +55,9 @@ func look(root map[string]any, o Options) (*pod, *refusal) {
 		for i, c := range f.objects(p.spec, "spec", list) {
 			where := fmt.Sprintf("spec.%s[%d]", list, i)
 			resources := f.object(c, where, "resources")
-			m := member{
+			m := containerRef{
 				list: list, index: i, name: f.text(c, where, "name"), mounts: f.objects(c, where, "volumeMounts"), env: f.objects(c, where, "env"),
-				ports: f.objects(c, where, "ports"), limits: f.object(resources, where+".resources", "limits"), needs: f.object(resources, where+".resources", "requests"),
+				ports: f.objects(c, where, "ports"), limits: f.object(resources, where+".resources", "limits"), requests: f.object(resources, where+".resources", "requests"),
 			}
 			m.where = fmt.Sprintf("the container %.63q", m.name)
 			f.text(c, where, "targetContainerName")
@@ -78,8 +78,8 @@ func look(root map[string]any, o Options) (*pod, *refusal) {
 	}
 	f.text(f.object(p.spec, "spec", "os"), "spec.os", "name")
 	f.strings(p.spec, "spec", "nodeSelector")
-	if f.wrong != "" {
-		return nil, refuse(BadPod, "the pod cannot be read: %s", f.wrong)
+	if f.problem != "" {
+		return nil, refuse(BadPod, "the pod cannot be read: %s", f.problem)
 	}
 	p.label = labels[Label]
 	if _, there := labels[Label]; there && p.label != "true" && p.label != "false" {
@@ -98,46 +98,46 @@ func (p *pod) skip(unlabelled Unlabelled) (Code, string) {
 	case p.label == "false":
 		return OptedOut, fmt.Sprintf(`the label %s is "false"`, Label)
 	case p.label == "" && unlabelled == SkipUnlabelled:
-		return NotAsked, fmt.Sprintf(`the label %s is not "true"`, Label)
+		return NotLabelled, fmt.Sprintf(`the label %s is not "true"`, Label)
 	}
 	return "", ""
 }
 
-// refuse returns the reason why the pod cannot have the adapter, or nil. It sets p.wishes.
-func (p *pod) refuse(o Options) *refusal {
-	if len(p.spec) == 0 || !slices.ContainsFunc(p.containers, func(m member) bool { return m.list == "containers" }) {
+// refusal returns the reason why the pod cannot have the adapter, or nil. It sets p.wishes.
+func (p *pod) refusal(o Options) *refusal {
+	if len(p.spec) == 0 || !slices.ContainsFunc(p.containers, func(m containerRef) bool { return m.list == "containers" }) {
 		return refuse(BadPod, "the pod has no containers")
 	}
-	w, unknown, err := wish(p.annotations, o.port())
+	w, unknown, err := parseSettings(p.annotations, o.port())
 	if err != nil {
 		return refuse(BadAnnotation, "%v", err)
 	}
-	p.wishes = w
+	p.settings = w
 	for _, name := range unknown {
 		p.warnings = append(p.warnings, fmt.Sprintf("the annotation %s%.63s means nothing to the adapter's injection", domain, name))
 	}
 	for _, name := range w.exclude {
-		if name == containerName || !slices.ContainsFunc(p.containers, func(m member) bool { return m.name == name }) {
+		if name == containerName || !slices.ContainsFunc(p.containers, func(m containerRef) bool { return m.name == name }) {
 			return refuse(BadAnnotation, "the annotation %s names the container %q, and the pod has none such", excludeAnnotation, name)
 		}
 	}
 	if o.Kubernetes.lacksSidecars() {
 		return refuse(ClusterTooOld, "the API server is of version %d.%d; the adapter is a sidecar container, which needs 1.29", o.Kubernetes.Major, o.Kubernetes.Minor)
 	}
-	for _, check := range []func() *refusal{p.foreignPlace, p.takenNames, p.takenPorts} {
+	for _, check := range []func() *refusal{p.checkPodKind, p.checkNames, p.checkPorts} {
 		if r := check(); r != nil {
 			return r
 		}
 	}
 	for _, m := range p.containers {
-		if m.isOurs(p) {
+		if m.isAdapter(p) {
 			continue
 		}
-		if r := p.wayToTheRealToken(m); r != nil {
+		if r := p.checkRealToken(m); r != nil {
 			return r
 		}
 		if !slices.Contains(w.exclude, m.name) {
-			if r := p.takenVariables(m); r != nil {
+			if r := p.checkVariables(m); r != nil {
 				return r
 			}
 		}
@@ -145,13 +145,13 @@ func (p *pod) refuse(o Options) *refusal {
 	return nil
 }
 
-// isOurs reports whether m is the adapter's container from a previous injection.
-func (m member) isOurs(p *pod) bool {
+// isAdapter reports whether m is the adapter's container from a previous injection.
+func (m containerRef) isAdapter(p *pod) bool {
 	return p.injected && m.name == containerName && m.list == "initContainers"
 }
 
-func (p *pod) foreignPlace() *refusal {
-	var f form // look has checked the types
+func (p *pod) checkPodKind() *refusal {
+	var f fieldReader // look has checked the types
 	if f.flag(p.spec, "", "hostNetwork") {
 		return refuse(HostNetwork, "hostNetwork: every process of the node could use the pod's rights through the adapter, and two such pods could not share a node")
 	}
@@ -160,31 +160,31 @@ func (p *pod) foreignPlace() *refusal {
 		return refuse(Windows, "the adapter runs on Linux nodes only")
 	}
 	for _, key := range []string{"shareProcessNamespace", "hostPID"} {
-		if f.flag(p.spec, "", key) && !p.wishes.sharedPID {
+		if f.flag(p.spec, "", key) && !p.settings.sharedPID {
 			return refuse(SharedProcesses, `%s lets other containers read the pod's real credential out of the adapter's process; the annotation %s: "true" accepts that`, key, sharedPIDAnnotation)
 		}
 	}
 	return nil
 }
 
-func (p *pod) takenNames() *refusal {
+func (p *pod) checkNames() *refusal {
 	for _, m := range p.containers {
-		if m.name == containerName && !m.isOurs(p) {
+		if m.name == containerName && !m.isAdapter(p) {
 			return refuse(NameTaken, "the pod has a container %q of its own (in %s); the adapter needs that name", containerName, m.list)
 		}
 	}
 	for _, v := range p.volumes {
-		if name, _ := v["name"].(string); ours(name) && !p.injected {
+		if name, _ := v["name"].(string); isAdapterVolume(name) && !p.injected {
 			return refuse(NameTaken, "the pod has a volume %q of its own; the adapter needs that name", name)
 		}
 	}
 	return nil
 }
 
-func (p *pod) takenPorts() *refusal {
+func (p *pod) checkPorts() *refusal {
 	for _, m := range p.containers {
 		for _, port := range m.ports {
-			if protocol, _ := port["protocol"].(string); m.isOurs(p) || protocol != "" && protocol != "TCP" {
+			if protocol, _ := port["protocol"].(string); m.isAdapter(p) || protocol != "" && protocol != "TCP" {
 				continue
 			}
 			n := quantity(port["containerPort"])
@@ -192,9 +192,9 @@ func (p *pod) takenPorts() *refusal {
 				continue // the API server reports the error
 			}
 			switch v := n.Num().Uint64(); {
-			case v == uint64(p.wishes.port):
+			case v == uint64(p.settings.port):
 				return refuse(PortTaken, "%s has port %d, where the adapter listens; the annotation %s gives the adapter another", m.where, v, portAnnotation)
-			case v == adminPort, v == metricsPort && p.wishes.metrics:
+			case v == adminPort, v == metricsPort && p.settings.metrics:
 				return refuse(PortTaken, "%s has port %d, which the adapter needs", m.where, v)
 			}
 		}
@@ -202,9 +202,9 @@ func (p *pod) takenPorts() *refusal {
 	return nil
 }
 
-// below returns the path of f relative to credentialsPath, "." for that path itself, or false if f is
+// fieldPathBelow returns the path of f relative to credentialsPath, "." for that path itself, or false if f is
 // elsewhere. Most images link /var/run to /run.
-func below(f string) (string, bool) {
+func fieldPathBelow(f string) (string, bool) {
 	f = path.Clean("/" + f)
 	if rest, ok := strings.CutPrefix(f, "/run/"); ok {
 		f = "/var/run/" + rest
@@ -215,30 +215,30 @@ func below(f string) (string, bool) {
 	return strings.CutPrefix(f, credentialsPath+"/")
 }
 
-// wayToTheRealToken refuses mounts that give a container the pod's real credential, or that hide the
+// checkRealToken refuses mounts that give a container the pod's real credential, or that hide the
 // adapter's credential.
-func (p *pod) wayToTheRealToken(m member) *refusal {
+func (p *pod) checkRealToken(m containerRef) *refusal {
 	for _, mt := range m.mounts {
 		name, _ := mt["name"].(string)
 		at, _ := mt["mountPath"].(string)
-		rest, here := below(at)
+		rest, here := fieldPathBelow(at)
 		v := p.volume(name)
 		switch {
-		case p.isFake(mt):
-		case ours(name):
+		case p.isAdapterMount(mt):
+		case isAdapterVolume(name):
 			return refuse(NameTaken, "%s mounts %q, which is the adapter's", m.where, name)
-		case genuine(v) && rest == ".": // the adapter's mount replaces it
-		case realToken(v):
+		case isServiceAccountVolume(v) && rest == ".": // the adapter's mount replaces it
+		case projectsRealToken(v):
 			return refuse(RealTokenMounted, "%s mounts the volume %q, a token for this cluster's API server: it would go past the adapter; give the token an audience of its own, or leave it out", m.where, name)
-		case here && !slices.Contains(p.wishes.exclude, m.name):
+		case here && !slices.Contains(p.settings.exclude, m.name):
 			return refuse(CredentialsPathTaken, "%s mounts the volume %q at %s, where the adapter's credentials have to be", m.where, name, at)
 		}
 	}
 	return nil
 }
 
-// isFake reports whether a mount is the one that injection adds.
-func (p *pod) isFake(mt map[string]any) bool {
+// isAdapterMount reports whether a mount is the one that injection adds.
+func (p *pod) isAdapterMount(mt map[string]any) bool {
 	return p.injected && mt["name"] == accessVolume && mt["mountPath"] == credentialsPath && mt["readOnly"] == true && mt["subPath"] == nil && mt["subPathExpr"] == nil
 }
 
@@ -251,18 +251,18 @@ func (p *pod) volume(name string) map[string]any {
 	return nil
 }
 
-// generated matches the volume names of ServiceAccount admission.
-var generated = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
+// generatedVolumeName matches the volume names of ServiceAccount admission.
+var generatedVolumeName = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
 
-// genuine reports whether v is the volume that ServiceAccount admission adds.
-func genuine(v map[string]any) bool {
+// isServiceAccountVolume reports whether v is the volume that ServiceAccount admission adds.
+func isServiceAccountVolume(v map[string]any) bool {
 	name, _ := v["name"].(string)
-	return generated.MatchString(name) && realToken(v)
+	return generatedVolumeName.MatchString(name) && projectsRealToken(v)
 }
 
-// realToken reports whether v holds a token that this cluster's API server accepts.
-func realToken(v map[string]any) bool {
-	var f form
+// projectsRealToken reports whether v holds a token that this cluster's API server accepts.
+func projectsRealToken(v map[string]any) bool {
+	var f fieldReader
 	for _, s := range f.objects(f.object(v, "", "projected"), "", "sources") {
 		if t := f.object(s, "", "serviceAccountToken"); t != nil {
 			switch f.text(t, "", "audience") {
@@ -274,8 +274,8 @@ func realToken(v map[string]any) bool {
 	return false
 }
 
-func (p *pod) takenVariables(m member) *refusal {
-	for _, want := range environment(p.wishes.port) {
+func (p *pod) checkVariables(m containerRef) *refusal {
+	for _, want := range environment(p.settings.port) {
 		for _, e := range m.env {
 			if e["name"] != want.Name {
 				continue

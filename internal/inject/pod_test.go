@@ -35,8 +35,8 @@ func toJSON(t testing.TB, text string) []byte {
 	return b
 }
 
-// applied returns the pod with the patch applied.
-func applied(t testing.TB, pod []byte, patch Patch) map[string]any {
+// applyPatch returns the pod with the patch applied.
+func applyPatch(t testing.TB, pod []byte, patch Patch) map[string]any {
 	t.Helper()
 	root, err := decode(pod)
 	if err != nil {
@@ -60,7 +60,7 @@ func encode(t testing.TB, v any) []byte {
 }
 
 // show returns a verdict in the form of the golden files.
-func show(t *testing.T, v Verdict) string {
+func show(t *testing.T, v Decision) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s\n", v.Outcome, v.Code)
 	for _, m := range append([]string{v.Message}, v.Warnings...) {
@@ -106,7 +106,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			v := Pod(pod, o)
-			out := encode(t, applied(t, pod, v.Patch))
+			out := encode(t, applyPatch(t, pod, v.Patch))
 			text, err := k8syaml.JSONToYAML(out)
 			if err != nil {
 				t.Fatal(err)
@@ -120,13 +120,13 @@ func TestGolden(t *testing.T) {
 			} else if want, _ := os.ReadFile(path); !bytes.Equal(b, want) {
 				t.Errorf("%s differs; if that is meant, run: go test ./internal/inject -update\n%s", path, b)
 			}
-			laws(t, pod, v, o)
+			checkLaws(t, pod, v, o)
 		})
 	}
 }
 
-// laws checks the properties that hold for every verdict.
-func laws(t testing.TB, pod []byte, v Verdict, o Options) {
+// checkLaws checks the properties that hold for every verdict.
+func checkLaws(t testing.TB, pod []byte, v Decision, o Options) {
 	t.Helper()
 	if again := Pod(pod, o); !reflect.DeepEqual(again, v) {
 		t.Errorf("not the same twice:\n%v\n%v", v, again)
@@ -140,19 +140,19 @@ func laws(t testing.TB, pod []byte, v Verdict, o Options) {
 	if v.Outcome != Patched {
 		return
 	}
-	out := encode(t, applied(t, pod, v.Patch))
+	out := encode(t, applyPatch(t, pod, v.Patch))
 	if again := Pod(out, o); again.Outcome != Unchanged {
 		t.Errorf("the injected pod: %s %s %s\n%s", again.Outcome, again.Code, again.Message, encode(t, again.Patch))
 	}
 	root, _ := decode(out)
-	p, bad := look(root, o)
+	p, bad := parsePod(root, o)
 	if bad != nil {
 		t.Fatal(bad.message)
 	}
 	if first := p.volumes[0]["name"]; first != realVolume {
 		t.Errorf("the first volume is %v", first)
 	}
-	inits := members(p.spec["initContainers"])
+	inits := containerIndexes(p.spec["initContainers"])
 	if inits[0]["name"] != containerName || inits[0]["image"] != o.Sidecar.Image || p.spec["automountServiceAccountToken"] != false {
 		t.Errorf("%s", out)
 	}
@@ -165,17 +165,17 @@ func laws(t testing.TB, pod []byte, v Verdict, o Options) {
 		for _, mt := range m.mounts {
 			at, _ := mt["mountPath"].(string)
 			name, _ := mt["name"].(string)
-			if rest, ok := below(at); ok && rest == "." && !listed(p.annotations[excludeAnnotation], m.name) {
+			if rest, ok := fieldPathBelow(at); ok && rest == "." && !documentedCodes(p.annotations[excludeAnnotation], m.name) {
 				here++
-				if !p.isFake(mt) {
+				if !p.isAdapterMount(mt) {
 					t.Errorf("%s mounts %v", m.name, mt)
 				}
 			}
-			if realToken(p.volume(name)) || name == stateVolume {
+			if projectsRealToken(p.volume(name)) || name == stateVolume {
 				t.Errorf("%s mounts %v", m.name, mt)
 			}
 		}
-		if listed(p.annotations[excludeAnnotation], m.name) {
+		if documentedCodes(p.annotations[excludeAnnotation], m.name) {
 			continue
 		}
 		if here != 1 {
@@ -189,7 +189,7 @@ func laws(t testing.TB, pod []byte, v Verdict, o Options) {
 	}
 }
 
-func listed(names, name string) bool {
+func documentedCodes(names, name string) bool {
 	for n := range strings.SplitSeq(names, ",") {
 		if strings.TrimSpace(n) == name {
 			return true
@@ -294,8 +294,8 @@ func TestLabels(t *testing.T) {
 		code       Code
 	}{
 		{"asks", `metadata: {labels: {mca.tailplane.dev/inject: "true"}}`, SkipUnlabelled, Patched, ""},
-		{"does not ask", `metadata: {}`, SkipUnlabelled, Skipped, NotAsked},
-		{"no metadata at all", ``, SkipUnlabelled, Skipped, NotAsked},
+		{"does not ask", `metadata: {}`, SkipUnlabelled, Skipped, NotLabelled},
+		{"no metadata at all", ``, SkipUnlabelled, Skipped, NotLabelled},
 		{"opts out of its namespace's", `metadata: {labels: {mca.tailplane.dev/inject: "false"}}`, TryUnlabelled, Skipped, OptedOut},
 		{"opts out of a file's", `metadata: {labels: {mca.tailplane.dev/inject: "false"}}`, InjectUnlabelled, Skipped, OptedOut},
 		{"another word", `metadata: {labels: {mca.tailplane.dev/inject: "yes"}}`, TryUnlabelled, Refused, BadLabel},
@@ -436,7 +436,7 @@ func FuzzPod(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pod []byte) {
 		o := testOptions()
 		o.Unlabelled = InjectUnlabelled
-		laws(t, pod, Pod(pod, o), o)
+		checkLaws(t, pod, Pod(pod, o), o)
 		Ephemeral(pod, pod, o)
 	})
 }

@@ -84,7 +84,7 @@ func TestWebhook(t *testing.T) {
 			}
 			text := rec.Body.String()
 			if tt.status == 200 {
-				var a answer
+				var a admissionReview
 				if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Response.UID != "u" || a.Response.Allowed != tt.allowed || a.APIVersion != reviewVersion {
 					t.Fatalf("%v %s", err, text)
 				}
@@ -133,7 +133,7 @@ func TestValidateConfig(t *testing.T) {
 		req.Header.Set("Content-Type", "application/json")
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, req)
-		var a answer
+		var a admissionReview
 		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Response.Allowed != tt.allowed || !strings.Contains(rec.Body.String(), tt.says) || a.Response.Patch != nil {
 			t.Errorf("%s: %v %s", tt.why, err, rec.Body)
 		}
@@ -151,7 +151,7 @@ func TestValidateConfig(t *testing.T) {
 func TestReviewWarns(t *testing.T) {
 	text := strings.Replace(strings.Replace(reviewText, `"spec":{`, `"spec":{"hostNetwork":true,`, 1), `"mca.tailplane.dev/inject":"true"`, "", 1)
 	b, v, err := Review([]byte(text), testOptions())
-	var a answer
+	var a admissionReview
 	if err != nil || json.Unmarshal(b, &a) != nil || !a.Response.Allowed || len(a.Response.Warnings) != 1 || v.Outcome != Skipped || a.Response.Audit["reason"] != string(HostNetwork) {
 		t.Errorf("%v %s", err, b)
 	}
@@ -188,7 +188,7 @@ func TestEphemeral(t *testing.T) {
 				t.Errorf("%s: %s", tt.why, o.Path)
 			}
 		}
-		root := applied(t, fmt.Appendf(nil, injectedText, tt.annotations, `{"name":"first"},`+tt.added), v.Patch)
+		root := applyPatch(t, fmt.Appendf(nil, injectedText, tt.annotations, `{"name":"first"},`+tt.added), v.Patch)
 		if again := Ephemeral([]byte(old), encode(t, root), testOptions()); again.Outcome != Unchanged {
 			t.Errorf("%s: twice: %+v", tt.why, again)
 		}
@@ -210,7 +210,7 @@ func FuzzReview(f *testing.F) {
 		if err != nil {
 			return
 		}
-		var a answer
+		var a admissionReview
 		if err := json.Unmarshal(b, &a); err != nil || a.Response.UID == "" || a.Response.Allowed == (v.Outcome == Refused) {
 			t.Errorf("%v %s", err, b)
 		}

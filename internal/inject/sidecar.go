@@ -40,15 +40,15 @@ const (
 // The adapter's parts, with fields in the conventional order.
 type (
 	container struct {
-		Name            string      `json:"name"`
-		Image           string      `json:"image"`
-		ImagePullPolicy string      `json:"imagePullPolicy,omitempty"`
-		RestartPolicy   string      `json:"restartPolicy"`
-		Args            []string    `json:"args"`
-		StartupProbe    probe       `json:"startupProbe"`
-		Resources       amounts     `json:"resources"`
-		SecurityContext confinement `json:"securityContext"`
-		VolumeMounts    []mount     `json:"volumeMounts"`
+		Name            string          `json:"name"`
+		Image           string          `json:"image"`
+		ImagePullPolicy string          `json:"imagePullPolicy,omitempty"`
+		RestartPolicy   string          `json:"restartPolicy"`
+		Args            []string        `json:"args"`
+		StartupProbe    probe           `json:"startupProbe"`
+		Resources       amounts         `json:"resources"`
+		SecurityContext securityContext `json:"securityContext"`
+		VolumeMounts    []mount         `json:"volumeMounts"`
 	}
 	probe struct {
 		Exec             command `json:"exec"`
@@ -62,18 +62,18 @@ type (
 		Requests Amounts `json:"requests,omitzero"`
 		Limits   Amounts `json:"limits,omitzero"`
 	}
-	confinement struct {
+	securityContext struct {
 		RunAsNonRoot             bool         `json:"runAsNonRoot"`
 		RunAsUser                int          `json:"runAsUser"`
 		AllowPrivilegeEscalation bool         `json:"allowPrivilegeEscalation"`
 		ReadOnlyRootFilesystem   bool         `json:"readOnlyRootFilesystem"`
 		Capabilities             capabilities `json:"capabilities"`
-		SeccompProfile           typed        `json:"seccompProfile"`
+		SeccompProfile           typeField    `json:"seccompProfile"`
 	}
 	capabilities struct {
 		Drop []string `json:"drop"`
 	}
-	typed struct {
+	typeField struct {
 		Type string `json:"type"`
 	}
 	mount struct {
@@ -89,7 +89,7 @@ type (
 		Name      string     `json:"name"`
 		EmptyDir  *medium    `json:"emptyDir,omitempty"`
 		Projected *projected `json:"projected,omitempty"`
-		ConfigMap *named     `json:"configMap,omitempty"`
+		ConfigMap *nameField `json:"configMap,omitempty"`
 		Secret    *secret    `json:"secret,omitempty"`
 	}
 	medium struct {
@@ -126,7 +126,7 @@ type (
 	fieldRef struct {
 		FieldPath string `json:"fieldPath"`
 	}
-	named struct {
+	nameField struct {
 		Name string `json:"name"`
 	}
 	secret struct {
@@ -134,8 +134,8 @@ type (
 	}
 )
 
-// parts are all parts of the adapter in one pod.
-type parts struct {
+// adapterParts are all parts of the adapter in one pod.
+type adapterParts struct {
 	Container container
 	Volumes   []volume // the first must be the first volume of the pod
 	Env       []variable
@@ -143,8 +143,8 @@ type parts struct {
 	CPULimit  string // used only if the pod needs one
 }
 
-// build returns the adapter's parts for a pod with these annotations.
-func build(w wishes, o Options) parts {
+// buildParts returns the adapter's parts for a pod with these annotations.
+func buildParts(w podSettings, o Options) adapterParts {
 	s := o.Sidecar
 	args := []string{"proxy"}
 	check := []string{"/mca", "proxy", "--check"}
@@ -168,7 +168,7 @@ func build(w wishes, o Options) parts {
 	}
 	mounts := []mount{{realVolume, credentialsPath, true}, {accessVolume, sharePath, false}, {stateVolume, statePath, false}}
 	if w.config != "" {
-		volumes = append(volumes, volume{Name: configVolume, ConfigMap: &named{w.config}})
+		volumes = append(volumes, volume{Name: configVolume, ConfigMap: &nameField{w.config}})
 		mounts = append(mounts, mount{configVolume, configPath, true})
 	}
 	for i, name := range w.credentials {
@@ -185,7 +185,7 @@ func build(w wishes, o Options) parts {
 		volumes = append(volumes, volume{Name: tokensVolume, Projected: &tokens})
 		mounts = append(mounts, mount{tokensVolume, tokensPath, true})
 	}
-	return parts{
+	return adapterParts{
 		Container: container{
 			Name: containerName, Image: s.Image, ImagePullPolicy: s.ImagePullPolicy, RestartPolicy: "Always", Args: args,
 			// The probe must run in the container. A network probe of the kubelet comes from the node and
@@ -193,8 +193,8 @@ func build(w wishes, o Options) parts {
 			// has written their CA certificate.
 			StartupProbe: probe{command{check}, 1, 60},
 			Resources:    amounts{s.Resources.Requests, Amounts{Memory: s.Resources.Limits.Memory}},
-			SecurityContext: confinement{RunAsNonRoot: true, RunAsUser: 65532, ReadOnlyRootFilesystem: true,
-				Capabilities: capabilities{[]string{"ALL"}}, SeccompProfile: typed{"RuntimeDefault"}},
+			SecurityContext: securityContext{RunAsNonRoot: true, RunAsUser: 65532, ReadOnlyRootFilesystem: true,
+				Capabilities: capabilities{[]string{"ALL"}}, SeccompProfile: typeField{"RuntimeDefault"}},
 			VolumeMounts: mounts,
 		},
 		Volumes:  volumes,
@@ -217,7 +217,7 @@ func environment(port uint16) []variable {
 
 // hash returns the hash of the parts, which depend only on the pod's annotations and the options. A reader of
 // the annotations alone can therefore find outdated pods.
-func (p parts) hash() string {
+func (p adapterParts) hash() string {
 	b, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // strings and numbers always marshal
@@ -229,11 +229,11 @@ func (p parts) hash() string {
 // Hash returns the hash that injection with the current options writes into the status annotation of a pod
 // with these annotations.
 func Hash(annotations map[string]string, o Options) (string, error) {
-	w, _, err := wish(annotations, o.port())
+	w, _, err := parseSettings(annotations, o.port())
 	if err != nil {
 		return "", err
 	}
-	return build(w, o).hash(), nil
+	return buildParts(w, o).hash(), nil
 }
 
 // Current reads the status annotation of a pod. version is the version of the program that injected the
@@ -263,8 +263,8 @@ func readStatus(annotations map[string]string) (s status, ok bool) {
 	return s, ok && json.Unmarshal([]byte(v), &s) == nil && s.Version != "" && strings.HasPrefix(s.Hash, "sha256:")
 }
 
-// ours reports whether a volume has one of the adapter's names.
-func ours(volume string) bool {
+// isAdapterVolume reports whether a volume has one of the adapter's names.
+func isAdapterVolume(volume string) bool {
 	switch volume {
 	case realVolume, accessVolume, stateVolume, configVolume, tokensVolume:
 		return true

@@ -40,20 +40,20 @@ func Results() []string {
 
 const (
 	maxReview = 3 << 20 // bytes; the API server accepts no larger request either
-	// atOnce limits the memory, because parsing a review needs many times its size.
-	atOnce = 16
+	// maxConcurrent limits the memory, because parsing a review needs many times its size.
+	maxConcurrent = 16
 )
 
 // Handler serves POST /mutate and POST /validate-config.
 func (w *Webhook) Handler() http.Handler {
-	w.busy = make(chan struct{}, atOnce)
+	w.busy = make(chan struct{}, maxConcurrent)
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /mutate", w.serve(func(body []byte) ([]byte, Verdict, error) { return Review(body, w.Options) }))
-	mux.HandleFunc("POST /validate-config", w.serve(func(body []byte) ([]byte, Verdict, error) { return ReviewConfig(body, w.Config) }))
+	mux.HandleFunc("POST /mutate", w.serve(func(body []byte) ([]byte, Decision, error) { return Review(body, w.Options) }))
+	mux.HandleFunc("POST /validate-config", w.serve(func(body []byte) ([]byte, Decision, error) { return ReviewConfig(body, w.Config) }))
 	return mux
 }
 
-func (w *Webhook) serve(review func([]byte) ([]byte, Verdict, error)) http.HandlerFunc {
+func (w *Webhook) serve(review func([]byte) ([]byte, Decision, error)) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		b, v, status, err := w.review(rw, r, review)
@@ -71,42 +71,42 @@ func (w *Webhook) serve(review func([]byte) ([]byte, Verdict, error)) http.Handl
 	}
 }
 
-func (w *Webhook) review(rw http.ResponseWriter, r *http.Request, review func([]byte) ([]byte, Verdict, error)) ([]byte, Verdict, int, error) {
+func (w *Webhook) review(rw http.ResponseWriter, r *http.Request, review func([]byte) ([]byte, Decision, error)) ([]byte, Decision, int, error) {
 	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" || params["charset"] != "" && params["charset"] != "utf-8" {
-		return nil, Verdict{}, http.StatusUnsupportedMediaType, errors.New("an AdmissionReview in application/json is wanted")
+		return nil, Decision{}, http.StatusUnsupportedMediaType, errors.New("an AdmissionReview in application/json is wanted")
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, Verdict{}, http.StatusUnsupportedMediaType, fmt.Errorf("the encoding %.40q is not taken", e)
+		return nil, Decision{}, http.StatusUnsupportedMediaType, fmt.Errorf("the encoding %.40q is not taken", e)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxReview))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return nil, Verdict{}, http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d bytes", maxReview)
+		return nil, Decision{}, http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d bytes", maxReview)
 	}
 	if err != nil {
-		return nil, Verdict{}, http.StatusBadRequest, errors.New("the body did not arrive whole")
+		return nil, Decision{}, http.StatusBadRequest, errors.New("the body did not arrive whole")
 	}
 	select {
 	case w.busy <- struct{}{}:
 		defer func() { <-w.busy }()
 	case <-r.Context().Done():
-		return nil, Verdict{}, http.StatusServiceUnavailable, errors.New("busy")
+		return nil, Decision{}, http.StatusServiceUnavailable, errors.New("busy")
 	}
 	b, v, err := review(body)
 	if err != nil {
-		return nil, Verdict{}, http.StatusBadRequest, err
+		return nil, Decision{}, http.StatusBadRequest, err
 	}
 	return b, v, http.StatusOK, nil
 }
 
 // Limits of one connection. The API server waits five seconds for a response.
 const (
-	headerTime   = 5 * time.Second
-	bodyTime     = 5 * time.Second
-	writeTime    = 10 * time.Second
-	idleTime     = 90 * time.Second
-	maxHeader    = 16 << 10
-	maxStreams   = 250
-	shutdownTime = 10 * time.Second
+	headerTimeout   = 5 * time.Second
+	bodyTimeout     = 5 * time.Second
+	writeTimeout    = 10 * time.Second
+	idleTimeout     = 90 * time.Second
+	maxHeader       = 16 << 10
+	maxStreams      = 250
+	shutdownTimeout = 10 * time.Second
 )
 
 // Serve serves on ln until ctx ends, then finishes pending requests.
@@ -114,7 +114,7 @@ func (w *Webhook) Serve(ctx context.Context, ln net.Listener, config *tls.Config
 	config = config.Clone()
 	config.NextProtos = []string{"h2", "http/1.1"}
 	srv := &http.Server{
-		Handler: w.Handler(), ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		Handler: w.Handler(), ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: slog.NewLogLogger(w.Log.Handler(), slog.LevelDebug), // TLS errors of unknown peers and similar
 	}
@@ -129,7 +129,7 @@ func (w *Webhook) Serve(ctx context.Context, ln net.Listener, config *tls.Config
 		return fmt.Errorf("serve the webhook: %w", err)
 	case <-ctx.Done():
 	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if srv.Shutdown(grace) != nil {
 		srv.Close()

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
-	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/multicluster"
+	"github.com/tailplane/tailplane/internal/multicluster/config"
 )
 
 // thousandRules returns a configuration of 1,000 rules. Each N in form is replaced by the number of the rule.
@@ -52,33 +53,33 @@ func decisions(b *testing.B) {
 		"- {name: rN, match: {apiGroups: [gN.example.com]}, target: {cluster: east}}":     "/apis/g999.example.com/v1/namespaces/a/things/b",
 		"- {name: rN, match: {namespaces: [all-N], names: [a]}, target: {cluster: east}}": "/api/v1/pods",
 	} {
-		d, _, err := document.Parse(thousandRules(b, form))
+		d, _, err := config.Parse(thousandRules(b, form))
 		if err != nil {
 			b.Fatal(err)
 		}
-		table := apiproxy.NewTable(d, nil)
+		table := multicluster.NewTable(d, nil)
 		u, err := url.ParseRequestURI(target)
 		if err != nil {
 			b.Fatal(err)
 		}
-		r, err := apiproxy.Parse(http.MethodGet, u)
+		r, err := apiproxy.ParseRequest(http.MethodGet, u)
 		if err != nil {
 			b.Fatal(err)
 		}
-		slowest = max(slowest, each(b, 20_000, func() { table.Route(&r, apiproxy.Beside{}) }))
+		slowest = max(slowest, each(b, 20_000, func() { table.Route(&r, multicluster.RouteInput{}) }))
 	}
 	budget("adapter-route-1000-rules", slowest, 5*time.Microsecond)
 
-	owners, now := apiproxy.NewOwners(), time.Now()
-	key := func(i int) apiproxy.Key {
-		return apiproxy.Key{Group: "batch", Resource: "jobs", Namespace: "n", Name: fmt.Sprint("job-", i)}
+	owners, now := multicluster.NewOwnerCache(), time.Now()
+	key := func(i int) multicluster.ObjectKey {
+		return multicluster.ObjectKey{Group: "batch", Resource: "jobs", Namespace: "n", Name: fmt.Sprint("job-", i)}
 	}
 	for i := range 50_000 {
-		owners.Learn(key(i), "east")
+		owners.Set(key(i), "east")
 	}
 	k := key(25_000)
 	find := func() {
-		if cluster, _ := owners.Find(k, now); cluster != "east" {
+		if cluster, _ := owners.Get(k, now); cluster != "east" {
 			b.Fatal("it is not known any more")
 		}
 	}
@@ -86,18 +87,18 @@ func decisions(b *testing.B) {
 	budgetCount("adapter-learned-owner-allocations", int(testing.AllocsPerRun(1000, find)), 0)
 
 	doc := thousandRules(b, "- {name: rN, match: {namespaces: [team-N]}, target: {cluster: east}}")
-	prev, _, err := document.Parse(doc)
+	prev, _, err := config.Parse(doc)
 	if err != nil {
 		b.Fatal(err)
 	}
 	budget("adapter-new-document-1000-rules", each(b, 5, func() {
-		next, _, err := document.Parse(doc)
+		next, _, err := config.Parse(doc)
 		if err == nil {
-			err = apiproxy.CheckEpoch(prev, next)
+			err = multicluster.CheckEpoch(prev, next)
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
-		apiproxy.NewTable(next, nil)
+		multicluster.NewTable(next, nil)
 	}), 50*time.Millisecond)
 }

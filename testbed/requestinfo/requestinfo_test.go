@@ -31,7 +31,7 @@ func differs(method, target string) (accepted bool, _ error) {
 	if err != nil {
 		return false, nil // neither server receives it
 	}
-	ours, err := apiproxy.Parse(method, u)
+	ours, err := apiproxy.ParseRequest(method, u)
 	if err != nil {
 		return false, nil
 	}

@@ -79,7 +79,7 @@ func (p *podUnderAttack) talk(token, text string) error {
 // AD-01. Whatever identity the application's headers claim, the cluster sees the pod's ServiceAccount and nothing
 // else. The adapter refuses impersonation.
 //
-// Guard: outbound in internal/apiproxy/serving.
+// Guard: outbound in internal/apiproxy.
 func TestAD01_TheClusterSeesThePod(t *testing.T) {
 	o := newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -133,7 +133,7 @@ func TestAD01_TheClusterSeesThePod(t *testing.T) {
 // AD-02. A caller without the pod's local token gets 401, as a Status, on every path and with every kind of request.
 // The cluster receives nothing of it.
 //
-// Guard: checkToken in internal/apiproxy/serving, podface.Face.Opens.
+// Guard: checkToken in internal/apiproxy, podcreds.Credentials.ValidToken.
 func TestAD02_TheLocalTokenIsRequired(t *testing.T) {
 	o := newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -273,7 +273,7 @@ func TestAD03_TheRealTokenIsNotToBeFound(t *testing.T) {
 // AD-09. The token and the certificate authority change during a watch. The watch continues, and the next request
 // uses the new values. Clients that read the adapter's files once keep working after its container restarts.
 //
-// Guard: credential in internal/apiproxy/upstream; podface.Open keeps its state over restarts.
+// Guard: credential in internal/apiproxy; podcreds.Open keeps its state over restarts.
 func TestAD09_RotationAndRestart(t *testing.T) {
 	next := make(chan string)
 	serve := func(w http.ResponseWriter, r *http.Request) {

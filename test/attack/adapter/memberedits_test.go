@@ -23,7 +23,7 @@ import (
 // the last valid configuration, and the other clusters keep working. A wrong certificate affects only that member.
 // The adapter never follows a redirect.
 //
-// Guard: ReadCredential, CheckServer and Parse in internal/apiproxy/document; Keeper.Run in internal/apiproxy/roster.
+// Guard: ReadCredential, CheckServer and Parse in internal/multicluster/config; Keeper.Run in internal/multicluster.
 func TestAD08_EditedClusters(t *testing.T) {
 	h := newEnv(t, func(config string) string {
 		return strings.Replace(config, "rules:\n", "rules:\n- {name: only-west, match: {namespaces: [only-west]}, target: {cluster: west}}\n", 1)
@@ -159,7 +159,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 // AD-10. The adapter refuses a request that would delete or change objects in several clusters at once, with any
 // selector, unless a rule allows it for that verb. A request that names one object goes to one cluster.
 //
-// Guard: noDeleteCollection in internal/apiproxy; Visit.deleteAll in internal/apiproxy/fanout.
+// Guard: noDeleteCollection in internal/apiproxy; Visit.deleteAll in internal/multicluster.
 func TestAD10_ManyAtOnce(t *testing.T) {
 	h := newEnv(t, nil)
 	path := "/api/v1/namespaces/" + h.namespace + "/configmaps"
@@ -242,7 +242,7 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 // garbage collector of the child's cluster does not delete the child as an orphan. A client reads back the owner
 // reference that it wrote. Without that setting the adapter refuses the child.
 //
-// Guard: internal/apiproxy/shelter, and where internal/apiproxy/fanout calls it; KeepTogether and Place in
+// Guard: internal/multicluster, and where internal/multicluster calls it; KeepTogether and Place in
 // internal/apiproxy.
 func TestAD11_AnOwnerElsewhere(t *testing.T) {
 	h := newEnv(t, func(config string) string {

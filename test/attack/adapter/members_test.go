@@ -159,7 +159,7 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 // AD-05. While the cluster of an object is unreachable, every request for the object gets 503 with a time to retry.
 // The adapter never answers "not found", never tries another cluster, and never creates an object of that name there.
 //
-// Guard: Judge in internal/apiproxy; find and createNamed in internal/apiproxy/fanout.
+// Guard: Judge in internal/apiproxy; find and createNamed in internal/multicluster.
 func TestAD05_TheOwnerIsAway(t *testing.T) {
 	h := newEnv(t, nil)
 	h.make(t, "west", "owned")
@@ -239,7 +239,7 @@ func TestAD05_TheOwnerIsAway(t *testing.T) {
 // never presents a partial result as complete, and no client receives a false deletion. The initial events end only
 // when those of all members have ended.
 //
-// Guard: sift, Watch.open and stream.take in internal/apiproxy/merge.
+// Guard: sift, Watch.open and stream.take in internal/multicluster/merge.
 func TestAD06_OneMemberFails(t *testing.T) {
 	h := newEnv(t, nil)
 	h.make(t, "east", "of-east")
@@ -423,8 +423,8 @@ func TestAD06_OneMemberFails(t *testing.T) {
 // hidden object are never sent. Of several simultaneous creates of one name, one succeeds. The cluster that generated
 // a name is the only one that receives requests for it.
 //
-// Guard: stream.compete in internal/apiproxy/merge; Judge in internal/apiproxy; locks and at in
-// internal/apiproxy/fanout.
+// Guard: stream.compete in internal/multicluster/merge; Judge in internal/apiproxy; locks and at in
+// internal/multicluster.
 func TestAD07_OneNameTwice(t *testing.T) {
 	h := newEnv(t, func(config string) string {
 		return strings.Replace(config, "strategy: hash\n", "strategy: hash\n      onConflict: prefer\n", 1)

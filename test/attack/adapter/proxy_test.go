@@ -18,7 +18,7 @@ import (
 // forwarded. This applies to plain requests and to both kinds of upgrade. The adapter refuses a request with two
 // lengths.
 //
-// Guard: outbound in internal/apiproxy/serving, one function for all three kinds of request; upstream's send sets the
+// Guard: outbound in internal/apiproxy, one function for all three kinds of request; upstream's send sets the
 // credential after it.
 func TestPX01_NominatedHeadersTakeNoIdentityAway(t *testing.T) {
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
@@ -99,7 +99,7 @@ func TestPX01_NominatedHeadersTakeNoIdentityAway(t *testing.T) {
 // PX-02. The adapter refuses an impersonation request before the first byte goes upstream, in every spelling of the
 // header. The request never runs with the pod's own identity.
 //
-// Guard: checkImpersonation in internal/apiproxy/serving.
+// Guard: checkImpersonation in internal/apiproxy.
 func TestPX02_ImpersonationIsRefusedNotDropped(t *testing.T) {
 	o := newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -139,7 +139,7 @@ func TestPX02_ImpersonationIsRefusedNotDropped(t *testing.T) {
 // PX-03. While the adapter has no valid credential, nothing goes upstream: not anonymously, not with the previous
 // credential, and not with the application's. After the credential is restored, the next request goes upstream.
 //
-// Guard: credential in internal/apiproxy/upstream does not fall back to an earlier credential, and is read before a
+// Guard: credential in internal/apiproxy does not fall back to an earlier credential, and is read before a
 // connection is chosen.
 func TestPX03_NoCredentialNoRequest(t *testing.T) {
 	o := newOrigin(t, nil)
@@ -196,7 +196,7 @@ func TestPX03_NoCredentialNoRequest(t *testing.T) {
 // PX-06. When the cluster does not switch protocols, the adapter closes the connection after its answer. Bytes that
 // the client sent after its request never go upstream.
 //
-// Guard: switchProtocols and relay in internal/apiproxy/serving: they take over the connection only after a 101, and
+// Guard: switchProtocols and relay in internal/apiproxy: they take over the connection only after a 101, and
 // close it after any other answer.
 func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 	for _, status := range []int{200, 400, 403, 500} {
@@ -282,7 +282,7 @@ func TestPX07_RedirectsAreNotFollowed(t *testing.T) {
 // PX-08. The adapter upgrades only to websocket and SPDY/3.1, and only for streaming requests. A request target must
 // be a path.
 //
-// Guard: checkForm and upgradeOf in internal/apiproxy/serving, apiproxy.Parse.
+// Guard: checkForm and upgradeOf in internal/apiproxy, apiproxy.ParseRequest.
 func TestPX08_OddTargetsAndUpgrades(t *testing.T) {
 	o := newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -323,7 +323,7 @@ func TestPX08_OddTargetsAndUpgrades(t *testing.T) {
 // its cluster. The cluster's RBAC decides whether the pod may use it. (The proxy for people on the tailnet, which has
 // separate verbs for these requests, does not exist yet.)
 //
-// Guard: apiproxy.Parse keeps the rest of the path unchanged; upstream's send connects only to the cluster's host.
+// Guard: apiproxy.ParseRequest keeps the rest of the path unchanged; upstream's send connects only to the cluster's host.
 func TestPX09_ProxySubresources(t *testing.T) {
 	o, bystander := newOrigin(t, nil), newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -358,7 +358,7 @@ func TestPX09_ProxySubresources(t *testing.T) {
 // unchanged. (A differential test in the testbed, which links Kubernetes' own parser, proves that both parse it the
 // same.)
 //
-// Guard: apiproxy.Parse.
+// Guard: apiproxy.ParseRequest.
 func TestPX10_PathsThatTwoReadersReadInTwoWays(t *testing.T) {
 	o := newOrigin(t, nil)
 	p := startPod(t, o, realToken)
@@ -388,7 +388,7 @@ func TestPX10_PathsThatTwoReadersReadInTwoWays(t *testing.T) {
 // PX-11. No credential of the application goes upstream. The pod's credential goes only to a server that proves to be
 // the cluster.
 //
-// Guard: outbound and checkToken in internal/apiproxy/serving; upstream verifies servers only with the mounted
+// Guard: outbound and checkToken in internal/apiproxy; upstream verifies servers only with the mounted
 // authority, and no setting disables that.
 func TestPX11_CredentialsStayWhereTheyBelong(t *testing.T) {
 	t.Run("the application's", func(t *testing.T) {
@@ -437,7 +437,7 @@ func TestPX11_CredentialsStayWhereTheyBelong(t *testing.T) {
 // PX-13. Two pods send requests and upgrades over pooled connections to one cluster. Each gets its own answer, and
 // each request carries the identity of its pod.
 //
-// Guard: each upstream.Cluster has its own credential and connections; requests share no state.
+// Guard: each apiproxy.Upstream has its own credential and connections; requests share no state.
 func TestPX13_NothingCrossesOver(t *testing.T) {
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {

@@ -523,7 +523,7 @@ func TestIN07_AnythingSent(t *testing.T) {
 }
 
 // IN-08. The certificate authority rotates and both replicas are replaced while pods are created.
-// Guard: the stages of injectkube.stage.step, --drain, and the certificate, which is reloaded without a restart.
+// Guard: the stages of controller.rotationState.advance, --drain, and the certificate, which is reloaded without a restart.
 func TestIN08_RotationUnderLoad(t *testing.T) {
 	p := newEnv(t)
 	// Certificates begin 5 min early, so this one is due for renewal about 10 s after its creation.

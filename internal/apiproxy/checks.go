@@ -1,0 +1,131 @@
+package apiproxy
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+func refusalWithReason(status int, reason, format string, args ...any) *Refusal {
+	return &Refusal{Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+func badRequest(format string, args ...any) *Refusal {
+	return refusalWithReason(http.StatusBadRequest, "BadRequest", format, args...)
+}
+
+// checkTarget refuses a request target that is not a path.
+func checkTarget(r *http.Request) error {
+	if r.Method == http.MethodConnect || !strings.HasPrefix(r.RequestURI, "/") {
+		return badRequest("the request's target is not a path")
+	}
+	return nil
+}
+
+// checkHost refuses host names that are not the listener's. A malicious web page can bind its own name to the
+// loopback address, and the browser then treats requests as same-site.
+func (v *exchange) checkHost() error {
+	host := v.r.Host
+	if h, port, err := net.SplitHostPort(host); err == nil {
+		host = h
+		if local, ok := v.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+			// The API server's names are also valid with port 443.
+			if _, own, err := net.SplitHostPort(local.String()); err == nil && own != port && port != "443" {
+				host = ""
+			}
+		}
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if addr, err := netip.ParseAddr(host); err == nil {
+		host = addr.String()
+	}
+	if !slices.Contains(v.Hosts, host) {
+		return refusalWithReason(http.StatusMisdirectedRequest, "MisdirectedRequest", "this is not the host that the request names; it goes by %s", v.Hosts[0])
+	}
+	return nil
+}
+
+// checkSite refuses requests that a browser sends for another site's page. This includes GET, which can read
+// Secrets here.
+func checkSite(r *http.Request) error {
+	refused := refusalWithReason(http.StatusForbidden, "Forbidden", "requests from another site's page are refused")
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+	default:
+		return refused
+	}
+	for _, origin := range r.Header["Origin"] {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return refused
+		}
+	}
+	return nil
+}
+
+// checkToken accepts only requests with the local token, sent as a single bearer token.
+func (v *exchange) checkToken() error {
+	if hasBearerToken(v.r, v.ValidToken) {
+		return nil
+	}
+	reason := TokenWrong
+	if len(v.r.Header["Authorization"]) == 0 {
+		reason = TokenMissing
+	}
+	v.Telemetry.Metrics.LocalAuthFailed(reason)
+	v.w.Header().Set("WWW-Authenticate", "Bearer")
+	return refusalWithReason(http.StatusUnauthorized, "Unauthorized", "the request does not carry the token of this pod, which lies beside ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
+}
+
+func hasBearerToken(r *http.Request, opens func(string) bool) bool {
+	values := r.Header["Authorization"]
+	if len(values) != 1 {
+		return false
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	return ok && strings.EqualFold(scheme, "Bearer") && opens(strings.TrimSpace(token))
+}
+
+// checkImpersonation refuses a request with impersonation headers, unless they are allowed. Without the
+// headers the request would run with all the rights of the pod.
+func (v *exchange) checkImpersonation() error {
+	for name := range v.r.Header {
+		plain := normalizeHeader(name)
+		// A name with underscores is not an allowed one, but a server behind the adapter may accept it as
+		// such.
+		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !v.Permissions().Impersonation) {
+			return refusalWithReason(http.StatusForbidden, "Forbidden", "impersonation is refused: the request carries a header %.60q. impersonation: allow in the adapter's configuration changes that", name)
+		}
+	}
+	return nil
+}
+
+// upgradeOf returns the protocol of a requested upgrade, or "". Kubernetes supports two; any other could
+// bypass the adapter's checks.
+func upgradeOf(r *http.Request, req *Request) (string, error) {
+	values := r.Header["Upgrade"]
+	if len(values) == 0 && len(r.Header["Http2-Settings"]) == 0 {
+		return "", nil
+	}
+	if len(values) != 1 || len(r.Header["Http2-Settings"]) > 0 || !slices.Contains(listElements(r.Header["Connection"]), "upgrade") {
+		return "", badRequest("the request asks for an upgrade in more than one way, or in half of one")
+	}
+	protocol := strings.ToLower(values[0])
+	switch {
+	case protocol == "websocket" && r.Method == http.MethodGet:
+	case protocol == "spdy/3.1" && (r.Method == http.MethodPost || r.Method == http.MethodGet):
+	default:
+		return "", badRequest("%s cannot be upgraded to %.40q: websocket (GET) and SPDY/3.1 can", r.Method, values[0])
+	}
+	// The API server decides which subresources support it. Requests that cannot be streams do not.
+	if req.NonResource || req.Subresource == "" && req.Verb != "watch" {
+		return "", badRequest("what is asked for is not a stream and cannot be upgraded")
+	}
+	if r.ContentLength != 0 {
+		return "", badRequest("a request for an upgrade has no body")
+	}
+	return values[0], nil
+}

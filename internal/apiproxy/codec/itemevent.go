@@ -1,0 +1,82 @@
+package codec
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// AppendItem consumes the item that Next found and appends an ADDED event for it. Items of a typed list have
+// no kind, so the event gets it from the list. withColumns includes the columns of a Table.
+func (l *ListReader) AppendItem(dst []byte, withColumns bool) ([]byte, error) {
+	var item bytes.Buffer
+	if err := l.CopyItem(&item); err != nil {
+		return dst, err
+	}
+	kind := l.ItemKind()
+	if l.format.Proto {
+		num, _, n := protowire.ConsumeTag(item.Bytes())
+		if n < 0 || num != 2 {
+			return dst, fmt.Errorf("%w: no item", errProto)
+		}
+		object, size := protowire.ConsumeBytes(item.Bytes()[n:])
+		if size < 0 {
+			return dst, errProto
+		}
+		return appendEvent(dst, EventAdded, appendEnvelope(nil, kind, l.APIVersion, object)), nil
+	}
+	dst = append(dst, `{"type":"ADDED","object":{`...)
+	if l.format.Shape == ShapeTable {
+		dst = append(dst, `"kind":"Table","apiVersion":`...)
+		dst = strconv.AppendQuote(dst, l.APIVersion)
+		dst = append(dst, `,"metadata":{},"columnDefinitions":`...)
+		if withColumns && l.Columns != nil {
+			dst = append(dst, l.Columns.raw...)
+		} else {
+			dst = append(dst, "null"...)
+		}
+		dst = append(append(dst, `,"rows":[`...), item.Bytes()...)
+		return append(dst, "]}}"...), nil
+	}
+	object := trim(item.Bytes())[1:] // after the opening brace
+	has, err := hasKind(item.Bytes())
+	if err != nil {
+		return dst, err
+	}
+	if !has {
+		dst = append(dst, `"kind":`...)
+		dst = strconv.AppendQuote(dst, kind)
+		dst = append(dst, `,"apiVersion":`...)
+		dst = strconv.AppendQuote(dst, l.APIVersion)
+		if string(trim(object)) != "}" {
+			dst = append(dst, ',')
+		}
+	}
+	return append(append(dst, object...), '}'), nil
+}
+
+// ItemKind returns the kind of the items, derived from the kind of the list.
+func (l *ListReader) ItemKind() string { return strings.TrimSuffix(l.Kind, "List") }
+
+// hasKind reports whether an object has a kind field.
+func hasKind(object []byte) (bool, error) {
+	w := view(object)
+	if _, err := w.enter('{'); err != nil {
+		return false, err
+	}
+	for first := true; ; {
+		key, ok, err := w.key(&first)
+		if err != nil || !ok {
+			return false, err
+		}
+		if string(key) == "kind" {
+			return true, nil
+		}
+		if err := w.skip(); err != nil {
+			return false, err
+		}
+	}
+}

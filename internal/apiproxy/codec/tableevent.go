@@ -1,0 +1,180 @@
+package codec
+
+import "fmt"
+
+// scanTable reads an event whose object is a Table with one row. The row's object holds namespace and name.
+func (ev *Event) scanTable(table []byte) error {
+	w := view(table)
+	if _, err := w.enter('{'); err != nil {
+		return err
+	}
+	var o eventFields
+	o.table = true
+	for first := true; ; {
+		key, ok, err := w.key(&first)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "metadata":
+			err = o.meta(&w, true)
+		case "columnDefinitions":
+			if _, err := w.peek(); err != nil {
+				return short(err)
+			}
+			at := w.at()
+			if err := w.skip(); err != nil {
+				return err
+			}
+			ev.columns = w.since(at)
+			ev.Columns, err = parseColumns(w.get(ev.columns))
+			if err != nil {
+				return err
+			}
+		case "rows":
+			err = ev.scanRows(&w, &o)
+		default:
+			err = w.skip()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	ev.object = table
+	ev.Namespace, ev.Name = unescaped(w.get(o.ns)), unescaped(w.get(o.name))
+	if ev.Type == EventBookmark {
+		ev.InitialEnd = hasInitialEnd(w.get(o.annotation))
+	} else if ev.rows != 1 {
+		return fmt.Errorf("%w: a table of %d rows in an event", errJSON, ev.rows)
+	}
+	var err error
+	ev.ResourceVersion, err = number(w.get(o.rv))
+	return err
+}
+
+func (ev *Event) scanRows(w *window, o *eventFields) error {
+	isArray, err := w.enter('[')
+	if err != nil || !isArray {
+		return err
+	}
+	for first := true; ; ev.rows++ {
+		ok, err := w.item(&first, ']')
+		if err != nil || !ok {
+			return err
+		}
+		isObject, err := w.enter('{')
+		if err != nil {
+			return err
+		}
+		if !isObject {
+			return fmt.Errorf("%w: a row that is no object", errJSON)
+		}
+		for first := true; ; {
+			key, ok, err := w.key(&first)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			switch string(key) {
+			case "cells":
+				ev.row.cells, ev.row.each, err = w.cells(ev.row.each[:0])
+				ev.row.hasCells = err == nil
+			case "object":
+				if _, err := w.peek(); err != nil {
+					return short(err)
+				}
+				at := w.at()
+				isObject, err := w.enter('{')
+				if err != nil {
+					return err
+				}
+				for first := true; isObject; {
+					key, ok, err := w.key(&first)
+					if err != nil {
+						return err
+					}
+					if !ok {
+						break
+					}
+					if string(key) == "metadata" {
+						err = o.meta(w, true)
+					} else {
+						err = w.skip()
+					}
+					if err != nil {
+						return err
+					}
+				}
+				ev.row.object, ev.row.hasObject = w.since(at), true
+			default:
+				err = w.skip()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// AppendTable appends the event with its row converted by r. withColumns includes the columns want and the
+// cluster column; otherwise the columns are null.
+func (ev *Event) AppendTable(dst []byte, r *Row, want *Columns, withColumns bool) ([]byte, error) {
+	if !ev.row.hasCells {
+		return nil, fmt.Errorf("%w: a row without cells", errJSON)
+	}
+	get := func(s span) []byte { return ev.object[s.from:s.to] }
+	columns := func() {
+		if withColumns {
+			dst = want.AppendWithCluster(dst)
+		} else {
+			dst = append(dst, "null"...)
+		}
+	}
+	dst = append(dst, `{"type":"`...)
+	dst = append(dst, ev.Type.String()...)
+	dst = append(dst, `","object":`...)
+	at := 0
+	copyTo := func(n int) {
+		if n > at {
+			dst = append(dst, ev.object[at:n]...)
+			at = n
+		}
+	}
+	switch {
+	case ev.columns.to > ev.row.cells.from:
+		return nil, fmt.Errorf("%w: a table whose columns come behind its rows", errJSON)
+	case ev.columns.to > 0:
+		copyTo(ev.columns.from)
+		columns()
+		at = ev.columns.to
+	case withColumns:
+		return nil, fmt.Errorf("%w: a table without a place for columns", errJSON)
+	}
+	copyTo(ev.row.cells.from)
+	dst = r.appendCells(dst, ev.row.each, get)
+	at = ev.row.cells.to
+	if r.strip && ev.row.hasObject {
+		if ev.row.object.from < at {
+			return nil, fmt.Errorf("%w: a row whose object comes before its cells", errJSON)
+		}
+		copyTo(ev.row.object.from)
+		dst = append(dst, "null"...)
+		at = ev.row.object.to
+	}
+	copyTo(len(ev.object))
+	return append(dst, '}'), nil
+}
+
+// String returns the type as it is in an event.
+func (t EventType) String() string {
+	return [...]string{"", "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"}[t]
+}
+
+// IsTable reports whether the object is a Table with a row. It is not if the server failed to convert the
+// object to a Table.
+func (ev *Event) IsTable() bool { return ev.row.hasCells }

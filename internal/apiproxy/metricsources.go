@@ -1,0 +1,114 @@
+package apiproxy
+
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// MetricSources provide values that are read at each scrape. Each is optional; a nil source has no metric.
+type MetricSources struct {
+	Clusters    func() []UpstreamStatus
+	Owners      func() int       // objects with a known cluster
+	Certificate func() time.Time // expiry of the listener's certificate
+	AuditLog    func() AuditLogStats
+	Traces      func() TraceExporterStats
+}
+
+// UpstreamStatus is the health of a cluster, for metrics and the admin server.
+type UpstreamStatus struct {
+	Name      string    `json:"name"`
+	State     string    `json:"state"` // healthy, degraded, unhealthy, unknown
+	Since     time.Time `json:"since"`
+	LastError string    `json:"lastError,omitempty"`
+	Success   float64   `json:"success"` // success rate of the requests of the last minute, 0 to 1; 1 if there were none
+}
+
+// unhealthyState is the state of a cluster that receives no requests.
+const unhealthyState = "unhealthy"
+
+// RegisterSources registers the metrics of s.
+func (m *Metrics) RegisterSources(s MetricSources) { m.MustRegister(sourceCollector{m, s}) }
+
+// sourceCollector is a collector of the metrics of MetricSources.
+type sourceCollector struct {
+	m *Metrics
+	s MetricSources
+}
+
+var (
+	healthyDesc     = newDesc("mca_cluster_healthy", "1 while a cluster is asked; 0 while it is unhealthy and requests for it are answered with 503.", "cluster")
+	ownersDesc      = newDesc("mca_owner_entries", "Objects whose cluster is known.")
+	certificateDesc = newDesc("mca_certificate_expiry_timestamp_seconds", "When the certificate that applications see ends.")
+	entriesDesc     = newDesc("mca_audit_entries_total", "Lines of the audit record, by what became of them.", "result")
+	auditUpDesc     = newDesc("mca_audit_up", "1 while lines reach the audit record.")
+	spansDesc       = newDesc("mca_trace_spans_total", "Spans of traces, by what became of them.", "result")
+)
+
+func newDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Describe implements [prometheus.Collector].
+func (c sourceCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []struct {
+		asked bool
+		desc  []*prometheus.Desc
+	}{
+		{c.s.Clusters != nil, []*prometheus.Desc{healthyDesc}},
+		{c.s.Owners != nil, []*prometheus.Desc{ownersDesc}},
+		{c.s.Certificate != nil, []*prometheus.Desc{certificateDesc}},
+		{c.s.AuditLog != nil, []*prometheus.Desc{entriesDesc, auditUpDesc}},
+		{c.s.Traces != nil, []*prometheus.Desc{spansDesc}},
+	} {
+		if d.asked {
+			for _, one := range d.desc {
+				ch <- one
+			}
+		}
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c sourceCollector) Collect(ch chan<- prometheus.Metric) {
+	count := func(d *prometheus.Desc, n int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	if c.s.Clusters != nil {
+		served := c.m.known.Load().clusters
+		for _, state := range c.s.Clusters() {
+			if slices.Contains(served, state.Name) { // only clusters of the configuration
+				gauge(healthyDesc, boolValue(state.State != unhealthyState), state.Name)
+			}
+		}
+	}
+	if c.s.Owners != nil {
+		gauge(ownersDesc, float64(c.s.Owners()))
+	}
+	if c.s.Certificate != nil {
+		gauge(certificateDesc, float64(c.s.Certificate().Unix()))
+	}
+	if c.s.AuditLog != nil {
+		s := c.s.AuditLog()
+		count(entriesDesc, s.Written, "written")
+		count(entriesDesc, s.Lost, "lost")
+		gauge(auditUpDesc, boolValue(s.Up))
+	}
+	if c.s.Traces != nil {
+		s := c.s.Traces()
+		count(spansDesc, s.Sent, "sent")
+		count(spansDesc, s.Dropped, "dropped")
+		count(spansDesc, s.Failed, "failed")
+	}
+}
+
+func boolValue(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,41 @@
+package apiproxy
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Refusal is an error response that the adapter itself produces. It has the parts of a Kubernetes Status. The
+// HTTP layer encodes it in the format that the client accepts.
+type Refusal struct {
+	Status     int           // HTTP status code
+	Reason     string        // a Kubernetes StatusReason, such as "BadRequest"
+	Message    string        // without the "mca: " prefix
+	RetryAfter time.Duration // zero: no Retry-After header
+}
+
+// Error returns the message.
+func (r *Refusal) Error() string { return r.Message }
+
+func NewRefusal(status int, format string, args ...any) *Refusal {
+	return &Refusal{Status: status, Reason: statusReasons[status], Message: fmt.Sprintf(format, args...)}
+}
+
+func NewBadRequest(format string, args ...any) *Refusal {
+	return NewRefusal(http.StatusBadRequest, format, args...)
+}
+
+// statusReasons maps the HTTP statuses of a Refusal to Kubernetes status reasons. Status 409 can mean AlreadyExists
+// or Conflict, so code that needs AlreadyExists must set Reason itself.
+var statusReasons = map[int]string{
+	http.StatusBadRequest:            "BadRequest",
+	http.StatusForbidden:             "Forbidden",
+	http.StatusNotFound:              "NotFound",
+	http.StatusMethodNotAllowed:      "MethodNotAllowed",
+	http.StatusConflict:              "Conflict",
+	http.StatusRequestEntityTooLarge: "RequestEntityTooLarge",
+	http.StatusUnsupportedMediaType:  "UnsupportedMediaType",
+	http.StatusUnprocessableEntity:   "Invalid",
+	http.StatusServiceUnavailable:    "ServiceUnavailable",
+}

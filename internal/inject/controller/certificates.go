@@ -1,0 +1,413 @@
+// Package controller manages the certificates of the injection webhook. It makes the API server trust them,
+// without a gap during a rotation. It keeps law 9: the state of a rotation is in a Secret, so that another
+// leader can continue it.
+package controller
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/util/retry"
+)
+
+// Certificates manages the serving certificate of one webhook replica. Fields without a remark are required.
+type Certificates struct {
+	Config    *rest.Config
+	Namespace string   // of the Secret and the Lease
+	Secret    string   // the manifests create it empty
+	Lease     string   // elects the replica that rotates
+	Webhook   string   // name of the MutatingWebhookConfiguration, and of the optional ValidatingWebhookConfiguration
+	Identity  string   // of this replica
+	Hosts     []string // DNS names and addresses at which the API server calls the webhook
+	Log       *slog.Logger
+	Now       func() time.Time
+
+	// External means that another program, such as cert-manager, manages the Secret and the CA bundle. Lease,
+	// Webhook and Hosts are not needed then.
+	External bool
+
+	Lifetime     time.Duration // of a certificate; renewal is at two thirds
+	PublishTime  time.Duration // from publishing a CA bundle to using its certificate
+	KeepCA       time.Duration // how long the old CA stays in the bundle
+	PollInterval time.Duration // the interval between reads of the Secret
+
+	client  *kubernetes.Clientset
+	current atomic.Pointer[servedCertificate]
+	trigger chan struct{} // triggers a read of the Secret
+}
+
+// Production values. Tests use others.
+const (
+	DefaultLifetime     = 90 * 24 * time.Hour
+	DefaultPublishTime  = time.Minute
+	DefaultKeepCA       = 5 * time.Minute
+	DefaultPollInterval = 10 * time.Second
+)
+
+// servedCertificate is the certificate that was read last.
+type servedCertificate struct {
+	certificate *tls.Certificate
+	read        time.Time
+}
+
+// stalePolls is how long reads of the Secret may fail before the replica is not ready. It is less than KeepCA: a
+// replica that has missed a new certificate gets no requests when the old CA is removed.
+const stalePolls = 12 // times PollInterval
+
+// triggeredPolls is the interval between full checks by the leader, in multiples of PollInterval.
+const triggeredPolls = 6
+
+const requestTimeout = 20 * time.Second
+
+// GetCertificate implements the callback of [tls.Config].
+func (c *Certificates) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	s := c.current.Load()
+	if s == nil {
+		return nil, errors.New("there is no certificate yet")
+	}
+	return s.certificate, nil
+}
+
+// Ready returns the reason why this replica must not get requests. It is a readiness check.
+func (c *Certificates) Ready(context.Context) error {
+	s := c.current.Load()
+	now := c.Now()
+	switch {
+	case s == nil:
+		return errors.New("there is no certificate yet")
+	case now.After(s.certificate.Leaf.NotAfter):
+		return fmt.Errorf("the certificate ended at %s", s.certificate.Leaf.NotAfter.Format(time.RFC3339))
+	case now.Sub(s.read) > stalePolls*c.PollInterval:
+		return fmt.Errorf("the Secret %s was last read at %s; its certificate may not be what the API server trusts", c.Secret, s.read.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Run reads the Secret until ctx ends, and rotates the certificates while this replica is the leader.
+func (c *Certificates) Run(ctx context.Context) error {
+	if c.Config == nil || c.Namespace == "" || c.Secret == "" || c.Log == nil || c.Now == nil || c.PollInterval <= 0 ||
+		!c.External && (c.Lease == "" || c.Webhook == "" || c.Identity == "" || len(c.Hosts) == 0 || c.Lifetime <= 0 || c.PublishTime <= 0 || c.KeepCA <= 0) {
+		return errors.New("the webhook's certificates lack a setting")
+	}
+	var err error
+	if c.client, err = kubernetes.NewForConfig(kube.Unthrottled(c.Config)); err != nil {
+		return err
+	}
+	c.trigger = make(chan struct{}, 1)
+	rotated := make(chan error, 1)
+	go func() {
+		var err error
+		if !c.External {
+			err = c.runElection(ctx)
+		}
+		rotated <- err
+	}()
+	c.pollSecret(ctx)
+	return <-rotated
+}
+
+// pollSecret reads the Secret periodically.
+func (c *Certificates) pollSecret(ctx context.Context) {
+	tick := time.NewTicker(c.PollInterval)
+	defer tick.Stop()
+	reported := ""
+	for {
+		message := ""
+		if err := c.loadSecret(ctx); err != nil && ctx.Err() == nil {
+			message = err.Error()
+			if message != reported {
+				c.Log.Warn("the webhook's certificate", "err", err)
+			}
+		}
+		reported = message
+		select {
+		case <-tick.C:
+		case <-c.trigger:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Certificates) getSecret(ctx context.Context) (*corev1.Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	s, err := c.client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
+	if err != nil {
+		return nil, kube.ExplainGiven("get", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
+	}
+	return s, nil
+}
+
+// loadSecret loads the certificate from the Secret.
+func (c *Certificates) loadSecret(ctx context.Context) error {
+	secret, err := c.getSecret(ctx)
+	if err != nil {
+		return err
+	}
+	now := c.Now()
+	old := c.current.Load()
+	if old != nil && bytes.Equal(old.certificate.Leaf.Raw, firstCertificate(secret.Data[certificateKey])) {
+		c.current.Store(&servedCertificate{old.certificate, now})
+		return nil
+	}
+	certificate, err := tls.X509KeyPair(secret.Data[certificateKey], secret.Data[keyKey])
+	if err != nil {
+		if len(secret.Data[certificateKey]) == 0 {
+			return fmt.Errorf("the Secret %s has no certificate yet", c.Secret)
+		}
+		return fmt.Errorf("the Secret %s: %w", c.Secret, err) // keep serving the previous certificate
+	}
+	c.current.Store(&servedCertificate{&certificate, now})
+	c.Log.Info("the webhook has a certificate", "until", certificate.Leaf.NotAfter, "serial", certificate.Leaf.SerialNumber.Text(16))
+	return nil
+}
+
+// firstCertificate returns the DER of the first certificate in PEM text.
+func firstCertificate(text []byte) []byte {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil
+	}
+	return block.Bytes
+}
+
+// runElection rotates the certificates while this replica holds the Lease.
+func (c *Certificates) runElection(ctx context.Context) error {
+	return runAsLeader(ctx, c.client, c.Namespace, c.Lease, c.Identity, c.runRotation)
+}
+
+// runAsLeader calls do each time this replica acquires a Lease, until ctx ends.
+func runAsLeader(ctx context.Context, client *kubernetes.Clientset, namespace, lease, identity string, do func(context.Context)) error {
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: lease}, Client: client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}
+	turns := make(chan context.Context)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true, Name: lease,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(turn context.Context) {
+				select {
+				case turns <- turn:
+				case <-turn.Done():
+				}
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			elector.Run(ctx) // returns when the Lease is lost
+		}
+	}()
+	for {
+		select {
+		case turn := <-turns:
+			do(turn)
+		case <-ended:
+			return nil
+		}
+	}
+}
+
+// runRotation performs each step when it is due, and checks again whenever the webhook configuration changes.
+func (c *Certificates) runRotation(ctx context.Context) {
+	c.Log.Info("this replica keeps the webhook's certificates", "lease", c.Lease)
+	touched := make(chan struct{}, 1)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		c.watchBundles(ctx, touched)
+	}()
+	defer func() { <-watched }()
+	reported := ""
+	for ctx.Err() == nil {
+		wake, err := c.rotateOnce(ctx)
+		message := ""
+		if err != nil && ctx.Err() == nil {
+			wake = c.Now().Add(c.PollInterval)
+			if message = err.Error(); message != reported && !kube.Stale(err) {
+				c.Log.Error("the webhook's certificates cannot be kept", "err", err)
+			}
+		}
+		reported = message
+		wait := min(max(wake.Sub(c.Now()), time.Millisecond), triggeredPolls*c.PollInterval) // the clock or the Secret may change meanwhile
+		_ = retry.SleepOrWake(ctx, wait, touched)                                            // the loop checks ctx
+	}
+}
+
+// rotateOnce publishes the CA bundle of the stored stage, then performs the next step.
+func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err error) {
+	secret, err := c.getSecret(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	was, err := parseState(secret.Data)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("the Secret %s: %w", c.Secret, err)
+	}
+	if bundle := was.bundle(); len(bundle) > 0 {
+		if err := c.publish(ctx, bundle); err != nil {
+			return time.Time{}, err
+		}
+	}
+	now := c.Now()
+	next, wake, err := was.advance(now, rotationTimes{c.Lifetime, c.PublishTime, c.KeepCA}, func(now time.Time) (keyPair, error) { return issue(c.Hosts, now, c.Lifetime) })
+	if err != nil {
+		return time.Time{}, err
+	}
+	data := next.data(secret.Data)
+	if sameData(data, secret.Data) {
+		return wake, nil
+	}
+	secret.Data = data
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
+		return time.Time{}, kube.ExplainGiven("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
+	}
+	c.Log.Info("a step of the webhook's certificates", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+	select {
+	case c.trigger <- struct{}{}:
+	default:
+	}
+	return now, nil // the next call publishes the bundle of the new stage
+}
+
+func sameData(a, b map[string][]byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || !bytes.Equal(v, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// publish writes the bundle into every webhook of the configurations. It returns once it has read the bundle
+// back from the API server.
+func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	mutating := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	err := c.updateBundle(bundle, func() (patches []webhookBundle, err error) {
+		config, err := mutating.Get(ctx, c.Webhook, metav1.GetOptions{})
+		for _, w := range config.Webhooks {
+			patches = append(patches, webhookBundle{w.Name, w.ClientConfig.CABundle})
+		}
+		return patches, err
+	}, func(patch []byte) error {
+		_, err := mutating.Patch(ctx, c.Webhook, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: c.Lease})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("what the API server trusts, in the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
+	}
+	validating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	err = c.updateBundle(bundle, func() (patches []webhookBundle, err error) {
+		config, err := validating.Get(ctx, c.Webhook, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil // the ValidatingWebhookConfiguration is optional
+		}
+		for _, w := range config.Webhooks {
+			patches = append(patches, webhookBundle{w.Name, w.ClientConfig.CABundle})
+		}
+		return patches, err
+	}, func(patch []byte) error {
+		_, err := validating.Patch(ctx, c.Webhook, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: c.Lease})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("what the API server trusts, in the ValidatingWebhookConfiguration %s: %w", c.Webhook, err)
+	}
+	return nil
+}
+
+// webhookBundle is one webhook of a configuration.
+type webhookBundle struct {
+	name   string
+	bundle []byte
+}
+
+// updateBundle patches the entries until it reads back the bundle in each.
+func (c *Certificates) updateBundle(bundle []byte, read func() ([]webhookBundle, error), write func(patch []byte) error) error {
+	type op struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	for range 3 {
+		entries, err := read()
+		if err != nil {
+			return err
+		}
+		var patch []op
+		for i, e := range entries {
+			if !bytes.Equal(e.bundle, bundle) {
+				// add, because replace fails if there is no bundle; test, because the order of the entries
+				// may have changed
+				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), e.name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
+			}
+		}
+		if len(patch) == 0 {
+			return nil
+		}
+		b, err := json.Marshal(patch)
+		if err != nil {
+			return err
+		}
+		if err := write(b); err != nil {
+			return err
+		}
+		c.Log.Info("the API server is told what to trust", "webhook", c.Webhook)
+	}
+	return errors.New("somebody else writes it too")
+}
+
+// watchBundles notifies touched when the webhook configuration changes.
+func (c *Certificates) watchBundles(ctx context.Context, touched chan<- struct{}) {
+	for ctx.Err() == nil {
+		w, err := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Watch(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, c.Webhook).String(),
+		})
+		if err != nil {
+			c.Log.Debug("watch the webhook's configuration", "err", err)
+		} else {
+			for range w.ResultChan() {
+				select {
+				case touched <- struct{}{}:
+				default:
+				}
+			}
+			w.Stop()
+		}
+		_ = retry.Sleep(ctx, time.Second) // the loop checks ctx
+	}
+}

@@ -1,0 +1,137 @@
+package multicluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+)
+
+// memberReply is a member's complete response to a request that went to several members.
+type memberReply struct {
+	cluster string
+	code    int
+	header  http.Header
+	body    []byte
+	err     error
+}
+
+// maxReply limits the size of a buffered response in bytes.
+const maxReply = 8 << 20
+
+// sendToAll sends the request to all members concurrently.
+func (v *request) sendToAll(members []Member) []memberReply {
+	replies := make([]memberReply, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		wg.Go(func() { replies[i] = v.sendTo(m.Cluster) })
+	}
+	wg.Wait()
+	return replies
+}
+
+func (v *request) sendTo(cluster string) memberReply {
+	r := memberReply{cluster: cluster}
+	out := v.out.WithContext(v.out.Context())
+	out.Header = v.out.Header.Clone()
+	out.Header["Accept"] = []string{"application/json"}
+	out.Header["Accept-Encoding"] = []string{"identity"}
+	if v.body != nil {
+		out.Body = io.NopCloser(bytes.NewReader(v.body))
+	}
+	res, err := v.observeCall.Do(v.routerState.Upstream(cluster), apiproxy.UpstreamRequest{Request: out})
+	if err != nil {
+		r.err = err
+		return r
+	}
+	defer res.Close()
+	r.code, r.header = res.StatusCode, res.Header
+	if r.body, err = io.ReadAll(io.LimitReader(res.Body, maxReply)); err != nil {
+		r.err = err
+	}
+	return r
+}
+
+// relay writes a member's response to the client.
+func (r *memberReply) relay(w http.ResponseWriter, cluster string) error {
+	if r.err != nil {
+		return unavailable("cluster %s did not answer: %v", r.cluster, r.err)
+	}
+	h := w.Header()
+	for _, name := range []string{"Content-Type", "Retry-After", "Audit-Id", "Warning"} {
+		h[name] = append(h[name], r.header[name]...)
+	}
+	h.Set(clusterHeader, cluster)
+	w.WriteHeader(r.code)
+	w.Write(r.body)
+	return nil
+}
+
+// reviewAll sends an access review to all members. It allows the request only if all members allow it.
+func (v *request) reviewAll(w http.ResponseWriter, _ *http.Request, call apiproxy.CallObserver) error {
+	v.observeCall = call
+	replies := v.sendToAll(v.decision.Members)
+	for i := range replies {
+		r := &replies[i]
+		if r.err != nil || r.code/100 != 2 {
+			return r.relay(w, r.cluster)
+		}
+	}
+	for i := range replies {
+		var res struct {
+			Status struct {
+				Allowed bool `json:"allowed"`
+			} `json:"status"`
+		}
+		if err := json.Unmarshal(replies[i].body, &res); err != nil {
+			return unavailable("cluster %s answered a review with something else", replies[i].cluster)
+		}
+		if !res.Status.Allowed {
+			return replies[i].relay(w, mergedCluster)
+		}
+	}
+	return replies[0].relay(w, mergedCluster)
+}
+
+// denyReview answers an access review of a request that a rule refuses: not allowed, with the reason.
+func (v *request) denyReview(w http.ResponseWriter, _ *http.Request, _ apiproxy.CallObserver) error {
+	body := map[string]any{
+		"apiVersion": v.parsed.Group + "/" + v.parsed.Version, "kind": v.object.Kind,
+		"status": map[string]any{"allowed": false, "denied": true, "reason": "mca: " + v.decision.Refusal.Message},
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set(clusterHeader, mergedCluster)
+	w.WriteHeader(http.StatusCreated)
+	w.Write(b)
+	return nil
+}
+
+// deleteAll deletes a collection at the members one after the other, if the rule permits it. It stops at the
+// first failure and returns it. Earlier deletions are not undone.
+func (v *request) deleteAll(w http.ResponseWriter, _ *http.Request, call apiproxy.CallObserver) error {
+	v.observeCall = call
+	if v.out.Body != nil {
+		b, err := io.ReadAll(io.LimitReader(v.out.Body, maxBody))
+		if err != nil {
+			return err
+		}
+		v.setBody(b)
+	}
+	var last memberReply
+	for _, m := range v.decision.Members {
+		if last = v.sendTo(m.Cluster); last.err != nil || last.code/100 != 2 {
+			return last.relay(w, last.cluster)
+		}
+	}
+	if v.hidesOwners() {
+		last.body = rewriteResponse(last.body, restoreOwnerReferences)
+	}
+	return last.relay(w, mergedCluster)
+}

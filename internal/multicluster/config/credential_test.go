@@ -1,0 +1,217 @@
+package config
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"strings"
+	"testing"
+)
+
+const canary = "canary-token-1234567890"
+
+// pair returns a certificate and its key in PEM.
+func pair(t testing.TB) (cert, key []byte) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+}
+
+func kubeconfig(ca []byte, cluster, user string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u, namespace: x}}]
+clusters: [{name: k, cluster: {server: "https://10.1.0.1:6443", certificate-authority-data: %q%s}}]
+users: [{name: u, user: {%s}}]
+`, base64.StdEncoding.EncodeToString(ca), cluster, user)
+}
+
+func TestReadCredential(t *testing.T) {
+	cert, key := pair(t)
+	token := map[string][]byte{"server": []byte("https://10.1.0.1:6443\nhttps://10.1.0.2:6443\n"), "ca.crt": cert, "token": []byte(canary + "\n"), "namespace": []byte("x")}
+	c, err := ReadCredential(token, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Servers) != 2 || c.Servers[1].Host != "10.1.0.2:6443" || string(c.Token) != canary {
+		t.Errorf("read as %v", c)
+	}
+	c, err = ReadCredential(map[string][]byte{"server": []byte("https://10.1.0.1"), "ca.crt": cert, "tls.crt": cert, "tls.key": key, "tls-server-name": []byte("api.east\n")}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(c.Certificate, cert) || string(c.Key) != string(key) || c.TLSServerName != "api.east" {
+		t.Errorf("read as %v", c)
+	}
+	c, err = ReadCredential(map[string][]byte{"kubeconfig": []byte(kubeconfig(cert, ", tls-server-name: api.east", "token: "+canary))}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Servers) != 1 || c.Servers[0].Host != "10.1.0.1:6443" || string(c.Token) != canary || c.TLSServerName != "api.east" || !bytes.Equal(c.CA, cert) {
+		t.Errorf("read as %v", c)
+	}
+	data := fmt.Sprintf("client-certificate-data: %q, client-key-data: %q", base64.StdEncoding.EncodeToString(cert), base64.StdEncoding.EncodeToString(key))
+	if c, err = ReadCredential(map[string][]byte{"kubeconfig": []byte(kubeconfig(cert, ", insecure-skip-tls-verify: false", data))}, false); err != nil || string(c.Key) != string(key) {
+		t.Errorf("read as %v: %v", c, err)
+	}
+}
+
+// AD-08: no field of a Secret can run a program, read a file or send the credential elsewhere. No error
+// contains data of the Secret.
+func TestCredentialRefused(t *testing.T) {
+	cert, key := pair(t)
+	other, _ := pair(t)
+	files := func(change map[string]string) map[string][]byte {
+		f := map[string][]byte{"server": []byte("https://10.1.0.1:6443"), "ca.crt": cert, "token": []byte(canary)}
+		for k, v := range change {
+			if f[k] = []byte(v); v == "" {
+				delete(f, k)
+			}
+		}
+		return f
+	}
+	for _, tt := range []struct {
+		change map[string]string
+		says   string
+	}{
+		{map[string]string{"server": ""}, "no server"},
+		{map[string]string{"server": "https://u:" + canary + "@10.1.0.1"}, "user name or password"},
+		{map[string]string{"server": "https://10.1.0.1 https://169.254.169.254"}, "link-local"},
+		{map[string]string{"server": "https://127.0.0.1"}, "this machine"},
+		{map[string]string{"ca.crt": ""}, "no certificate by which"},
+		{map[string]string{"token": ""}, "neither a token nor"},
+		{map[string]string{"token": canary + " " + canary}, "no token has"},
+		{map[string]string{"tls.crt": string(cert), "tls.key": string(key)}, "a token and a client certificate"},
+		{map[string]string{"token": "", "tls.crt": string(other), "tls.key": string(key)}, "are not a certificate and its key"},
+		{map[string]string{"tls-server-name": "a b"}, "tls-server-name"},
+		{map[string]string{"exec": "x"}, `the key "exec"`},
+		{map[string]string{"kubeconfig": "x"}, "a kubeconfig and other keys"},
+	} {
+		_, err := ReadCredential(files(tt.change), false)
+		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), canary) {
+			t.Errorf("%v: %v, want %q", tt.change, err, tt.says)
+		}
+	}
+	for _, tt := range []struct{ cluster, user, says string }{
+		{"", "exec: {command: x}", "exec is refused: no program is run"},
+		{"", "auth-provider: {name: x}", "auth-provider is refused"},
+		{"", "tokenFile: /etc/x", "tokenFile is refused: a credential is what its Secret holds"},
+		{"", "client-certificate: /x", "client-certificate is refused"},
+		{"", "client-key: /x", "client-key is refused"},
+		{"", "username: a, password: " + canary, "password is refused"},
+		{"", "token: a, as: system:masters", "as is refused"},
+		{"", "token: a, as-groups: [x]", "as-groups is refused"},
+		{"", canary + ": a", "a field here that it should not have"},
+		{"", "token: [" + canary + "]", "token is not a text"},
+		{"", "token: " + canary + ", token: a", "token twice"},
+		{", insecure-skip-tls-verify: true", "token: a", "insecure-skip-tls-verify is refused"},
+		{", proxy-url: http://x", "token: a", "proxy-url is refused"},
+		{", certificate-authority: /x", "token: a", "certificate-authority is refused"},
+		{"", "client-key-data: '" + canary + "!'", "not base64"},
+		{"", "}, x: {", "the user has"},
+	} {
+		b := kubeconfig(cert, tt.cluster, tt.user)
+		_, err := ReadCredential(map[string][]byte{"kubeconfig": []byte(b)}, false)
+		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s%s: %v, want %q", tt.cluster, tt.user, err, tt.says)
+		}
+	}
+	whole := kubeconfig(cert, "", "token: "+canary)
+	for _, tt := range []struct{ old, new, says string }{
+		{"current-context: c", "current-context: d", "none of its contexts"},
+		{"cluster: k,", "cluster: other,", "names a cluster or user"},
+		{"kind: Config", "kind: Other", "kind Config"},
+		{"server: \"https://10.1.0.1:6443\"", "server: \"https://[::ffff:169.254.169.254]\"", "link-local"},
+		{"apiVersion: v1", "a: *" + canary, "cannot be read"},
+		{"apiVersion: v1", canary, "cannot be read"},
+		{"users:", "users: [{name: u, user: {exec: {}}}]\nusers:", "users twice"},
+	} {
+		_, err := ReadCredential(map[string][]byte{"kubeconfig": []byte(change(t, whole, tt.old, tt.new))}, false)
+		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: %v, want %q", tt.new, err, tt.says)
+		}
+	}
+	// A forbidden field is also refused in a user that no context names.
+	second := change(t, whole, "users: [", "users: [{name: v, user: {exec: {command: x}}}, ")
+	if _, err := ReadCredential(map[string][]byte{"kubeconfig": []byte(second)}, false); err == nil || !strings.Contains(err.Error(), "exec is refused") {
+		t.Errorf("a second user may run a program: %v", err)
+	}
+}
+
+// Law 8: a credential cannot be printed.
+func TestSecretsStayInside(t *testing.T) {
+	c := &Credential{Token: canary, Key: canary}
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "token", c.Token, "credential", c)
+	j, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, s := range map[string]string{"%v": fmt.Sprintf("%v %+v %#v %s %q %x", c, c, c, c.Token, c.Token, c.Token), "log": log.String(), "JSON": string(j)} {
+		if strings.Contains(s, canary) || strings.Contains(s, fmt.Sprintf("%x", canary)) {
+			t.Errorf("%s shows it: %s", what, s)
+		}
+	}
+}
+
+func jwt(claims string) Secret {
+	return Secret("e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln")
+}
+
+// TestCheckAudience checks that a token that is valid for home is not sent to another cluster.
+func TestCheckAudience(t *testing.T) {
+	home := jwt(`{"aud":["https://kubernetes.default.svc","a"]}`)
+	for _, tt := range []struct {
+		token Secret
+		ok    bool
+	}{
+		{jwt(`{"aud":["west"]}`), true},
+		{jwt(`{"aud":"west"}`), true},
+		{jwt(`{"aud":["west","a"]}`), false},
+		{jwt(`{"aud":"https://kubernetes.default.svc"}`), false},
+		{jwt(`{}`), false}, {jwt(`{"aud":[]}`), false}, {jwt(`{"aud":1}`), false}, {"opaque", false}, {"a.!.c", false}, {home, false},
+	} {
+		if err := CheckAudience(tt.token, home); (err == nil) != tt.ok {
+			t.Errorf("%s: %v, want ok %v", string(tt.token), err, tt.ok)
+		}
+	}
+	if err := CheckAudience(jwt(`{"aud":"west"}`), "opaque"); err == nil {
+		t.Error("a home token of unknown audience is taken for a different one")
+	}
+}
+
+func FuzzReadCredential(f *testing.F) {
+	cert, _ := pair(f)
+	f.Add([]byte(kubeconfig(cert, "", "token: a")))
+	f.Add([]byte("users: [{name: a, user: {exec: {}}}]"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := ReadCredential(map[string][]byte{"kubeconfig": b}, false)
+		if err != nil {
+			return
+		}
+		if len(c.Servers) != 1 || c.Servers[0].Scheme != "https" || (c.Token == "") == (len(c.Certificate) == 0) {
+			t.Fatalf("accepted: %+v", c)
+		}
+	})
+}

@@ -1,0 +1,404 @@
+package multicluster
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// openAPIv2Proto is the protobuf form of /openapi/v2, which client-go prefers.
+const openAPIv2Proto = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+// openAPIIndex is the document /openapi/v3.
+type openAPIIndex struct {
+	Paths map[string]openAPIIndexEntry `json:"paths"`
+
+	etag string
+}
+
+type openAPIIndexEntry struct {
+	ServerRelativeURL string `json:"serverRelativeURL"`
+}
+
+// openAPIEntry is a document at one path of one source.
+type openAPIEntry struct {
+	source *discoverySource
+	url    string
+}
+
+// entries returns the OpenAPI v3 documents by key, such as "apis/apps/v1". Each key has one or more sources,
+// home first. For a member that does not respond, it returns the last known documents.
+func (c *mergedDiscovery) entries(ctx context.Context) (map[string][]openAPIEntry, unknownClusters, error) {
+	c.init()
+	all := map[string][]openAPIEntry{}
+	var unknown unknownClusters
+	for i := range c.Sources {
+		s, sh := &c.Sources[i], &c.caches[i]
+		sh.mu.Lock()
+		was := sh.openAPI
+		sh.mu.Unlock()
+		x, err := s.index(ctx, was.etag)
+		switch {
+		case errors.Is(err, errNotModified):
+			x, err = was, nil
+			c.notifyFetch(true, false)
+		case err == nil:
+			c.notifyFetch(true, true)
+			sh.mu.Lock()
+			sh.openAPI = x
+			sh.mu.Unlock()
+		default:
+			x = was
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				c.OnError(s.Name, err)
+			}
+			if x.Paths == nil && i == 0 {
+				return nil, nil, err
+			}
+			if x.Paths == nil {
+				unknown = append(unknown, s.Name)
+			}
+		}
+		for key, e := range x.Paths {
+			if i > 0 && !showsKey(s, key) {
+				continue
+			}
+			all[key] = append(all[key], openAPIEntry{s, e.ServerRelativeURL})
+		}
+	}
+	return all, unknown, nil
+}
+
+func (s *discoverySource) index(ctx context.Context, etag string) (x openAPIIndex, _ error) {
+	body, header, err := s.documentIfChanged(ctx, "/openapi/v3", mediaTypeJSON, etag)
+	if err != nil {
+		return x, fmt.Errorf("OpenAPI: %w", err)
+	}
+	if err := json.Unmarshal(body, &x); err != nil {
+		return x, fmt.Errorf("OpenAPI: cluster %s: %w", s.Name, err)
+	}
+	x.etag = header.Get("ETag")
+	return x, nil
+}
+
+// showsKey reports whether rules send requests for a key of the index to a member.
+func showsKey(s *discoverySource, key string) bool {
+	parts := strings.Split(key, "/")
+	switch {
+	case len(parts) == 2 && parts[0] == "api":
+		return s.shows("", parts[1])
+	case len(parts) == 3 && parts[0] == "apis":
+		return s.shows(parts[1], parts[2])
+	case len(parts) == 2 && parts[0] == "apis": // the group itself
+		return s.shows(parts[1], "")
+	}
+	return false // other keys come from home only
+}
+
+// sameDocument reports whether all entries have the same content, according to the hashes in their URLs.
+func sameDocument(es []openAPIEntry) bool {
+	for _, e := range es {
+		if h := openAPIHash(e.url); h == "" || h != openAPIHash(es[0].url) {
+			return len(es) == 1
+		}
+	}
+	return true
+}
+
+func openAPIHash(relative string) string {
+	u, err := url.Parse(relative)
+	if err != nil {
+		return ""
+	}
+	return u.Query().Get("hash")
+}
+
+func (c *mergedDiscovery) openAPIv3(w http.ResponseWriter, r *http.Request) error {
+	if !acceptsType(r.Header.Values("Accept"), mediaTypeJSON) {
+		return errDiscoveryNotAcceptable
+	}
+	all, unknown, err := c.entries(r.Context())
+	if err != nil {
+		return err
+	}
+	unknown.warn(w)
+	x := openAPIIndex{Paths: map[string]openAPIIndexEntry{}}
+	for key, es := range all {
+		e := openAPIIndexEntry{ServerRelativeURL: es[0].url}
+		if !sameDocument(es) {
+			sum := sha256.New()
+			for _, one := range es {
+				fmt.Fprintf(sum, "%s %s\n", one.source.Name, one.url)
+			}
+			e.ServerRelativeURL = "/openapi/v3/" + key + "?hash=" + strings.ToUpper(hex.EncodeToString(sum.Sum(nil)))
+		}
+		x.Paths[key] = e
+	}
+	body, err := json.Marshal(x)
+	if err != nil {
+		return err
+	}
+	writeDocument(w, r, mediaTypeJSON, body)
+	return nil
+}
+
+func (c *mergedDiscovery) openAPIv3Document(w http.ResponseWriter, r *http.Request, key string) error {
+	all, _, err := c.entries(r.Context())
+	if err != nil {
+		return err
+	}
+	es := all[key]
+	if len(es) == 0 {
+		return errDiscoveryNotFound
+	}
+	accept := cmp.Or(strings.Join(r.Header.Values("Accept"), ", "), mediaTypeJSON)
+	if sameDocument(es) {
+		body, contentType, err := es[0].source.document(r.Context(), es[0].url, accept)
+		if err != nil {
+			return err
+		}
+		writeDocument(w, r, contentType, body)
+		return nil
+	}
+	if !acceptsType(r.Header.Values("Accept"), mediaTypeJSON) {
+		return errDiscoveryNotAcceptable
+	}
+	var bodies [][]byte
+	var unknown unknownClusters
+	for i, e := range es {
+		body, _, err := e.source.document(r.Context(), e.url, mediaTypeJSON)
+		switch {
+		case err == nil:
+			bodies = append(bodies, body)
+		case i == 0:
+			return err
+		default:
+			unknown = append(unknown, e.source.Name)
+		}
+	}
+	body, err := joinJSON(bodies, nil, "paths", "components")
+	if err != nil {
+		return fmt.Errorf("OpenAPI: %s: %w", key, err)
+	}
+	unknown.warn(w)
+	writeDocument(w, r, mediaTypeJSON, body)
+	return nil
+}
+
+// openAPIv2 serves a single document: that of home, with the paths of the members that rules use, and all
+// definitions.
+func (c *mergedDiscovery) openAPIv2(w http.ResponseWriter, r *http.Request) error {
+	c.init()
+	accept, join := mediaTypeJSON, joinSwagger
+	switch {
+	case acceptsType(r.Header.Values("Accept"), mediaTypeJSON):
+	case acceptsType(r.Header.Values("Accept"), openAPIv2Proto) || slices.ContainsFunc(r.Header.Values("Accept"), func(s string) bool { return strings.Contains(s, "proto-openapi.spec.v2@v1.0+protobuf") }):
+		accept, join = openAPIv2Proto, joinSwaggerProto
+	default:
+		return errDiscoveryNotAcceptable
+	}
+	var bodies [][]byte
+	var shows []func(path string) bool
+	var unknown unknownClusters
+	contentType := ""
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		body, its, err := s.document(r.Context(), "/openapi/v2", accept)
+		if err != nil && i > 0 {
+			unknown = append(unknown, s.Name)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		contentType = cmp.Or(contentType, its)
+		bodies = append(bodies, body)
+		shows = append(shows, func(path string) bool { return showsPath(s, path) })
+	}
+	body, err := join(bodies, shows)
+	if err != nil {
+		return fmt.Errorf("OpenAPI: /openapi/v2: %w", err)
+	}
+	unknown.warn(w)
+	writeDocument(w, r, contentType, body)
+	return nil
+}
+
+// showsPath reports whether rules send requests for an OpenAPI path to a member.
+func showsPath(s *discoverySource, path string) bool {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch {
+	case len(parts) >= 2 && parts[0] == "api":
+		return s.shows("", parts[1])
+	case len(parts) >= 3 && parts[0] == "apis":
+		return s.shows(parts[1], parts[2])
+	}
+	return false
+}
+
+func joinSwagger(bodies [][]byte, shows []func(string) bool) ([]byte, error) {
+	return joinJSON(bodies, shows, "paths", "definitions")
+}
+
+// joinJSON merges documents. It starts with the first one. To its objects with the given names it adds the
+// fields that it lacks and the others have. For paths, shows filters them. It merges the objects in
+// "components", such as "schemas", one level deeper.
+func joinJSON(bodies [][]byte, shows []func(string) bool, names ...string) ([]byte, error) {
+	type object = map[string]json.RawMessage
+	parse := func(b []byte) (o object, err error) { return o, json.Unmarshal(b, &o) }
+	out, err := parse(bodies[0])
+	if err != nil {
+		return nil, err
+	}
+	add := func(to, from object, show func(string) bool) {
+		for name, v := range from {
+			if _, there := to[name]; !there && (show == nil || show(name)) {
+				to[name] = v
+			}
+		}
+	}
+	for i, body := range bodies[1:] {
+		from, err := parse(body)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if from[name] == nil {
+				continue
+			}
+			if out[name] == nil {
+				out[name] = json.RawMessage("{}")
+			}
+			to, err := parse(out[name])
+			if err != nil {
+				return nil, err
+			}
+			source, err := parse(from[name])
+			if err != nil {
+				return nil, err
+			}
+			switch {
+			case name == "components":
+				for kind, v := range source {
+					if to[kind] == nil {
+						to[kind] = v
+						continue
+					}
+					target, err := parse(to[kind])
+					if err != nil {
+						return nil, err
+					}
+					inner, err := parse(v)
+					if err != nil {
+						return nil, err
+					}
+					add(target, inner, nil)
+					if to[kind], err = json.Marshal(target); err != nil {
+						return nil, err
+					}
+				}
+			case name == "paths" && shows != nil:
+				add(to, source, shows[i+1])
+			default:
+				add(to, source, nil)
+			}
+			if out[name], err = json.Marshal(to); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return json.Marshal(out)
+}
+
+// Fields of gnostic's openapi.v2.Document in protobuf.
+const (
+	swaggerPaths       = 8 // message Paths: path = 2, a NamedPathItem
+	swaggerDefinitions = 9 // message Definitions: additional_properties = 1, a NamedSchema
+	pathsItem          = 2
+	definitionsItem    = 1
+	namedName          = 1 // of NamedPathItem and NamedSchema
+)
+
+// joinSwaggerProto implements joinSwagger for protobuf. Appending a message adds to its repeated fields, so
+// only the items that the first document lacks are appended.
+func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error) {
+	seen := map[protowire.Number]map[string]bool{swaggerPaths: {}, swaggerDefinitions: {}}
+	item := map[protowire.Number]protowire.Number{swaggerPaths: pathsItem, swaggerDefinitions: definitionsItem}
+	out := slices.Clone(bodies[0])
+	for i, body := range bodies {
+		fresh := map[protowire.Number][]byte{}
+		err := eachSwaggerField(body, func(field protowire.Number, whole, value []byte) error {
+			if seen[field] == nil {
+				return nil
+			}
+			return eachSwaggerField(value, func(inner protowire.Number, whole, named []byte) error {
+				if inner != item[field] {
+					return nil
+				}
+				name := ""
+				if err := eachSwaggerField(named, func(n protowire.Number, _, v []byte) error {
+					if n == namedName {
+						name = string(v)
+					}
+					return nil
+				}); err != nil {
+					return err
+				}
+				if i > 0 && (seen[field][name] || field == swaggerPaths && !shows[i](name)) {
+					return nil
+				}
+				seen[field][name] = true
+				if i > 0 {
+					fresh[field] = append(fresh[field], whole...)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, field := range slices.Sorted(maps.Keys(fresh)) {
+			out = protowire.AppendTag(out, field, protowire.BytesType)
+			out = protowire.AppendBytes(out, fresh[field])
+		}
+	}
+	return out, nil
+}
+
+var errNotProtobuf = errors.New("the document is not protobuf")
+
+// eachSwaggerField calls f for each field of a message. value is nil if the field is not length-delimited.
+func eachSwaggerField(b []byte, f func(field protowire.Number, whole, value []byte) error) error {
+	for len(b) > 0 {
+		n, typ, tag := protowire.ConsumeTag(b)
+		if tag < 0 {
+			return errNotProtobuf
+		}
+		size := protowire.ConsumeFieldValue(n, typ, b[tag:])
+		if size < 0 {
+			return errNotProtobuf
+		}
+		var value []byte
+		if typ == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(b[tag:])
+		}
+		if err := f(n, b[:tag+size], value); err != nil {
+			return err
+		}
+		b = b[tag+size:]
+	}
+	return nil
+}

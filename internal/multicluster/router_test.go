@@ -1,0 +1,148 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/codec"
+)
+
+const (
+	asJSON  = "application/json"
+	asProto = "application/vnd.kubernetes.protobuf"
+	asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
+)
+
+// TestAcceptedFormats checks section 8: Accept is reduced to the encodings that can be merged, in the client's order of
+// preference.
+func TestAcceptedFormats(t *testing.T) {
+	for _, tt := range []struct {
+		why, accept string
+		want        string
+	}{
+		{"none", "", "json"},
+		{"anything", "*/*", "json"},
+		{"client-go", asProto + "," + asJSON, "proto json"},
+		{"kubectl get", asTable + ",application/json;as=Table;v=v1beta1;g=meta.k8s.io," + asJSON, "table table json"},
+		{"metadata only", asProto + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "proto-meta"},
+		{"weights", asJSON + ";q=0.5, " + asProto, "proto json"},
+		{"not at all", asJSON + ";q=0", ""},
+		{"CBOR alone", "application/cbor", ""},
+		{"CBOR and JSON", "application/cbor," + asJSON, "json"},
+		{"a table in protobuf", asProto + ";as=Table;v=v1;g=meta.k8s.io," + asJSON, "json"},
+		{"twice", asJSON + "," + asJSON, "json"},
+		{"nonsense", "///, " + asJSON, "json"},
+	} {
+		var accept []string
+		if tt.accept != "" {
+			accept = []string{tt.accept}
+		}
+		var got []string
+		for _, f := range parseAccept(accept) {
+			name := map[codec.Shape]string{codec.ShapeObjects: "json", codec.ShapeTable: "table", codec.ShapeMetadata: "meta"}[f.Shape]
+			if f.Proto {
+				name = strings.TrimSuffix("proto-"+name, "-json")
+			}
+			got = append(got, name)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %q, want %q", tt.why, got, tt.want)
+		}
+	}
+}
+
+// FuzzForms checks that every resulting media type parses to the same form again.
+func FuzzForms(f *testing.F) {
+	f.Add(asTable + "," + asJSON + ";q=0.5")
+	f.Add(`application/json; as="Table";g=meta.k8s.io;v=v1;q=1e309`)
+	f.Fuzz(func(t *testing.T, accept string) {
+		for _, format := range parseAccept([]string{accept}) {
+			if again, ok := codec.ParseFormat(format.mediaType); !ok || again != format.Format {
+				t.Fatalf("%q: %q is not %+v", accept, format.mediaType, format.Format)
+			}
+		}
+	})
+}
+
+// TestRings checks that collections in use keep their rings. Of the others, the most recently used keep
+// theirs.
+func TestRings(t *testing.T) {
+	s := &Router{}
+	busy, release := s.ringFor("busy")
+	for i := range 3 * maxRings {
+		_, done := s.ringFor(fmt.Sprint(i))
+		done()
+	}
+	if len(s.rings) > maxRings+1 {
+		t.Errorf("%d are kept", len(s.rings))
+	}
+	again, done := s.ringFor("busy")
+	if again != busy {
+		t.Error("one in use was dropped")
+	}
+	done()
+	release()
+	if last, done := s.ringFor(fmt.Sprint(3*maxRings - 1)); last == nil {
+		t.Error("no ring")
+	} else {
+		done()
+	}
+	if _, there := s.rings["0"]; there {
+		t.Error("the oldest is kept")
+	}
+}
+
+// TestLocks checks that requests for objects with one name run one at a time, and that a request can give up
+// waiting.
+func TestLocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l createLocks
+		key := ObjectKey{Resource: "configmaps", Namespace: "a", Name: "b"}
+		unlock, err := l.lock(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.lock(ctx, key); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("two at a time: %v", err)
+		}
+		if other, err := l.lock(t.Context(), ObjectKey{Name: "c"}); err != nil {
+			t.Errorf("another name: %v", err)
+		} else {
+			other()
+		}
+		var mu sync.Mutex
+		inside, most := 0, 0
+		var group sync.WaitGroup
+		for range 8 {
+			group.Go(func() {
+				unlock, err := l.lock(t.Context(), key)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				inside++
+				most = max(most, inside)
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				mu.Lock()
+				inside--
+				mu.Unlock()
+				unlock()
+			})
+		}
+		unlock()
+		group.Wait()
+		if most != 1 || len(l.held) != 0 {
+			t.Errorf("%d at a time, %d locks are left", most, len(l.held))
+		}
+	})
+}

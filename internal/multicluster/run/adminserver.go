@@ -1,0 +1,272 @@
+package run
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/printable"
+	"github.com/tailplane/tailplane/internal/profile"
+)
+
+// AdminServer is the admin server of one adapter. It listens on a loopback address:
+//
+//	GET  /healthz        200 while the process responds
+//	GET  /readyz         200 while the adapter is ready; ?verbose adds details
+//	GET  /metrics        Prometheus and OpenMetrics text
+//	GET  /debug/config   the current configuration, without secrets
+//	GET  /debug/clusters the health of the clusters
+//	GET  /debug/streams  the open streams
+//	GET  /debug/owners   ?key=: the cluster that has an object
+//	POST /debug/route    explains how a given request would be routed
+//	GET  /debug/pprof/   only with Profiles
+//
+// Requests below /debug need the local token. Fields without a remark are required.
+type AdminServer struct {
+	Ready      func() error            // nil if ready, otherwise the reason
+	ValidToken func(token string) bool // checks the local token
+	Gatherer   prometheus.Gatherer
+	Log        *slog.Logger
+
+	ReadyDetails func() []string // optional: lines for /readyz?verbose, in addition to those of Clusters
+	Config       func() any      // encoded as JSON; this and the next ones are optional: 404 if nil
+	Clusters     func() []apiproxy.UpstreamStatus
+	Streams      func() []apiproxy.OpenStream    // Telemetry.OpenStreams
+	Owners       func(key string) any            // nil if no cluster is known to have the object
+	Route        func(RouteRequest) (any, error) // an error is a *[apiproxy.Refusal], or internal
+	Profiles     bool                            // optional: serve profiles of the process
+}
+
+// RouteRequest is a request whose routing is to be explained.
+type RouteRequest struct {
+	Method    string          `json:"method"`
+	Path      string          `json:"path"` // with its query
+	UserAgent string          `json:"userAgent,omitempty"`
+	Body      json.RawMessage `json:"body,omitempty"` // of a create
+
+	URL *url.URL `json:"-"` // parsed Path
+}
+
+// Limits of the admin server.
+const (
+	maxRouteRequest = 3 << 20
+	maxScrapes      = 4
+)
+
+// Handler returns the handler of the admin server.
+func (p *AdminServer) Handler() http.Handler {
+	if p.Ready == nil || p.ValidToken == nil || p.Gatherer == nil || p.Log == nil {
+		panic("run.AdminServer: a required field is missing")
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /readyz", p.readyz)
+	mux.Handle("GET /metrics", scrapeHandler(p.Gatherer, p.Log))
+	if p.Config != nil {
+		mux.HandleFunc("GET /debug/config", func(w http.ResponseWriter, _ *http.Request) { p.writeJSON(w, p.Config()) })
+	}
+	if p.Clusters != nil {
+		mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, _ *http.Request) {
+			all := slices.Clone(p.Clusters())
+			for i := range all {
+				all[i].LastError = apiproxy.Sanitize(all[i].LastError)
+			}
+			p.writeJSON(w, all)
+		})
+	}
+	if p.Streams != nil {
+		mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { p.writeJSON(w, p.Streams()) })
+	}
+	if p.Owners != nil {
+		mux.HandleFunc("GET /debug/owners", p.owners)
+	}
+	if p.Route != nil {
+		mux.HandleFunc("POST /debug/route", p.route)
+	}
+	if p.Profiles {
+		mux.HandleFunc(profile.Path, profile.Serve)
+	}
+	return checkRequest(isLoopbackHost, func(w http.ResponseWriter, r *http.Request) {
+		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !p.hasToken(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			writeText(w, http.StatusUnauthorized, "the request does not carry the token of this pod\n")
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// MetricsHandler returns a handler for /metrics only, for an address that is reachable from outside the pod.
+func MetricsHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", scrapeHandler(g, log))
+	return checkRequest(isClusterHost, mux.ServeHTTP)
+}
+
+func scrapeHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)})
+}
+
+// checkRequest refuses requests of web pages and ambiguous paths.
+func checkRequest(allowed func(host string) bool, next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+		site := r.Header.Get("Sec-Fetch-Site")
+		switch {
+		case !allowed(host):
+			writeText(w, http.StatusMisdirectedRequest, "this is not the host that the request names\n")
+		case site != "" && site != "none" && site != "same-origin", len(r.Header["Origin"]) > 0:
+			writeText(w, http.StatusForbidden, "requests from a page of the web are refused\n")
+		case path.Clean(r.URL.Path) != strings.TrimSuffix(r.URL.Path, "/") && r.URL.Path != "/":
+			writeText(w, http.StatusNotFound, "not here\n")
+		default:
+			next(w, r)
+		}
+	})
+}
+
+func isLoopbackHost(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback() || host == "localhost"
+}
+
+// isClusterHost accepts only hosts that an outsider cannot control: an address, or a name of the cluster's DNS.
+func isClusterHost(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil || host == "localhost" || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
+}
+
+// hasToken reports whether the request has the local token as its only bearer token.
+func (p *AdminServer) hasToken(r *http.Request) bool {
+	values := r.Header["Authorization"]
+	if len(values) != 1 {
+		return false
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	return ok && strings.EqualFold(scheme, "Bearer") && p.ValidToken(strings.TrimSpace(token))
+}
+
+func (p *AdminServer) readyz(w http.ResponseWriter, r *http.Request) {
+	var b strings.Builder
+	status := http.StatusOK
+	if r.URL.Query().Has("verbose") {
+		if p.ReadyDetails != nil {
+			for _, l := range p.ReadyDetails() {
+				b.WriteString(printableLine(l))
+			}
+		}
+		if p.Clusters != nil {
+			for _, c := range p.Clusters() {
+				l := fmt.Sprintf("cluster %s: %s since %s", c.Name, c.State, c.Since.UTC().Format(time.RFC3339))
+				if c.State != "healthy" && c.LastError != "" {
+					l += ": " + c.LastError
+				}
+				b.WriteString(printableLine(l))
+			}
+		}
+	}
+	if err := p.Ready(); err != nil {
+		status = http.StatusServiceUnavailable
+		b.WriteString(printableLine("not ready: " + err.Error()))
+	} else {
+		b.WriteString("ok\n")
+	}
+	writeText(w, status, b.String())
+}
+
+// printableLine returns a text as one printable line.
+func printableLine(s string) string {
+	s = apiproxy.Sanitize(s)
+	if !apiproxy.IsPrintable(s) {
+		s = fmt.Sprintf("%+q", s)
+	}
+	return s + "\n"
+}
+
+func (p *AdminServer) owners(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if len(q["key"]) != 1 || q.Get("key") == "" {
+		writeText(w, http.StatusBadRequest, "ask with ?key=\n")
+		return
+	}
+	owner := p.Owners(q.Get("key"))
+	if owner == nil {
+		writeText(w, http.StatusNotFound, "no cluster is known to have it\n")
+		return
+	}
+	p.writeJSON(w, owner)
+}
+
+func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
+	var q RouteRequest
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRouteRequest))
+	d.DisallowUnknownFields()
+	err := d.Decode(&q)
+	if err == nil && d.Decode(new(json.RawMessage)) != io.EOF {
+		err = errors.New("something follows the question")
+	}
+	if err == nil {
+		q.URL, err = url.ParseRequestURI(q.Path)
+	}
+	if err == nil && !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, q.Method) {
+		err = fmt.Errorf("%.20q is no method that the Kubernetes API has", q.Method)
+	}
+	if err != nil {
+		writeText(w, http.StatusBadRequest, printableLine(`the question is not {"method": …, "path": …}: `+err.Error()))
+		return
+	}
+	decision, err := p.Route(q)
+	if refusal, ok := errors.AsType[*apiproxy.Refusal](err); ok {
+		p.writeJSONStatus(w, http.StatusOK, map[string]any{"refused": map[string]any{"status": refusal.Status, "reason": refusal.Reason, "message": apiproxy.Sanitize(refusal.Message)}})
+		return
+	}
+	if err != nil {
+		p.Log.Error("a question about routing failed", "err", err)
+		writeText(w, http.StatusInternalServerError, "internal error\n")
+		return
+	}
+	p.writeJSON(w, decision)
+}
+
+func (p *AdminServer) writeJSON(w http.ResponseWriter, value any) {
+	p.writeJSONStatus(w, http.StatusOK, value)
+}
+
+func (p *AdminServer) writeJSONStatus(w http.ResponseWriter, status int, value any) {
+	b, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		p.Log.Error("an answer of the admin port cannot be encoded", "err", err)
+		writeText(w, http.StatusInternalServerError, "internal error\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	w.Write(append(printable.JSON(b), '\n')) // a caller that disconnected needs no response
+}
+
+func writeText(w http.ResponseWriter, status int, value string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	io.WriteString(w, value)
+}

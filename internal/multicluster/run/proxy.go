@@ -1,0 +1,254 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/multicluster"
+	"github.com/tailplane/tailplane/internal/multicluster/config"
+	"github.com/tailplane/tailplane/internal/podcreds"
+)
+
+// configInterval is the interval between two checks of the configuration.
+const configInterval = 2 * time.Second
+
+// upgradeGrace is how long upgraded connections, such as exec, may continue after SIGTERM. It is the pod's
+// grace period less five seconds.
+const upgradeGrace = 25 * time.Second
+
+// proxyFlags are the flags of the proxy command. Every path is a flag, so that tests can run several adapters
+// on one machine.
+type proxyFlags struct {
+	listen, admin, metrics, config, credentials, audiences, account, share, state, audit, logLevel, logFormat string
+
+	check, pprof bool
+}
+
+func proxyCommand() *cobra.Command {
+	var f proxyFlags
+	cmd := &cobra.Command{
+		Use: "proxy", Short: "Serve the Kubernetes API to the containers of this pod",
+		Long: "Serves the Kubernetes API on a loopback address to the containers of its pod, with a certificate and a token that it makes for them, " +
+			"and asks the clusters with the pod's own credentials.",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.check {
+				return checkReady(c.Context(), f)
+			}
+			return runProxy(c.Context(), f)
+		},
+	}
+	p := cmd.Flags()
+	p.StringVar(&f.listen, "listen", "127.0.0.1:6443", "where applications of the pod reach the API; a loopback address")
+	p.StringVar(&f.admin, "admin", "127.0.0.1:9006", "where health is served; a loopback address")
+	p.StringVar(&f.metrics, "metrics", "", "where else metrics are served, such as :9007; they are on the admin port in any case")
+	p.StringVar(&f.config, "config", "/etc/mca/config/config.yaml", "the configuration; without the file there is one cluster, the pod's own")
+	credentialFlags(p, &f)
+	p.StringVar(&f.share, "share-dir", "/var/run/secrets/kubernetes.io/mca-serviceaccount", "where the files for the other containers are written")
+	p.StringVar(&f.state, "state-dir", "/var/run/mca", "what survives a restart of the container, unseen by the others")
+	p.StringVar(&f.audit, "audit", "", "the audit record: a file, or - for standard output")
+	p.BoolVar(&f.pprof, "pprof", false, "serve profiles of the process on the admin port")
+	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug has a line for each read too")
+	p.StringVar(&f.logFormat, "log-format", "json", "json or text")
+	p.BoolVar(&f.check, "check", false, "ask the admin port whether the adapter is ready, and exit with 0 or 4")
+	return cmd
+}
+
+// runProxy serves until ctx ends. It loads the state, binds its addresses, writes the shared files and becomes
+// ready. None of this needs a response from a cluster; otherwise the outage of one cluster would keep every
+// pod from starting.
+func runProxy(ctx context.Context, f proxyFlags) error {
+	log, err := logger(f)
+	if err != nil {
+		return usageError(err)
+	}
+	limitMemory(memoryFiles)
+	home, namespace, err := homeUpstream(f)
+	if err != nil {
+		return err
+	}
+	router := &multicluster.Router{Stopping: ctx.Done(), Log: log, Now: time.Now}
+	builtin := apiproxy.BuiltinResources()
+	tel, err := newTelemetry(f.audit, namespace, func(group, resource, subresource string) bool {
+		return builtin(group, resource, subresource) || subresource == "" && router.Scope(group, resource) != config.ScopeUnknown
+	}, log)
+	if err != nil {
+		return err
+	}
+	metrics := tel.requests.Metrics
+	router.Metrics = metrics
+	history, err := multicluster.OpenConfigHistory(filepath.Join(f.state, "past"), router.Scope)
+	if err != nil {
+		return err
+	}
+	loader := &multicluster.ConfigLoader{
+		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: home, Scope: router.Scope,
+		CheckUpdate: multicluster.CheckEpoch, OnLoad: metrics.ConfigReloaded, Dial: metrics.Dial, OnProbe: metrics.Probed, Interval: configInterval, Log: log, Now: time.Now,
+		OnChange: func(_, next *multicluster.RuntimeConfig) (err error) {
+			if history, err = history.Add(next); err == nil {
+				err = tel.setConfig(next.Config())
+			}
+			if err == nil {
+				router.SetConfig(next, history)
+			}
+			return err
+		},
+	}
+	if err := loader.Load(); err != nil {
+		return err
+	}
+	creds, err := podcreds.Open(f.state, time.Now)
+	if err != nil {
+		return err
+	}
+	metrics.RegisterSources(tel.metricSources(loader, router, creds.Expires))
+	api, err := listen(f.listen)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	admin, err := listen(f.admin)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	scraped, err := listenMetrics(f.metrics)
+	if err != nil {
+		return err
+	}
+	if scraped != nil {
+		defer scraped.Close()
+	}
+	if err := writeAddresses(f.state, boundAddresses{Listen: api.Addr().String(), Admin: admin.Addr().String()}); err != nil {
+		return err
+	}
+	if err := creds.WriteFiles(f.share, namespace); err != nil {
+		return err
+	}
+	server := &apiproxy.Server{
+		Hosts: podcreds.Hosts(), ValidToken: creds.ValidToken, Telemetry: tel.requests, Log: log, Now: time.Now, Grace: upgradeGrace, Route: router.Route,
+		Permissions: func() apiproxy.Permissions {
+			d := loader.Current().Config()
+			return apiproxy.Permissions{Impersonation: d.Impersonation, TokenRequests: d.AllowTokenRequest}
+		},
+	}
+	var ready atomic.Bool
+	health := tel.adminHandler(loader, router, creds.ValidToken, func() error {
+		if !ready.Load() {
+			return errors.New("starting or stopping")
+		}
+		return nil
+	}, f.pprof)
+	context.AfterFunc(ctx, func() { ready.Store(false) })
+	ready.Store(ctx.Err() == nil)
+	log.Info("serving", "version", programVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "clusters", len(loader.Current().Upstreams()), "home", home.Servers[0])
+
+	// Telemetry runs until the server has drained, which is after ctx ends.
+	drainCtx, endDrain := context.WithCancel(context.WithoutCancel(ctx))
+	runCtx, cancelRun := context.WithCancel(ctx)
+	defer cancelRun()
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer endDrain()
+	failed := make(chan error, 6)
+	part := func(run func() error) {
+		parts.Go(func() {
+			if err := run(); err != nil {
+				failed <- err
+				cancelRun()
+			}
+		})
+	}
+	part(func() error { tel.run(drainCtx); return nil })
+	part(func() error { return serveHTTP(drainCtx, admin, health, log) })
+	if scraped != nil {
+		part(func() error { return serveHTTP(drainCtx, scraped, MetricsHandler(metrics, log), log) })
+	}
+	part(func() error { return loader.Run(runCtx) })
+	part(func() error { return loader.RunProbes(runCtx) })
+	part(func() error { return router.Survey(runCtx) })
+	err = server.Run(runCtx, api, creds.TLSConfig())
+	select {
+	case first := <-failed:
+		return errors.Join(first, err)
+	default:
+		return err
+	}
+}
+
+// homeUpstream finds the pod's own cluster by the standard in-cluster environment variables and files.
+func homeUpstream(f proxyFlags) (home apiproxy.UpstreamConfig, namespace string, _ error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return home, "", errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were replaced")
+	}
+	if at, err := netip.ParseAddrPort(f.listen); err == nil && net.JoinHostPort(host, port) == at.String() && at.Port() != 0 {
+		return home, "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are %s, which is this adapter itself", at)
+	}
+	in := func(name string) string { return filepath.Join(f.account, name) }
+	b, err := os.ReadFile(in("namespace"))
+	if err != nil {
+		return home, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
+	}
+	home = apiproxy.UpstreamConfig{Servers: []string{net.JoinHostPort(host, port)}, CAFile: in("ca.crt"), TokenFile: in("token")}
+	for _, path := range []string{home.CAFile, home.TokenFile} {
+		if b, err := os.ReadFile(path); err != nil {
+			return home, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
+		} else if len(b) == 0 {
+			return home, "", fmt.Errorf("the pod's ServiceAccount: %s is empty", path)
+		}
+	}
+	return home, strings.TrimSpace(string(b)), nil
+}
+
+// listen binds a loopback address, because these servers are only for this pod.
+func listen(addr string) (net.Listener, error) {
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil || !at.Addr().IsLoopback() {
+		return nil, usageError(fmt.Errorf("%q is not a loopback address and port, such as 127.0.0.1:6443", addr))
+	}
+	return net.Listen("tcp", addr)
+}
+
+// boundAddresses records the bound addresses, for callers that chose port 0.
+type boundAddresses struct {
+	Listen string `json:"listen"`
+	Admin  string `json:"admin"`
+}
+
+func writeAddresses(dir string, a boundAddresses) error {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "address"), append(b, '\n'), 0o600)
+}
+
+func logger(f proxyFlags) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: it is debug, info, warn or error", f.logLevel)
+	}
+	o := &slog.HandlerOptions{Level: level}
+	switch f.logFormat {
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, o)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, o)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: it is json or text", f.logFormat)
+}
