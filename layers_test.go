@@ -42,9 +42,9 @@ var deep = []string{"internal/plane/planekube", "internal/plane/planegit"}
 // worlds maps each external system to the folders that may access it.
 var worlds = map[string]string{
 	"tailscale.com/":                   "internal/tailnet testkit",
-	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/fleetkube internal/gateway/gatewaykube internal/gossip/gossipkube internal/plane/planekube internal/signin/signinkube cmd/tailplaned testkit",
-	"github.com/envoyproxy/":           "internal/gateway/gatewayxds",
-	"google.golang.org/grpc":           "internal/gateway/gatewayxds",
+	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/fleetkube internal/gateway/controller internal/gossip/gossipkube internal/plane/planekube internal/signin/signinkube cmd/tailplaned testkit",
+	"github.com/envoyproxy/":           "internal/gateway/xds",
+	"google.golang.org/grpc":           "internal/gateway/xds",
 	"github.com/google/go-github/":     "internal/fleet/forge",
 	"gitlab.com/gitlab-org/":           "internal/fleet/forge",
 	"github.com/modelcontextprotocol/": "internal/plane/planemcp",
@@ -138,7 +138,7 @@ func TestMayImport(t *testing.T) {
 		{"internal/signin/signinkube", "internal/signin", true},
 		{"internal/signin", "internal/gossip", false},
 		{"internal/signin", "internal/plane", false},
-		{"internal/gateway/gatewaykube/groups", "internal/relay/document", true},
+		{"internal/gateway/controller", "internal/relay/config", true},
 		{"internal/relay", "internal/gateway", false},
 		{"internal/plane/planefleet", "internal/fleet", true},
 		{"internal/plane/planefleet", "internal/fleet/arc", false},

@@ -11,10 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/controller"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
@@ -64,7 +62,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	for _, w := range s.Warnings() {
 		log.Warn(w)
 	}
-	at, err := gatewayxds.ParseAddress(g.extension)
+	at, err := xds.ParseAddress(g.extension)
 	if err != nil {
 		return usageError{fmt.Errorf("--extension-addr: %w", err)}
 	}
@@ -91,9 +89,9 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	}
 	clients := new(tsapi.Clients)
 	metrics := gatewayMetrics(clients)
-	answers := &attachments.Answers{Log: log}
+	answers := &controller.TranslationReports{Log: log}
 	server := extensionServer(s.Extension, g.reflects, log, metrics, answers)
-	controllers := &gatewaykube.Controllers{
+	controllers := &controller.Runner{
 		Config: config, Namespace: g.namespace, CredentialNamespaces: s.CredentialNamespaces, BaseURLs: s.Tailnet.APIBaseURLs,
 		ClientIDFile: id, ClientSecretFile: secret, Clients: clients, UserAgent: "tailplane-gateway/" + version(),
 		PerSecond: s.Tailnet.RequestsPerSecond, Burst: s.Tailnet.Burst, Log: log, Now: time.Now,
@@ -102,8 +100,8 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		},
 		ClusterDomain: cmp.Or(s.ClusterDomain, searchedDomain(log)), Controller: s.Envoy.Controller, EnvoyNamespace: s.Envoy.Namespace,
 		ProxyNamespaces: s.ProxyNamespaces, Addresses: s.Envoy.Discovery == settings.DiscoveryEndpoints,
-		GatherOnly: !g.controllers, Board: new(gather.Board), Publish: publish(server, metrics), Built: metrics.Built, Answers: answers, Restored: metrics.Restored,
-		Relays: relays, Keys: metrics.Key, OperatorID: s.OperatorID, Release: g.release, ConsumerNamespaces: s.ConsumerNamespaces,
+		GatherOnly: !g.controllers, Publisher: new(controller.Publisher), Publish: publish(server, metrics), OnBuild: metrics.Built, Reports: answers, OnRestore: metrics.Restored,
+		Relays: relays, OnKey: metrics.Key, OperatorID: s.OperatorID, Release: g.release, ConsumerNamespaces: s.ConsumerNamespaces,
 	}
 	if g.certify {
 		controllers.Certificates = extensionCertificates(g.namespace, controllers.ClusterDomain, log)

@@ -11,11 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/extensiontls"
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/controller"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
@@ -24,10 +22,10 @@ import (
 
 func gatewayMetrics(clients *tsapi.Clients) *health.Gateway {
 	var hooks, results []string
-	for _, h := range gatewayxds.Hooks() {
+	for _, h := range xds.Hooks() {
 		hooks = append(hooks, string(h))
 	}
-	for _, r := range gatewayxds.Results() {
+	for _, r := range xds.Results() {
 		results = append(results, string(r))
 	}
 	return health.NewGateway(version(), commit(), clients.Unwell, hooks, results)
@@ -37,30 +35,30 @@ func gatewayMetrics(clients *tsapi.Clients) *health.Gateway {
 const countTime = 5 * time.Second
 
 // countTailnets sets metrics to read the controllers' counts at each scrape.
-func countTailnets(metrics *health.Gateway, controllers *gatewaykube.Controllers) {
+func countTailnets(metrics *health.Gateway, controllers *controller.Runner) {
 	metrics.Tailnets(func() (health.Tailnets, bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), countTime)
 		defer cancel()
 		ready, degraded, services, ok := controllers.Count(ctx)
 		return health.Tailnets{Ready: ready, Degraded: degraded, Services: services}, ok
 	})
-	metrics.LeftOut(controllers.LeftOut)
+	metrics.LeftOut(controllers.UnreadableNamespaces)
 }
 
 // extensionServer returns the server that responds to Envoy Gateway. It measures each call and reports each response for the leader.
-func extensionServer(set settings.GatewayExtension, reflection bool, log *slog.Logger, metrics *health.Gateway, answers *attachments.Answers) *gatewayxds.Server {
-	return &gatewayxds.Server{
+func extensionServer(set settings.GatewayExtension, reflection bool, log *slog.Logger, metrics *health.Gateway, answers *controller.TranslationReports) *xds.Server {
+	return &xds.Server{
 		Deadline: time.Duration(set.Deadline), MaxMessage: int(set.MaxMessageSize), Log: log, Reflection: reflection,
-		Measure: func(c gatewayxds.Call) { metrics.Called(string(c.Hook), string(c.Result), c.Took, c.In, c.Out) },
-		Report: func(r gatewayxds.Report) {
-			answers.Tell(attachments.Answer{Gateway: r.Gateway, Asked: r.Asked, Answered: r.Answered, Incomplete: r.Received == 0 && !r.VirtualHosts,
+		Measure: func(c xds.Call) { metrics.Called(string(c.Hook), string(c.Result), c.Took, c.In, c.Out) },
+		Report: func(r xds.TranslationReport) {
+			answers.Report(controller.TranslationReport{Gateway: r.Gateway, Requested: r.Requested, Rendered: r.Rendered, Incomplete: r.Received == 0 && !r.VirtualHosts,
 				Ambiguous: r.Ambiguous, Conflicted: r.Conflicted})
 		},
 	}
 }
 
 // publish returns a function that makes the server respond from a new snapshot.
-func publish(server *gatewayxds.Server, metrics *health.Gateway) func(*gateway.Snapshot) {
+func publish(server *xds.Server, metrics *health.Gateway) func(*gateway.Snapshot) {
 	return func(n *gateway.Snapshot) {
 		routes, clusters := 0, 0
 		for _, g := range n.Gateways {
@@ -73,10 +71,10 @@ func publish(server *gatewayxds.Server, metrics *health.Gateway) func(*gateway.S
 
 // serveExtension serves as soon as there is a snapshot and, if TLS is required, a certificate. Another process may create the certificates
 // after this one has started.
-func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxds.Address, dir string, log *slog.Logger) error {
+func serveExtension(ctx context.Context, server *xds.Server, at xds.Address, dir string, log *slog.Logger) error {
 	var config *tls.Config
 	if dir != "" {
-		files := &gatewayxds.Certificates{Dir: dir}
+		files := &xds.Certificates{Dir: dir}
 		said := false
 		for config == nil {
 			var err error
@@ -96,9 +94,9 @@ func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxd
 }
 
 // extensionCertificates returns the keeper of the certificates for the Service that Envoy Gateway calls.
-func extensionCertificates(namespace, domain string, log *slog.Logger) *extensiontls.Keeper {
+func extensionCertificates(namespace, domain string, log *slog.Logger) *controller.ExtensionCertificates {
 	service := "tailscale-extension-server." + namespace
-	return &extensiontls.Keeper{Namespace: namespace, Names: []string{service, service + ".svc", service + ".svc." + domain}, Client: gatewayxds.ClientName, Log: log, Now: time.Now}
+	return &controller.ExtensionCertificates{Namespace: namespace, Names: []string{service, service + ".svc", service + ".svc." + domain}, Client: xds.ClientName, Log: log, Now: time.Now}
 }
 
 // relaySettings converts the settings for relays.

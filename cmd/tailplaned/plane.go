@@ -36,7 +36,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/promquery"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/relay/relaykube"
+	"github.com/tailplane/tailplane/internal/relay"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
@@ -324,7 +324,7 @@ func (s *planeServer) node(ctx context.Context, hostname string, at place) (*tai
 		Port: t.Port, InsecureHTTP: set.Plane.Identity.InsecureHTTP, Capability: set.Plane.Capability, JoinTimeout: time.Duration(t.JoinTimeout), Log: s.log.With("node", hostname)}
 	if at.secret != "" {
 		namespace := set.Signin.SystemNamespace
-		client, err := relaykube.New(kube.Unthrottled(s.config), namespace)
+		client, err := relay.NewKubeClient(kube.Unthrottled(s.config), namespace)
 		if err != nil {
 			return nil, err
 		}

@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/profile"
 	"github.com/tailplane/tailplane/internal/relay"
-	"github.com/tailplane/tailplane/internal/relay/document"
-	"github.com/tailplane/tailplane/internal/relay/relaykube"
+	relayconfig "github.com/tailplane/tailplane/internal/relay/config"
 )
 
 // completeTime is how long a relay waits at its end until its state is completely stored.
@@ -40,12 +39,12 @@ func relayCommand(f *flags) *cobra.Command {
 
 // A relayProcess is the state that the parts of a relay share.
 type relayProcess struct {
-	relay.Contract
+	relay.Environment
 	stateDir string
 	log      *slog.Logger
-	client   *relaykube.Client
-	state    *relaykube.State
-	config   chan document.Config // the first configuration, which identifies the node
+	client   *relay.KubeClient
+	state    *relay.StateSecret
+	config   chan relayconfig.Config // the first configuration, which identifies the node
 	relay    *relay.Relay
 	life     *nodeLife
 }
@@ -55,7 +54,7 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 	if err != nil {
 		return err
 	}
-	contract, err := relay.ReadContract(os.Getenv)
+	contract, err := relay.ParseEnvironment(os.Getenv)
 	if err != nil {
 		return usageError{err}
 	}
@@ -71,8 +70,8 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 	if err != nil {
 		return err
 	}
-	p := &relayProcess{Contract: contract, stateDir: stateDir, log: log, config: make(chan document.Config, 1)}
-	if p.client, err = relaykube.New(config, namespace); err != nil {
+	p := &relayProcess{Environment: contract, stateDir: stateDir, log: log, config: make(chan relayconfig.Config, 1)}
+	if p.client, err = relay.NewKubeClient(config, namespace); err != nil {
 		return err
 	}
 	if p.state, err = p.client.Open(ctx, contract.Secret); err != nil {
@@ -119,16 +118,16 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 // reset removes what an earlier pod of this name reported: the relay has bound no port yet.
 func (p *relayProcess) reset(ctx context.Context) error {
 	return p.state.Set(ctx, map[string]string{
-		relaykube.PodUID: p.UID, relaykube.CapVersion: capVersion, document.EgressKey: "", relaykube.Reissue: "",
+		relayconfig.PodUID: p.UID, relayconfig.CapVersion: capVersion, relayconfig.EgressKey: "", relayconfig.Reissue: "",
 	})
 }
 
 // stored returns an error while the state Secret does not yet show the operator what this relay does.
 func (p *relayProcess) stored() error {
-	if !p.state.Joined() || p.state.Field(relaykube.DeviceID) == "" {
+	if !p.state.Joined() || p.state.Field(relayconfig.DeviceID) == "" {
 		return errors.New("the node's state is not stored yet")
 	}
-	if st, ok := p.relay.Status(); !ok || p.state.Field(document.EgressKey) != string(st.JSON()) {
+	if st, ok := p.relay.Status(); !ok || p.state.Field(relayconfig.EgressKey) != string(st.JSON()) {
 		return errors.New("the applied status is not stored yet")
 	}
 	return nil
@@ -175,7 +174,7 @@ func (p *relayProcess) complete(ctx context.Context) {
 
 // take applies a configuration. It ignores one that it cannot parse.
 func (p *relayProcess) take(data map[string]string) {
-	c, err := document.Parse(data)
+	c, err := relayconfig.Parse(data)
 	if err != nil {
 		p.log.Error("the group's ConfigMap cannot be read; what it said before holds", "err", err)
 		return
@@ -199,10 +198,10 @@ func (p *relayProcess) report(ctx context.Context) error {
 			p.relay.Wake() // listeners on the tailnet can be bound now
 		}
 		if st, ok := p.relay.Status(); ok {
-			fields[document.EgressKey] = string(st.JSON())
+			fields[relayconfig.EgressKey] = string(st.JSON())
 		} else { // before routing works, report only the node's identity
-			delete(fields, relaykube.DeviceFQDN)
-			delete(fields, relaykube.DeviceIPs)
+			delete(fields, relayconfig.DeviceFQDN)
+			delete(fields, relayconfig.DeviceIPs)
 		}
 		var again <-chan time.Time
 		if err := p.state.Set(ctx, fields); err != nil && ctx.Err() == nil {

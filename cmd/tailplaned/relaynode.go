@@ -16,8 +16,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/relay"
-	"github.com/tailplane/tailplane/internal/relay/document"
-	"github.com/tailplane/tailplane/internal/relay/relaykube"
+	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet"
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 	"github.com/tailplane/tailplane/internal/util/retry"
@@ -42,7 +41,7 @@ type nodeLife struct {
 }
 
 // nodeState stores the node's state in the state Secret.
-type nodeState struct{ s *relaykube.State }
+type nodeState struct{ s *relay.StateSecret }
 
 // ReadState implements [tailnet.State].
 func (n nodeState) ReadState(key string) ([]byte, error) {
@@ -57,7 +56,7 @@ func (n nodeState) WriteState(key string, value []byte) error { return n.s.Write
 
 // run joins the tailnet and stays in it. If a key is refused, run reports that and waits for the next key.
 func (l *nodeLife) run(ctx context.Context) error {
-	var first document.Config
+	var first config.Config
 	select {
 	case first = <-l.p.config:
 	case <-ctx.Done():
@@ -82,9 +81,9 @@ func (l *nodeLife) run(ctx context.Context) error {
 		lost := !l.p.state.Joined()
 		if lost && key == "" || key != "" && key == tried {
 			if id == "" {
-				id = relaykube.NoKey
+				id = config.NoKey
 			}
-			if err := l.p.state.Set(ctx, map[string]string{relaykube.Reissue: id}); err != nil && ctx.Err() == nil {
+			if err := l.p.state.Set(ctx, map[string]string{config.Reissue: id}); err != nil && ctx.Err() == nil {
 				l.p.log.Warn("the state Secret cannot be written; trying again", "err", err)
 			}
 			if retry.Sleep(ctx, keyPause) != nil {
@@ -93,7 +92,7 @@ func (l *nodeLife) run(ctx context.Context) error {
 			continue
 		}
 		tried = key
-		if err := l.p.state.Refresh(ctx, relaykube.DeviceID, relaykube.DeviceFQDN, relaykube.DeviceIPs); err != nil && ctx.Err() == nil {
+		if err := l.p.state.Refresh(ctx, config.DeviceID, config.DeviceFQDN, config.DeviceIPs); err != nil && ctx.Err() == nil {
 			l.p.log.Warn("what the operator has taken away may not be written again", "err", err)
 		}
 		err = l.join(ctx, t, key)
@@ -105,7 +104,7 @@ func (l *nodeLife) run(ctx context.Context) error {
 			tried = key
 			if key == "" {
 				tried = " " // no key: any key is a new one
-				if err := l.p.state.Set(ctx, map[string]string{relaykube.Reissue: relaykube.NoKey}); err != nil {
+				if err := l.p.state.Set(ctx, map[string]string{config.Reissue: config.NoKey}); err != nil {
 					l.p.log.Warn("the state Secret cannot be written", "err", err)
 				}
 				if err := l.await(ctx); err != nil {
@@ -151,7 +150,7 @@ func (l *nodeLife) key(ctx context.Context) (id, key string, err error) {
 var errSignedOut = errors.New("the node was signed out: its key has expired, or it was removed")
 
 // join runs the node until ctx ends. It returns errSignedOut when the node needs a key that it does not have.
-func (l *nodeLife) join(ctx context.Context, t document.Tailnet, key string) error {
+func (l *nodeLife) join(ctx context.Context, t config.Tailnet, key string) error {
 	host := l.p.Hostname
 	if host == "" && t.HostnamePrefix != "" {
 		host = t.HostnamePrefix + "-" + l.p.Ordinal
@@ -171,7 +170,7 @@ func (l *nodeLife) join(ctx context.Context, t document.Tailnet, key string) err
 	go func() {
 		for {
 			changed := node.Changed()
-			if st := node.Status(); st.LoginURL != "" || st.State == "NeedsLogin" && st.ID != "" && l.p.state.Field(relaykube.DeviceID) != "" {
+			if st := node.Status(); st.LoginURL != "" || st.State == "NeedsLogin" && st.ID != "" && l.p.state.Field(config.DeviceID) != "" {
 				cancel(errSignedOut)
 			}
 			select {
@@ -303,5 +302,5 @@ func (l *nodeLife) fields() map[string]string {
 	if err != nil {
 		panic(fmt.Sprintf("addresses: %v", err))
 	}
-	return map[string]string{relaykube.DeviceID: st.ID, relaykube.DeviceFQDN: st.Names[0] + ".", relaykube.DeviceIPs: string(ips), relaykube.Reissue: ""}
+	return map[string]string{config.DeviceID: st.ID, config.DeviceFQDN: st.Names[0] + ".", config.DeviceIPs: string(ips), config.Reissue: ""}
 }

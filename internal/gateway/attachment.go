@@ -9,8 +9,8 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// An attached is one usable tailnet of a TailscaleGateway.
-type attached struct {
+// An attachedTailnet is one usable tailnet of a TailscaleGateway.
+type attachedTailnet struct {
 	tailnet  string
 	spec     gatewayv1alpha1.AttachedTailnet
 	services []member
@@ -20,64 +20,64 @@ type attached struct {
 // A member is one service of an attached tailnet.
 type member struct {
 	*service
-	called string // the name used in generated names: the label, plus the tailnet if an earlier tailnet has the same label
+	routeLabel string // the name used in generated names: the label, plus the tailnet if an earlier tailnet has the same label
 }
 
-// attach processes every TailscaleGateway. A Gateway accepts one attachment: the oldest.
-func (b *builder) attach() {
+// processAttachments processes every TailscaleGateway. A Gateway accepts one attachment: the oldest.
+func (b *builder) processAttachments() {
 	for _, s := range b.services {
 		if r := b.resolved[nameOf(s)]; r != nil {
 			key := [2]string{r.name.Namespace, r.tailnet.Name}
-			b.near[key] = append(b.near[key], r)
+			b.servicesByScope[key] = append(b.servicesByScope[key], r)
 		}
 	}
 	for _, a := range slices.SortedFunc(slices.Values(b.o.Attachments), func(x, y *gatewayv1alpha1.TailscaleGateway) int { return older(x, y) }) {
 		if a.DeletionTimestamp.IsZero() {
-			b.result.Attachments[nameOf(a)] = b.attachOne(a)
+			b.result.Attachments[nameOf(a)] = b.processAttachment(a)
 		}
 	}
 }
 
-func (b *builder) attachOne(a *gatewayv1alpha1.TailscaleGateway) AttachmentReport {
+func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) AttachmentReport {
 	report := AttachmentReport{
-		Accepted: holds(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Programmed: holds(gatewayv1alpha1.ReasonProgrammed),
+		Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Programmed: conditionTrue(gatewayv1alpha1.ReasonProgrammed),
 	}
 	target := Name{a.Namespace, a.Spec.TargetRef.Name}
 	object, ok := b.gatewayObjects[target]
 	section := a.Spec.TargetRef.SectionName
 	switch {
-	case !ok && b.strangers[target]:
-		report.Accepted = fails(gatewayv1alpha1.ReasonNotEnvoyGateway, "the Gateway is not one of Envoy Gateway")
+	case !ok && b.foreignGateways[target]:
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonNotEnvoyGateway, "the Gateway is not one of Envoy Gateway")
 	case !ok:
-		report.Accepted = fails(gatewayv1alpha1.ReasonGatewayNotFound, "there is no such Gateway in this namespace")
-	case section != "" && !object.has(section):
-		report.Accepted = fails(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener of that name")
-	case b.rooms[target] != nil && b.rooms[target].attachment != nil:
-		report.Accepted = fails(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway has this Gateway: "+b.rooms[target].attachment.Name)
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonGatewayNotFound, "there is no such Gateway in this namespace")
+	case section != "" && !object.hasListener(section):
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener of that name")
+	case b.gatewayStates[target] != nil && b.gatewayStates[target].attachment != nil:
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway has this Gateway: "+b.gatewayStates[target].attachment.Name)
 	}
 	if !report.Accepted.OK {
-		report.Programmed = fails(report.Accepted.Reason, report.Accepted.Message)
+		report.Programmed = conditionFalse(report.Accepted.Reason, report.Accepted.Message)
 		return report
 	}
-	r := b.room(target)
+	r := b.gatewayState(target)
 	r.attachment, r.gateway.Attachment = a, nameOf(a)
 	known := map[string]bool{}
 	for _, spec := range a.Spec.Tailnets {
 		name := spec.TailnetRef.Name
 		t, ok := b.tailnetFor(name, a.Namespace)
 		if !ok {
-			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTailnetNotPermitted, Printable(name)+": "+notPermitted)
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, Printable(name)+": "+notPermitted)
 			continue
 		}
 		if report.ResolvedRefs.OK && !isReady(t) {
-			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; what was known of it stays")
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; what was known of it stays")
 		}
 		report.TailnetCount++
-		in := attached{tailnet: name, spec: spec, byLabel: map[string]member{}}
-		for _, s := range b.discovered(a, spec) {
+		in := attachedTailnet{tailnet: name, spec: spec, byLabel: map[string]member{}}
+		for _, s := range b.discoveredServices(a, spec) {
 			m := member{s, s.label}
 			if known[s.label] {
-				m.called += "." + name
+				m.routeLabel += "." + name
 			}
 			in.services, in.byLabel[s.label] = append(in.services, m), m
 		}
@@ -86,14 +86,14 @@ func (b *builder) attachOne(a *gatewayv1alpha1.TailscaleGateway) AttachmentRepor
 		}
 		r.attached = append(r.attached, in)
 		if spec.RouteGeneration.Egress != nil {
-			report.Routed = append(report.Routed, b.inject(r, in, section)...)
+			report.Routed = append(report.Routed, b.addServiceRoutes(r, in, section)...)
 		}
 		if i := spec.RouteGeneration.Ingress; i != nil && i.ProxyProtocol == gatewayv1alpha1.ProxyProtocolV2 {
-			r.proxied[section] = true
+			r.proxyProtocol[section] = true
 		}
 		for _, s := range b.services {
 			if rep := b.result.Services[nameOf(s)]; rep.Accepted.Reason == gatewayv1alpha1.ReasonProxyGroupLimit && rep.Tailnet == name && s.Namespace == a.Namespace {
-				report.Programmed = fails(gatewayv1alpha1.ReasonProxyGroupLimit, rep.Accepted.Message)
+				report.Programmed = conditionFalse(gatewayv1alpha1.ReasonProxyGroupLimit, rep.Accepted.Message)
 				break
 			}
 		}
@@ -107,14 +107,14 @@ func (b *builder) attachOne(a *gatewayv1alpha1.TailscaleGateway) AttachmentRepor
 			}
 		}
 		if nowhere > 0 {
-			report.Programmed = fails(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has such a host", nowhere, n))
+			report.Programmed = conditionFalse(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has such a host", nowhere, n))
 		}
 	}
 	return report
 }
 
-// has reports whether the Gateway has a listener with this name.
-func (g GatewayObject) has(section string) bool {
+// hasListener reports whether the Gateway has a listener with this name.
+func (g GatewayObject) hasListener(section string) bool {
 	return slices.ContainsFunc(g.Listeners, func(l ListenerObject) bool { return l.Name == section })
 }
 
@@ -124,16 +124,16 @@ func isReady(t *gatewayv1alpha1.TailscaleTailnet) bool {
 	})
 }
 
-// discovered returns the services of one tailnet that belong to a TailscaleGateway, sorted by
+// discoveredServices returns the services of one tailnet that belong to a TailscaleGateway, sorted by
 // label, one per label. These are the services that its discovery created, and the services that a
 // user created and that match its discovery patterns. If both exist for a label, the user's
 // service wins.
-func (b *builder) discovered(a *gatewayv1alpha1.TailscaleGateway, spec gatewayv1alpha1.AttachedTailnet) []*service {
+func (b *builder) discoveredServices(a *gatewayv1alpha1.TailscaleGateway, spec gatewayv1alpha1.AttachedTailnet) []*service {
 	var found []*service
 	for _, own := range []bool{false, true} {
-		for _, s := range b.near[[2]string{a.Namespace, spec.TailnetRef.Name}] {
-			made := s.object.Labels[gatewayv1alpha1.DiscoveredLabel] == "true"
-			if s.label == "" || made != own || own && !ownedBy(s.object, a) {
+		for _, s := range b.servicesByScope[[2]string{a.Namespace, spec.TailnetRef.Name}] {
+			isDiscovered := s.object.Labels[gatewayv1alpha1.DiscoveredLabel] == "true"
+			if s.label == "" || isDiscovered != own || own && !ownedBy(s.object, a) {
 				continue
 			}
 			if d := spec.ServiceDiscovery; !own && (!MatchAny(d.Patterns, "svc:"+s.label) || MatchAny(d.ExcludePatterns, "svc:"+s.label)) {
@@ -155,25 +155,25 @@ func ownedBy(s *gatewayv1alpha1.TailscaleService, a *gatewayv1alpha1.TailscaleGa
 	return false
 }
 
-// inject adds the routes to the services of one tailnet to r and returns one status row per
+// addServiceRoutes adds the routes to the services of one tailnet to r and returns one status row per
 // service.
-func (b *builder) inject(r *room, in attached, section string) []gatewayv1alpha1.RoutedService {
+func (b *builder) addServiceRoutes(r *gatewayState, in attachedTailnet, section string) []gatewayv1alpha1.RoutedService {
 	e := in.spec.RouteGeneration.Egress
 	hosts := slices.Clone(e.Hostnames)
 	if len(hosts) == 0 {
 		hosts = []string{"*"}
 	}
 	slices.Sort(hosts)
-	covered := slices.ContainsFunc(b.hosts[r.gateway.Name], func(h hostOf) bool {
+	covered := slices.ContainsFunc(b.virtualHosts[r.gateway.Name], func(h virtualHost) bool {
 		return (section == "" || section == h.section) && Route{Hosts: hosts}.Covers(h.domain)
 	})
 	var routed []gatewayv1alpha1.RoutedService
 	for _, m := range in.services {
-		prefix := strings.ReplaceAll(cmp.Or(e.PathPrefix, "/svc/{service}"), "{service}", m.called)
+		prefix := strings.ReplaceAll(cmp.Or(e.PathPrefix, "/svc/{service}"), "{service}", m.routeLabel)
 		row := gatewayv1alpha1.RoutedService{
-			Name: m.called, Tailnet: in.tailnet, Route: routeName(m.called), Path: prefix, Cluster: clusterName(m.called), State: gatewayv1alpha1.ReasonPending,
+			Name: m.routeLabel, Tailnet: in.tailnet, Route: routeName(m.routeLabel), Path: prefix, Cluster: clusterName(m.routeLabel), State: gatewayv1alpha1.ReasonPending,
 		}
-		port, _, ok := m.defaultPort(in.wished())
+		port, _, ok := m.defaultPort(in.requestedPort())
 		var c Cluster
 		if ok {
 			c, ok = b.memberCluster(in, m, port)
@@ -185,7 +185,7 @@ func (b *builder) inject(r *room, in attached, section string) []gatewayv1alpha1
 			}
 			r.clusters[c.Name] = c
 			r.gateway.Mappings = append(r.gateway.Mappings, Mapping{
-				ServiceName: m.called, ClusterName: c.Name, ProxyGroupName: m.group.Name, HeadlessFQDN: b.headless(m.group), Port: port, Protocol: "TCP",
+				ServiceName: m.routeLabel, ClusterName: c.Name, ProxyGroupName: m.group.Name, HeadlessFQDN: b.headlessFQDN(m.group), Port: port, Protocol: "TCP",
 				Tailnet: in.tailnet, Service: m.name, MatchPort: c.Port, Path: prefix,
 			})
 			route := Route{Name: row.Route, Hosts: hosts, Section: section, Prefix: prefix, Strip: e.Rewrite == gatewayv1alpha1.PathStrip, Cluster: c.Name}
@@ -202,8 +202,8 @@ func (b *builder) inject(r *room, in attached, section string) []gatewayv1alpha1
 	return routed
 }
 
-// wished returns the port that the routes of this tailnet use if the service has it.
-func (in attached) wished() uint16 {
+// requestedPort returns the port that the routes of this tailnet use if the service has it.
+func (in attachedTailnet) requestedPort() uint16 {
 	if e := in.spec.RouteGeneration.Egress; e != nil && e.Port != 0 {
 		return uint16(e.Port)
 	}
@@ -212,21 +212,21 @@ func (in attached) wished() uint16 {
 
 // memberCluster creates the cluster for a port of an attached service. The cluster of the default
 // port has the name that the route uses; clusters of other ports have the port in the name.
-func (b *builder) memberCluster(in attached, m member, port uint16) (Cluster, bool) {
-	name := portClusterName(m.called, port)
-	if d, _, ok := m.defaultPort(in.wished()); ok && d == port {
-		name = clusterName(m.called)
+func (b *builder) memberCluster(in attachedTailnet, m member, port uint16) (Cluster, bool) {
+	name := portClusterName(m.routeLabel, port)
+	if d, _, ok := m.defaultPort(in.requestedPort()); ok && d == port {
+		name = clusterName(m.routeLabel)
 	}
-	speaks := m.speaks(port)
+	speaks := m.appProtocol(port)
 	if e := in.spec.RouteGeneration.Egress; e != nil {
 		speaks = cmp.Or(speaks, e.AppProtocol)
 	}
 	return b.cluster(m.service, name, port, speaks)
 }
 
-// speaks returns the application protocol that the TailscaleService specifies for a port, numbered
+// appProtocol returns the application protocol that the TailscaleService specifies for a port, numbered
 // as in the tailnet. It is empty if the spec does not set one.
-func (s *service) speaks(port uint16) gatewayv1alpha1.AppProtocol {
+func (s *service) appProtocol(port uint16) gatewayv1alpha1.AppProtocol {
 	for _, p := range s.object.Spec.Ports {
 		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
 			return p.AppProtocol
@@ -235,14 +235,14 @@ func (s *service) speaks(port uint16) gatewayv1alpha1.AppProtocol {
 	return ""
 }
 
-// A hostOf is a virtual host that Envoy Gateway probably creates for a Gateway, derived from
+// A virtualHost is a virtual host that Envoy Gateway probably creates for a Gateway, derived from
 // routes and listeners.
-type hostOf struct{ section, domain string }
+type virtualHost struct{ section, domain string }
 
-// findHosts computes the virtual hosts of every Gateway: the hostnames of its routes that its
+// computeVirtualHosts computes the virtual hosts of every Gateway: the hostnames of its routes that its
 // listeners accept.
-func (b *builder) findHosts() {
-	seen := map[Name]map[hostOf]bool{}
+func (b *builder) computeVirtualHosts() {
+	seen := map[Name]map[virtualHost]bool{}
 	for _, route := range b.routes {
 		names := route.Hostnames
 		if len(names) == 0 {
@@ -254,14 +254,14 @@ func (b *builder) findHosts() {
 					continue
 				}
 				for _, n := range names {
-					domain, ok := meet(n, cmp.Or(l.Hostname, "*"))
-					h := hostOf{l.Name, domain}
+					domain, ok := intersectHosts(n, cmp.Or(l.Hostname, "*"))
+					h := virtualHost{l.Name, domain}
 					if ok && !seen[p.Gateway][h] {
 						if seen[p.Gateway] == nil {
-							seen[p.Gateway] = map[hostOf]bool{}
+							seen[p.Gateway] = map[virtualHost]bool{}
 						}
 						seen[p.Gateway][h] = true
-						b.hosts[p.Gateway] = append(b.hosts[p.Gateway], h)
+						b.virtualHosts[p.Gateway] = append(b.virtualHosts[p.Gateway], h)
 					}
 				}
 			}
@@ -269,8 +269,8 @@ func (b *builder) findHosts() {
 	}
 }
 
-// meet returns the narrower of two host patterns. ok is false if no host matches both.
-func meet(x, y string) (string, bool) {
+// intersectHosts returns the narrower of two host patterns. ok is false if no host matches both.
+func intersectHosts(x, y string) (string, bool) {
 	switch {
 	case (Route{Hosts: []string{y}}).Covers(x):
 		return x, true

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
 // Build computes the Snapshot, the reports and the groups to create from the stored objects. It
@@ -21,14 +20,14 @@ import (
 func Build(o Objects) Result {
 	b := newBuilder(o)
 	for _, g := range b.groups {
-		b.result.Groups[nameOf(g)] = b.group(g)
+		b.result.Groups[nameOf(g)] = b.validateGroup(g)
 	}
 	b.resolveServices()
-	b.attach()
-	b.applyPolicies()
-	b.backends()
+	b.processAttachments()
+	b.processPolicies()
+	b.processBackends()
 	b.finish()
-	b.leaveOut()
+	b.markUnreadable()
 	return b.result
 }
 
@@ -37,41 +36,41 @@ type builder struct {
 	o      Objects
 	result Result
 
-	tailnets  map[string]*gatewayv1alpha1.TailscaleTailnet
-	byDefault string
-	groups    []*gatewayv1alpha1.TailscaleProxyGroup // sorted by name
-	groupOf   map[Name]*gatewayv1alpha1.TailscaleProxyGroup
-	services  []*gatewayv1alpha1.TailscaleService // oldest first
-	grants    map[string][]GrantObject
-	allowed   map[[2]string]bool // cached results of tailnetFor
-	ports     map[Name]map[portmap.Key]uint16
+	tailnets           map[string]*gatewayv1alpha1.TailscaleTailnet
+	defaultTailnetName string
+	groups             []*gatewayv1alpha1.TailscaleProxyGroup // sorted by name
+	groupOf            map[Name]*gatewayv1alpha1.TailscaleProxyGroup
+	services           []*gatewayv1alpha1.TailscaleService // oldest first
+	grants             map[string][]GrantObject
+	allowed            map[[2]string]bool // cached results of tailnetFor
+	ports              map[Name]map[PortKey]uint16
 
-	gatewayObjects map[Name]GatewayObject // Gateways of this Envoy Gateway
-	strangers      map[Name]bool          // Gateways of other controllers
-	routes         []RouteObject          // sorted by kind and name
-	hosts          map[Name][]hostOf
+	gatewayObjects  map[Name]GatewayObject // Gateways of this Envoy Gateway
+	foreignGateways map[Name]bool          // Gateways of other controllers
+	routes          []RouteObject          // sorted by kind and name
+	virtualHosts    map[Name][]virtualHost
 
-	wishes  map[wishKey]gatewayv1alpha1.GatewayProxyGroup // by TailscaleGateway and tailnet
-	holders map[string]Name                               // group name -> the service that has its own group of this name
-	made    map[[2]string]int                             // number of groups created for a TailscaleGateway and tailnet
+	groupRequests map[groupRequestKey]gatewayv1alpha1.GatewayProxyGroup // by TailscaleGateway and tailnet
+	groupHolders  map[string]Name                                       // group name -> the service that has its own group of this name
+	createdGroups map[[2]string]int                                     // number of groups created for a TailscaleGateway and tailnet
 
-	resolved map[Name]*service
-	near     map[[2]string][]*service          // by namespace and tailnet, oldest first
-	labels   map[[2]string]map[string]*service // cached results of byLabel
-	claimed  map[RuleKey]Name                  // rule -> the policy that claimed it
-	demands  map[Name]map[portmap.Key]bool
-	rooms    map[Name]*room
+	resolved        map[Name]*service
+	servicesByScope map[[2]string][]*service          // by namespace and tailnet, oldest first
+	servicesByLabel map[[2]string]map[string]*service // cached results of byLabel
+	claimedRules    map[RuleKey]Name                  // rule -> the policy that claimed it
+	requiredPorts   map[Name]map[PortKey]bool
+	gatewayStates   map[Name]*gatewayState
 }
 
-// A room collects what Build produces for one Gateway.
-type room struct {
-	gateway    *Gateway
-	attachment *gatewayv1alpha1.TailscaleGateway
-	attached   []attached // tailnets, in the order of the spec
-	clusters   map[string]Cluster
-	rules      map[RuleKey]*Rule
-	access     map[string]access // by listener name
-	proxied    map[string]bool   // listener names where connections may begin with a PROXY header
+// A gatewayState collects what Build produces for one Gateway.
+type gatewayState struct {
+	gateway       *Gateway
+	attachment    *gatewayv1alpha1.TailscaleGateway
+	attached      []attachedTailnet // tailnets, in the order of the spec
+	clusters      map[string]Cluster
+	rules         map[RuleKey]*Rule
+	access        map[string]listenerAccess // by listener name
+	proxyProtocol map[string]bool           // listener names where connections may begin with a PROXY header
 }
 
 func newBuilder(o Objects) *builder {
@@ -80,18 +79,18 @@ func newBuilder(o Objects) *builder {
 		result: Result{
 			Snapshot: &Snapshot{Gateways: map[Name]*Gateway{}},
 			Groups:   map[Name]GroupReport{}, Services: map[Name]ServiceReport{}, Attachments: map[Name]AttachmentReport{}, Policies: map[Name]PolicyReport{},
-			Wanted: map[string]WantedGroup{}, Demands: map[Name][]portmap.Key{},
+			DesiredGroups: map[string]DesiredGroup{}, RequiredPorts: map[Name][]PortKey{},
 		},
 		tailnets: map[string]*gatewayv1alpha1.TailscaleTailnet{}, groupOf: map[Name]*gatewayv1alpha1.TailscaleProxyGroup{},
-		grants: map[string][]GrantObject{}, allowed: map[[2]string]bool{}, ports: map[Name]map[portmap.Key]uint16{},
-		gatewayObjects: map[Name]GatewayObject{}, strangers: map[Name]bool{}, hosts: map[Name][]hostOf{},
-		wishes: map[wishKey]gatewayv1alpha1.GatewayProxyGroup{}, holders: map[string]Name{}, made: map[[2]string]int{}, claimed: map[RuleKey]Name{},
-		resolved: map[Name]*service{}, near: map[[2]string][]*service{}, labels: map[[2]string]map[string]*service{}, demands: map[Name]map[portmap.Key]bool{}, rooms: map[Name]*room{},
+		grants: map[string][]GrantObject{}, allowed: map[[2]string]bool{}, ports: map[Name]map[PortKey]uint16{},
+		gatewayObjects: map[Name]GatewayObject{}, foreignGateways: map[Name]bool{}, virtualHosts: map[Name][]virtualHost{},
+		groupRequests: map[groupRequestKey]gatewayv1alpha1.GatewayProxyGroup{}, groupHolders: map[string]Name{}, createdGroups: map[[2]string]int{}, claimedRules: map[RuleKey]Name{},
+		resolved: map[Name]*service{}, servicesByScope: map[[2]string][]*service{}, servicesByLabel: map[[2]string]map[string]*service{}, requiredPorts: map[Name]map[PortKey]bool{}, gatewayStates: map[Name]*gatewayState{},
 	}
 	for _, t := range o.Tailnets {
 		b.tailnets[t.Name] = t
 	}
-	b.byDefault = b.defaultTailnet()
+	b.defaultTailnetName = b.defaultTailnet()
 	b.groups = slices.SortedFunc(slices.Values(o.Groups), func(x, y *gatewayv1alpha1.TailscaleProxyGroup) int { return nameOf(x).Compare(nameOf(y)) })
 	for _, g := range b.groups {
 		b.groupOf[nameOf(g)] = g
@@ -106,10 +105,10 @@ func newBuilder(o Objects) *builder {
 		b.grants[g.Namespace] = append(b.grants[g.Namespace], g)
 	}
 	for group, table := range o.Ports {
-		b.ports[group] = make(map[portmap.Key]uint16, len(table.Ports))
+		b.ports[group] = make(map[PortKey]uint16, len(table.Ports))
 		for _, p := range table.Ports {
 			if p.Until.IsZero() {
-				b.ports[group][p.Key] = p.MatchPort
+				b.ports[group][p.PortKey] = p.MatchPort
 			}
 		}
 	}
@@ -117,13 +116,13 @@ func newBuilder(o Objects) *builder {
 		if g.Controller == o.Controller {
 			b.gatewayObjects[g.Name] = g
 		} else {
-			b.strangers[g.Name] = true
+			b.foreignGateways[g.Name] = true
 		}
 	}
 	b.routes = slices.SortedFunc(slices.Values(o.Routes), func(x, y RouteObject) int {
 		return cmp.Or(cmp.Compare(x.Kind, y.Kind), x.Name.Compare(y.Name))
 	})
-	b.findHosts()
+	b.computeVirtualHosts()
 	return b
 }
 
@@ -135,27 +134,27 @@ func older(x, y metav1.Object) int {
 	return cmp.Or(x.GetCreationTimestamp().Time.Compare(y.GetCreationTimestamp().Time), nameOf(x).Compare(nameOf(y)))
 }
 
-// room returns the state of a Gateway and creates it on first use.
-func (b *builder) room(name Name) *room {
-	r := b.rooms[name]
+// gatewayState returns the state of a Gateway and creates it on first use.
+func (b *builder) gatewayState(name Name) *gatewayState {
+	r := b.gatewayStates[name]
 	if r == nil {
-		r = &room{gateway: &Gateway{Name: name}, clusters: map[string]Cluster{}, rules: map[RuleKey]*Rule{}, access: map[string]access{}, proxied: map[string]bool{}}
-		b.rooms[name] = r
+		r = &gatewayState{gateway: &Gateway{Name: name}, clusters: map[string]Cluster{}, rules: map[RuleKey]*Rule{}, access: map[string]listenerAccess{}, proxyProtocol: map[string]bool{}}
+		b.gatewayStates[name] = r
 	}
 	return r
 }
 
-// demand records that the relays of a group must have a port for key.
-func (b *builder) demand(group Name, key portmap.Key) {
-	if b.demands[group] == nil {
-		b.demands[group] = map[portmap.Key]bool{}
+// requirePort records that the relays of a group must have a port for key.
+func (b *builder) requirePort(group Name, key PortKey) {
+	if b.requiredPorts[group] == nil {
+		b.requiredPorts[group] = map[PortKey]bool{}
 	}
-	b.demands[group][key] = true
+	b.requiredPorts[group][key] = true
 }
 
 // finish sorts the collected results into the Snapshot and computes the revisions.
 func (b *builder) finish() {
-	for _, r := range b.rooms {
+	for _, r := range b.gatewayStates {
 		g := r.gateway
 		for _, rule := range r.rules {
 			g.Rules = append(g.Rules, *rule)
@@ -196,26 +195,26 @@ func (b *builder) finish() {
 		}
 	}
 	b.result.Snapshot.rules = b.result.Snapshot.agreements()
-	for group, keys := range b.demands {
-		b.result.Demands[group] = slices.SortedFunc(maps.Keys(keys), portmap.Key.Compare)
+	for group, keys := range b.requiredPorts {
+		b.result.RequiredPorts[group] = slices.SortedFunc(maps.Keys(keys), PortKey.Compare)
 	}
 }
 
-// leaveOut marks the reports that depend on a namespace that the operator cannot read now.
-func (b *builder) leaveOut() {
-	if len(b.o.LeftOut) == 0 {
+// markUnreadable marks the reports that depend on a namespace that the operator cannot read now.
+func (b *builder) markUnreadable() {
+	if len(b.o.Unreadable) == 0 {
 		return
 	}
 	for name, report := range b.result.Groups {
-		report.LeftOut = b.o.LeftOut[name.Namespace]
+		report.Unreadable = b.o.Unreadable[name.Namespace]
 		b.result.Groups[name] = report
 	}
 	of := map[types.UID]map[string]bool{} // namespaces of groups, by the UID of the owner of the services
 	for _, s := range b.services {
 		report := b.result.Services[nameOf(s)]
-		report.LeftOut = b.o.LeftOut[report.Group.Namespace]
+		report.Unreadable = b.o.Unreadable[report.Group.Namespace]
 		b.result.Services[nameOf(s)] = report
-		if owner := metav1.GetControllerOf(s); report.LeftOut && owner != nil {
+		if owner := metav1.GetControllerOf(s); report.Unreadable && owner != nil {
 			if of[owner.UID] == nil {
 				of[owner.UID] = map[string]bool{}
 			}
@@ -224,7 +223,7 @@ func (b *builder) leaveOut() {
 	}
 	for _, a := range b.o.Attachments {
 		if report, ok := b.result.Attachments[nameOf(a)]; ok {
-			report.LeftOut = slices.Sorted(maps.Keys(of[a.UID]))
+			report.Unreadable = slices.Sorted(maps.Keys(of[a.UID]))
 			b.result.Attachments[nameOf(a)] = report
 		}
 	}

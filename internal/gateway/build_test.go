@@ -25,7 +25,6 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
 var update = flag.Bool("update", false, "write what Build makes into testdata")
@@ -64,20 +63,20 @@ func read(t *testing.T, text []byte) gateway.Objects {
 			}
 			strict(&s)
 			o.Addresses, o.ProxyNamespaces = s.Addresses, s.ProxyNamespaces
-			o.LeftOut = map[string]bool{}
+			o.Unreadable = map[string]bool{}
 			for _, namespace := range s.LeftOut {
-				o.LeftOut[namespace] = true
+				o.Unreadable[namespace] = true
 			}
 		case "TailscaleTailnet":
-			o.Tailnets = append(o.Tailnets, own(strict, &gatewayv1alpha1.TailscaleTailnet{}))
+			o.Tailnets = append(o.Tailnets, decodeInto(strict, &gatewayv1alpha1.TailscaleTailnet{}))
 		case "TailscaleProxyGroup":
-			o.Groups = append(o.Groups, own(strict, &gatewayv1alpha1.TailscaleProxyGroup{}))
+			o.Groups = append(o.Groups, decodeInto(strict, &gatewayv1alpha1.TailscaleProxyGroup{}))
 		case "TailscaleService":
-			s := own(strict, &gatewayv1alpha1.TailscaleService{})
+			s := decodeInto(strict, &gatewayv1alpha1.TailscaleService{})
 			s.Spec.Type = cmp.Or(s.Spec.Type, gatewayv1alpha1.Egress)
 			o.Services = append(o.Services, s)
 		case "TailscaleGateway":
-			g := own(strict, &gatewayv1alpha1.TailscaleGateway{})
+			g := decodeInto(strict, &gatewayv1alpha1.TailscaleGateway{})
 			for i := range g.Spec.Tailnets {
 				if d := &g.Spec.Tailnets[i].ServiceDiscovery; d.Patterns == nil {
 					d.Patterns = []string{"svc:*"}
@@ -85,7 +84,7 @@ func read(t *testing.T, text []byte) gateway.Objects {
 			}
 			o.Attachments = append(o.Attachments, g)
 		case "TailscaleRoutePolicy":
-			o.Policies = append(o.Policies, own(strict, &gatewayv1alpha1.TailscaleRoutePolicy{}))
+			o.Policies = append(o.Policies, decodeInto(strict, &gatewayv1alpha1.TailscaleRoutePolicy{}))
 		case "Gateway":
 			var g struct {
 				Kind string
@@ -141,25 +140,25 @@ func read(t *testing.T, text []byte) gateway.Objects {
 	}
 }
 
-func own[T any](strict func(any), object *T) *T {
+func decodeInto[T any](strict func(any), object *T) *T {
 	strict(object)
 	return object
 }
 
 func bufioReader(text []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(text)) }
 
-// settle gives every group the ports that Build demands, as the controllers do, and builds again.
-func settle(o gateway.Objects) (gateway.Objects, gateway.Result) {
+// buildWithPorts gives every group the ports that Build demands, as the controllers do, and builds again.
+func buildWithPorts(o gateway.Objects) (gateway.Objects, gateway.Result) {
 	r := gateway.Build(o)
-	o.Ports = map[gateway.Name]portmap.Table{}
-	for group, keys := range r.Demands {
-		o.Ports[group], _, _ = portmap.Table{}.Allocate(keys, time.Time{})
+	o.Ports = map[gateway.Name]gateway.PortTable{}
+	for group, keys := range r.RequiredPorts {
+		o.Ports[group], _, _ = gateway.PortTable{}.Allocate(keys, time.Time{})
 	}
 	return o, gateway.Build(o)
 }
 
-// show returns a Result as sorted text and YAML.
-func show(r gateway.Result) []byte {
+// render returns a Result as sorted text and YAML.
+func render(r gateway.Result) []byte {
 	var b bytes.Buffer
 	for _, g := range r.Snapshot.Sorted() {
 		text, err := yaml.Marshal(g)
@@ -168,7 +167,7 @@ func show(r gateway.Result) []byte {
 		}
 		fmt.Fprintf(&b, "Gateway %s\n%s\n", g.Name, indent(text))
 	}
-	verdict := func(name string, v gateway.Verdict) {
+	condition := func(name string, v gateway.Condition) {
 		if !v.OK && v.Reason != "" {
 			fmt.Fprintf(&b, "  %s: %s: %s\n", name, v.Reason, v.Message)
 		} else if v.OK {
@@ -182,26 +181,26 @@ func show(r gateway.Result) []byte {
 	}
 	for _, n := range sorted(r.Groups) {
 		fmt.Fprintf(&b, "TailscaleProxyGroup %s\n", n)
-		verdict("Accepted", r.Groups[n].Accepted)
-		left(r.Groups[n].LeftOut, n.Namespace)
+		condition("Accepted", r.Groups[n].Accepted)
+		left(r.Groups[n].Unreadable, n.Namespace)
 	}
 	for _, n := range sorted(r.Services) {
 		s := r.Services[n]
 		fmt.Fprintf(&b, "TailscaleService %s\n", n)
-		verdict("Accepted", s.Accepted)
-		verdict("ResolvedRefs", s.ResolvedRefs)
+		condition("Accepted", s.Accepted)
+		condition("ResolvedRefs", s.ResolvedRefs)
 		if s.Group != (gateway.Name{}) {
 			fmt.Fprintf(&b, "  in %s by %s\n", s.Tailnet, s.Group)
 		}
-		left(s.LeftOut, s.Group.Namespace)
+		left(s.Unreadable, s.Group.Namespace)
 	}
 	for _, n := range sorted(r.Attachments) {
 		a := r.Attachments[n]
 		fmt.Fprintf(&b, "TailscaleGateway %s: %d tailnets\n", n, a.TailnetCount)
-		verdict("Accepted", a.Accepted)
-		verdict("ResolvedRefs", a.ResolvedRefs)
-		verdict("Programmed", a.Programmed)
-		left(len(a.LeftOut) > 0, a.LeftOut...)
+		condition("Accepted", a.Accepted)
+		condition("ResolvedRefs", a.ResolvedRefs)
+		condition("Programmed", a.Programmed)
+		left(len(a.Unreadable) > 0, a.Unreadable...)
 		for _, s := range a.Routed {
 			fmt.Fprintf(&b, "  %s of %s: %s -> %s -> %s: %s\n", s.Name, s.Tailnet, s.Path, s.Route, s.Cluster, s.State)
 		}
@@ -209,20 +208,20 @@ func show(r gateway.Result) []byte {
 	for _, n := range sorted(r.Policies) {
 		p := r.Policies[n]
 		fmt.Fprintf(&b, "TailscaleRoutePolicy %s\n", n)
-		verdict("Accepted", p.Accepted)
-		verdict("ResolvedRefs", p.ResolvedRefs)
-		verdict("Programmed", p.Programmed)
+		condition("Accepted", p.Accepted)
+		condition("ResolvedRefs", p.ResolvedRefs)
+		condition("Programmed", p.Programmed)
 		for _, s := range p.Rules {
 			fmt.Fprintf(&b, "  rule %d: %s\n", s.Index, s.State)
 		}
 	}
-	for _, n := range slices.Sorted(maps.Keys(r.Wanted)) {
-		text, _ := json.Marshal(r.Wanted[n])
+	for _, n := range slices.Sorted(maps.Keys(r.DesiredGroups)) {
+		text, _ := json.Marshal(r.DesiredGroups[n])
 		fmt.Fprintf(&b, "wanted %s\n", text)
 	}
-	for _, n := range sorted(r.Demands) {
+	for _, n := range sorted(r.RequiredPorts) {
 		fmt.Fprintf(&b, "demanded of %s:", n)
-		for _, k := range r.Demands[n] {
+		for _, k := range r.RequiredPorts[n] {
 			fmt.Fprintf(&b, " %s/%s/%d", k.Service, k.Protocol, k.TargetPort)
 		}
 		fmt.Fprintln(&b)
@@ -262,8 +261,8 @@ func TestGolden(t *testing.T) {
 			if in < 0 {
 				t.Fatal("no in.yaml")
 			}
-			_, r := settle(read(t, a.Files[in].Data))
-			got := show(r)
+			_, r := buildWithPorts(read(t, a.Files[in].Data))
+			got := render(r)
 			if *update {
 				if out < 0 {
 					a.Files = append(a.Files, txtar.File{Name: "out"})
@@ -299,9 +298,9 @@ func TestGroupsOfOthersReadAsMissing(t *testing.T) {
 	if !r.Groups[gateway.Name{Namespace: "ops", Name: "private"}].Accepted.OK {
 		t.Fatal("the group itself is refused")
 	}
-	theirs, missing := r.Services[gateway.Name{Namespace: "thief", Name: "of-private"}], r.Services[gateway.Name{Namespace: "thief", Name: "of-nobody"}]
-	if theirs != missing || theirs.Accepted.OK {
-		t.Errorf("%+v of a group that is there, %+v of one that is not", theirs, missing)
+	foreign, missing := r.Services[gateway.Name{Namespace: "thief", Name: "of-private"}], r.Services[gateway.Name{Namespace: "thief", Name: "of-nobody"}]
+	if foreign != missing || foreign.Accepted.OK {
+		t.Errorf("%+v of a group that is there, %+v of one that is not", foreign, missing)
 	}
 	o.Groups[0].Spec.Consumers.From, o.Tailnets[0].Spec.AllowedNamespaces.From = gatewayv1alpha1.NamespacesAll, gatewayv1alpha1.NamespacesAll
 	if got := gateway.Build(o).Services[gateway.Name{Namespace: "thief", Name: "of-private"}]; !got.Accepted.OK || got.Tailnet != "corp" {
@@ -311,13 +310,13 @@ func TestGroupsOfOthersReadAsMissing(t *testing.T) {
 
 // GW-03, law 7: addresses that were known before the rights were lost stay. A DNS name replaces
 // only an empty list, and only in a namespace that the operator cannot read.
-func TestLeftOutAddresses(t *testing.T) {
-	a, err := txtar.ParseFile("testdata/leftout.txtar")
+func TestUnreadableAddresses(t *testing.T) {
+	a, err := txtar.ParseFile("testdata/unreadable.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, _ := settle(read(t, a.Files[0].Data))
-	endpoints := func() (there, here []netip.AddrPort) {
+	o, _ := buildWithPorts(read(t, a.Files[0].Data))
+	endpoints := func() (exists, here []netip.AddrPort) {
 		t.Helper()
 		rules := gateway.Build(o).Snapshot.Sorted()[0].Rules
 		if len(rules) != 2 || rules[0].Sole.HealthPath != "/readyz/infra.there" || rules[1].Sole.HealthPath != "/readyz/infra.here" {
@@ -325,15 +324,15 @@ func TestLeftOutAddresses(t *testing.T) {
 		}
 		return rules[0].Sole.Endpoints, rules[1].Sole.Endpoints
 	}
-	if there, here := endpoints(); there != nil || here == nil || len(here) != 0 {
-		t.Errorf("while nobody may look: %v where a name is meant, and %v where addresses are", there, here)
+	if exists, here := endpoints(); exists != nil || here == nil || len(here) != 0 {
+		t.Errorf("while nobody may look: %v where a name is meant, and %v where addresses are", exists, here)
 	}
 	o.Relays = map[gateway.Name][]netip.Addr{{Namespace: "infra", Name: "there"}: {netip.MustParseAddr("10.0.0.7")}}
-	if there, _ := endpoints(); fmt.Sprint(there) != "[10.0.0.7:10000]" {
-		t.Errorf("what was known is %v", there)
+	if exists, _ := endpoints(); fmt.Sprint(exists) != "[10.0.0.7:10000]" {
+		t.Errorf("what was known is %v", exists)
 	}
-	o.Relays, o.LeftOut = nil, nil
-	if there, _ := endpoints(); there == nil || len(there) != 0 {
-		t.Errorf("when the rights are back there are %v", there)
+	o.Relays, o.Unreadable = nil, nil
+	if exists, _ := endpoints(); exists == nil || len(exists) != 0 {
+		t.Errorf("when the rights are back there are %v", exists)
 	}
 }

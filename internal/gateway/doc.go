@@ -3,6 +3,6 @@
 // in a Snapshot without an allowed reference) and law 7 (missing information changes nothing).
 //
 // The package is pure: it uses no clock and no I/O, and the same objects in any order give the
-// same Snapshot. Package gatewaykube reads the objects and writes the statuses. Package gatewayxds
+// same Snapshot. Package controller reads the objects and writes the statuses. Package xds
 // renders the Snapshot for Envoy Gateway.
 package gateway

@@ -62,9 +62,9 @@ func backendClusterName(service Name, port uint16) string {
 	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_" + itoa(int(port))
 }
 
-// demandClusterName is the cluster name for a port that only a policy names. port is the number in
+// policyClusterName is the cluster name for a port that only a policy names. port is the number in
 // the tailnet.
-func demandClusterName(service Name, port uint16) string {
+func policyClusterName(service Name, port uint16) string {
 	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_t" + itoa(int(port))
 }
 
@@ -82,7 +82,7 @@ func ServiceKey(service Name) string { return service.Namespace + "." + service.
 func DiscoveredName(gateway, service, tailnet string, earlier bool) string {
 	name := gateway + "-" + service
 	if earlier {
-		return cut(name) + "-" + hash8(gateway, service, tailnet)
+		return truncate(name) + "-" + hash8(gateway, service, tailnet)
 	}
 	return Shorten(name, 63)
 }
@@ -90,14 +90,14 @@ func DiscoveredName(gateway, service, tailnet string, earlier bool) string {
 // GroupServiceName is the name of the Kubernetes Service in front of the relays for a
 // TailscaleService. The Service is in the namespace of the group.
 func GroupServiceName(service Name) string {
-	return Shorten("ts-"+cut(service.Name)+"-"+hash8(service.Namespace, service.Name), 63)
+	return Shorten("ts-"+truncate(service.Name)+"-"+hash8(service.Namespace, service.Name), 63)
 }
 
 // groupName is the name of the group that the operator creates for one service. If another group
 // has the plain name (taken), the name ends with a hash.
 func groupName(label string, service Name, taken bool) string {
 	if taken {
-		return cut(label) + "-" + hash8(service.Namespace, service.Name)
+		return truncate(label) + "-" + hash8(service.Namespace, service.Name)
 	}
 	return Shorten(label+"-proxy-group", maxGroupName)
 }
@@ -115,17 +115,17 @@ func ingressGroupName(tailnet string) string { return Shorten(tailnet+"-ingress"
 // label.
 const maxGroupName = 52
 
-// cut returns at most the first 40 characters of s, so that a hash can follow.
-func cut(s string) string {
+// truncate returns at most the first 40 characters of s, so that a hash can follow.
+func truncate(s string) string {
 	if len(s) > 40 {
 		return s[:40]
 	}
 	return s
 }
 
-// Match reports whether name matches pattern. A * matches any sequence of characters, also the
+// matchPattern reports whether name matches pattern. A * matches any sequence of characters, also the
 // empty one. All other characters match themselves.
-func Match(pattern, name string) bool {
+func matchPattern(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
 		return pattern == name
@@ -148,7 +148,7 @@ func Match(pattern, name string) bool {
 // MatchAny reports whether name matches one of the patterns.
 func MatchAny(patterns []string, name string) bool {
 	for _, p := range patterns {
-		if Match(p, name) {
+		if matchPattern(p, name) {
 			return true
 		}
 	}

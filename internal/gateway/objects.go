@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
 // Objects are the inputs of Build: the relevant objects as they are stored now. Lists can be in
@@ -33,15 +32,15 @@ type Objects struct {
 	Policies    []*gatewayv1alpha1.TailscaleRoutePolicy
 
 	// Ports are the stored port tables of the groups.
-	Ports map[Name]portmap.Table
+	Ports map[Name]PortTable
 
 	// Relays are, for each TailscaleService, the addresses of the relays that carry it now. Build
 	// uses them only if Addresses is set.
 	Relays map[Name][]netip.Addr
 
-	// LeftOut are the namespaces of groups that the operator cannot read now. Relays in them may
+	// Unreadable are the namespaces of groups that the operator cannot read now. Relays in them may
 	// be unknown.
-	LeftOut map[string]bool
+	Unreadable map[string]bool
 
 	Gateways []GatewayObject
 	Routes   []RouteObject
@@ -109,8 +108,8 @@ type BackendObject struct {
 	Weight      uint32 // 1 if the reference has none
 }
 
-// ours reports whether the backend is a TailscaleService.
-func (b BackendObject) ours() bool {
+// isTailscaleService reports whether the backend is a TailscaleService.
+func (b BackendObject) isTailscaleService() bool {
 	return b.Group == gatewayv1alpha1.Group && b.Kind == "TailscaleService"
 }
 
@@ -127,15 +126,17 @@ type GrantFrom struct{ Group, Kind, Namespace string }
 // A GrantTo means all objects of one kind, or only the object Name if Name is set.
 type GrantTo struct{ Group, Kind, Name string }
 
-// A Verdict is one condition without its times. The zero Verdict means that no decision was made.
-type Verdict struct {
+// A Condition is one condition without its times. The zero Condition means that no decision was made.
+type Condition struct {
 	OK      bool
 	Reason  string
 	Message string
 }
 
-func holds(reason string) Verdict          { return Verdict{OK: true, Reason: reason} }
-func fails(reason, message string) Verdict { return Verdict{Reason: reason, Message: message} }
+func conditionTrue(reason string) Condition { return Condition{OK: true, Reason: reason} }
+func conditionFalse(reason, message string) Condition {
+	return Condition{Reason: reason, Message: message}
+}
 
 // Result is the output of Build.
 type Result struct {
@@ -146,29 +147,29 @@ type Result struct {
 	Attachments map[Name]AttachmentReport
 	Policies    map[Name]PolicyReport
 
-	// Wanted are the groups that services need and that the operator creates, by name. All are in
-	// the operator's namespace. A group that is no longer in Wanted is unused.
-	Wanted map[string]WantedGroup
+	// DesiredGroups are the groups that services need and that the operator creates, by name. All are in
+	// the operator's namespace. A group that is no longer in DesiredGroups is unused.
+	DesiredGroups map[string]DesiredGroup
 
-	// Demands are the ports that each group must have, sorted. Ports of services that may not use
-	// the group are not included. They are the input of portmap.Table.Allocate.
-	Demands map[Name][]portmap.Key
+	// RequiredPorts are the ports that each group must have, sorted. Ports of services that may not use
+	// the group are not included. They are the input of PortTable.Allocate.
+	RequiredPorts map[Name][]PortKey
 }
 
 // A GroupReport is the status of a TailscaleProxyGroup.
 type GroupReport struct {
-	Accepted Verdict `json:"accepted"`
-	Tailnet  string  `json:"tailnet,omitempty"` // the TailscaleTailnet that the group joins, if Accepted
-	LeftOut  bool    `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
+	Accepted   Condition `json:"accepted"`
+	Tailnet    string    `json:"tailnet,omitempty"` // the TailscaleTailnet that the group joins, if Accepted
+	Unreadable bool      `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
 }
 
 // A ServiceReport is the status of a TailscaleService.
 type ServiceReport struct {
-	Accepted     Verdict `json:"accepted"`
-	ResolvedRefs Verdict `json:"resolvedRefs"`
-	Tailnet      string  `json:"tailnet,omitempty"`
-	Group        Name    `json:"group,omitzero"`    // the group that carries the service; it may not exist yet
-	LeftOut      bool    `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
+	Accepted     Condition `json:"accepted"`
+	ResolvedRefs Condition `json:"resolvedRefs"`
+	Tailnet      string    `json:"tailnet,omitempty"`
+	Group        Name      `json:"group,omitzero"`    // the group that carries the service; it may not exist yet
+	Unreadable   bool      `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
 
 	// Generation is the metadata.generation of the spec that this report is about.
 	Generation int64 `json:"-"`
@@ -178,26 +179,26 @@ type ServiceReport struct {
 // applied the configuration or whether security filters are ambiguous. Only the extension server
 // knows this.
 type AttachmentReport struct {
-	Accepted     Verdict `json:"accepted"`
-	ResolvedRefs Verdict `json:"resolvedRefs"`
-	Programmed   Verdict `json:"programmed"`
+	Accepted     Condition `json:"accepted"`
+	ResolvedRefs Condition `json:"resolvedRefs"`
+	Programmed   Condition `json:"programmed"`
 
 	TailnetCount int                             `json:"tailnetCount"`
 	Routed       []gatewayv1alpha1.RoutedService `json:"routed,omitempty"` // all services, sorted by name
 	Revision     string                          `json:"revision,omitempty"`
-	LeftOut      []string                        `json:"leftOut,omitempty"` // unreadable namespaces of groups of its services
+	Unreadable   []string                        `json:"leftOut,omitempty"` // unreadable namespaces of groups of its services
 }
 
 // A PolicyReport is the status of a TailscaleRoutePolicy.
 type PolicyReport struct {
-	Accepted     Verdict                      `json:"accepted"`
-	ResolvedRefs Verdict                      `json:"resolvedRefs"`
-	Programmed   Verdict                      `json:"programmed"`
+	Accepted     Condition                    `json:"accepted"`
+	ResolvedRefs Condition                    `json:"resolvedRefs"`
+	Programmed   Condition                    `json:"programmed"`
 	Rules        []gatewayv1alpha1.RuleStatus `json:"rules,omitempty"`
 }
 
-// A WantedGroup is a TailscaleProxyGroup that must exist in the operator's namespace.
-type WantedGroup struct {
+// A DesiredGroup is a TailscaleProxyGroup that must exist in the operator's namespace.
+type DesiredGroup struct {
 	Name      string                         `json:"name"`
 	Type      gatewayv1alpha1.Direction      `json:"type"`
 	Tailnet   string                         `json:"tailnet"`

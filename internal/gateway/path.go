@@ -25,9 +25,9 @@ type Path struct {
 	Text string   `json:"text,omitempty"`
 }
 
-// ParsePath parses the path of a policy rule. /x is exactly this path. /x* is every path that
+// parsePath parses the path of a policy rule. /x is exactly this path. /x* is every path that
 // begins with /x. /x/* is /x and everything below it. /* is all paths.
-func ParsePath(s string) (Path, error) {
+func parsePath(s string) (Path, error) {
 	text, star := strings.CutSuffix(s, "*")
 	switch {
 	case !strings.HasPrefix(s, "/"):
@@ -70,7 +70,7 @@ func RoutePath(kind, value string) Path {
 	return Path{Kind: PathUnknown}
 }
 
-// String returns the form that ParsePath parses.
+// String returns the form that parsePath parses.
 func (p Path) String() string {
 	switch p.Kind {
 	case PathExact:
@@ -83,8 +83,8 @@ func (p Path) String() string {
 	return "(regular expression)"
 }
 
-// Holds reports whether the set contains a request path. path must not contain the query.
-func (p Path) Holds(path string) bool {
+// matches reports whether the set contains a request path. path must not contain the query.
+func (p Path) matches(path string) bool {
 	switch p.Kind {
 	case PathExact:
 		return path == p.Text
@@ -96,39 +96,39 @@ func (p Path) Holds(path string) bool {
 	return false
 }
 
-// A Relation compares the path of a policy rule with the path of a route.
-type Relation int
+// A PathRelation compares the path of a policy rule with the path of a route.
+type PathRelation int
 
 // Values of Relation.
 const (
-	Unsupported Relation = iota // the route's path is a regular expression: do not change the route
-	Disjoint                    // no request matches both
-	Covers                      // the rule matches every request of the route: change the route itself
-	Within                      // the rule matches some requests of the route: add a route for them before the route
+	PathUnsupported PathRelation = iota // the route's path is a regular expression: do not change the route
+	PathDisjoint                        // no request matches both
+	PathCovers                          // the rule matches every request of the route: change the route itself
+	PathWithin                          // the rule matches some requests of the route: add a route for them before the route
 )
 
 // Relation compares the policy rule p with a route whose path is r. Two sets of these kinds are
 // either disjoint, or one contains the other.
-func (p Path) Relation(r Path) Relation {
+func (p Path) Relation(r Path) PathRelation {
 	switch {
 	case p.Kind == PathUnknown || r.Kind == PathUnknown:
-		return Unsupported
-	case p.contains(r):
-		return Covers
-	case r.contains(p):
-		return Within
+		return PathUnsupported
+	case p.includes(r):
+		return PathCovers
+	case r.includes(p):
+		return PathWithin
 	}
-	return Disjoint
+	return PathDisjoint
 }
 
-func (p Path) contains(q Path) bool {
+func (p Path) includes(q Path) bool {
 	switch p.Kind {
 	case PathExact:
 		return p == q
 	case PathPrefix:
 		switch q.Kind {
 		case PathExact, PathPrefix:
-			return p.Holds(q.Text) || p.Text == ""
+			return p.matches(q.Text) || p.Text == ""
 		case PathString: // every path with this string prefix must be below p
 			return strings.HasPrefix(q.Text, p.Text+"/") || p.Text == ""
 		}

@@ -8,7 +8,7 @@ import (
 
 func mustPath(t *testing.T, s string) Path {
 	t.Helper()
-	p, err := ParsePath(s)
+	p, err := parsePath(s)
 	if err != nil {
 		t.Fatalf("%q: %v", s, err)
 	}
@@ -24,7 +24,7 @@ func TestParsePath(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"", "api", "*", "//", "/a//b", "/a*b", "/**", "/a?b", "/a#b", "/a%2fb", "/a/../b", "/..", "/.", "/./a", "/a/..*", "/a b", "/\x00", "/é", "/" + strings.Repeat("a", 1024)} {
-		if p, err := ParsePath(s); err == nil {
+		if p, err := parsePath(s); err == nil {
 			t.Errorf("%q is read as %v", s, p)
 		}
 	}
@@ -34,26 +34,26 @@ func TestParsePath(t *testing.T) {
 func TestRelation(t *testing.T) {
 	for _, c := range []struct {
 		rule, kind, value string
-		want              Relation
+		want              PathRelation
 	}{
-		{"/api/*", "PathPrefix", "/", Within},
-		{"/api/*", "", "", Within}, // a match without a path
-		{"/api/*", "PathPrefix", "/api", Covers},
-		{"/api/*", "PathPrefix", "/api/", Covers},
-		{"/api/*", "PathPrefix", "/api/v1", Covers},
-		{"/api/*", "PathPrefix", "/apis", Disjoint},
-		{"/api/*", "Exact", "/api", Covers},
-		{"/api/*", "Exact", "/apix", Disjoint},
-		{"/api/*", "RegularExpression", "/api/.*", Unsupported},
-		{"/api*", "PathPrefix", "/api", Covers},
-		{"/api*", "PathPrefix", "/apis", Covers},
-		{"/api/v*", "PathPrefix", "/api", Within},
-		{"/api/v*", "PathPrefix", "/api/w", Disjoint},
-		{"/api", "PathPrefix", "/api", Within},
-		{"/api", "Exact", "/api", Covers},
-		{"/api", "Exact", "/api/", Disjoint},
-		{"/*", "PathPrefix", "/", Covers},
-		{"/*", "Exact", "/x", Covers},
+		{"/api/*", "PathPrefix", "/", PathWithin},
+		{"/api/*", "", "", PathWithin}, // a match without a path
+		{"/api/*", "PathPrefix", "/api", PathCovers},
+		{"/api/*", "PathPrefix", "/api/", PathCovers},
+		{"/api/*", "PathPrefix", "/api/v1", PathCovers},
+		{"/api/*", "PathPrefix", "/apis", PathDisjoint},
+		{"/api/*", "Exact", "/api", PathCovers},
+		{"/api/*", "Exact", "/apix", PathDisjoint},
+		{"/api/*", "RegularExpression", "/api/.*", PathUnsupported},
+		{"/api*", "PathPrefix", "/api", PathCovers},
+		{"/api*", "PathPrefix", "/apis", PathCovers},
+		{"/api/v*", "PathPrefix", "/api", PathWithin},
+		{"/api/v*", "PathPrefix", "/api/w", PathDisjoint},
+		{"/api", "PathPrefix", "/api", PathWithin},
+		{"/api", "Exact", "/api", PathCovers},
+		{"/api", "Exact", "/api/", PathDisjoint},
+		{"/*", "PathPrefix", "/", PathCovers},
+		{"/*", "Exact", "/x", PathCovers},
 	} {
 		if got := mustPath(t, c.rule).Relation(RoutePath(c.kind, c.value)); got != c.want {
 			t.Errorf("%s to %s %q: %v, want %v", c.rule, c.kind, c.value, got, c.want)
@@ -73,12 +73,12 @@ func TestRelationIsOfSets(t *testing.T) {
 		for _, q := range paths {
 			both, inP, inQ := false, true, true // every request of q is in p; every request of p is in q
 			for _, r := range requests {
-				both = both || p.Holds(r) && q.Holds(r)
-				inP = inP && (!q.Holds(r) || p.Holds(r))
-				inQ = inQ && (!p.Holds(r) || q.Holds(r))
+				both = both || p.matches(r) && q.matches(r)
+				inP = inP && (!q.matches(r) || p.matches(r))
+				inQ = inQ && (!p.matches(r) || q.matches(r))
 			}
 			switch got := p.Relation(q); {
-			case got == Disjoint && both, got == Covers && !inP, got == Within && !inQ, got == Unsupported, got != Disjoint && !both:
+			case got == PathDisjoint && both, got == PathCovers && !inP, got == PathWithin && !inQ, got == PathUnsupported, got != PathDisjoint && !both:
 				t.Errorf("%v to %v: %v", p, q, got)
 			}
 		}
@@ -90,17 +90,17 @@ func FuzzParsePath(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		p, err := ParsePath(s)
+		p, err := parsePath(s)
 		if err != nil {
 			return
 		}
 		if p.String() != s {
 			t.Fatalf("%q is written as %q", s, p)
 		}
-		if !p.Holds(strings.TrimSuffix(strings.TrimSuffix(s, "*"), "/")) && p.Kind != PathExact && p.Kind != PathString {
+		if !p.matches(strings.TrimSuffix(strings.TrimSuffix(s, "*"), "/")) && p.Kind != PathExact && p.Kind != PathString {
 			t.Fatalf("%q does not hold its own path", s)
 		}
-		if p.Relation(p) != Covers {
+		if p.Relation(p) != PathCovers {
 			t.Fatalf("%q does not cover itself", s)
 		}
 	})

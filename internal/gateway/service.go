@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
 // A service is a usable egress TailscaleService.
@@ -24,11 +23,11 @@ type service struct {
 // resolveServices processes every TailscaleService, oldest first. If two services need a group of
 // the same name, the older service gets it.
 func (b *builder) resolveServices() {
-	b.remember()
+	b.recordGroups()
 	for _, s := range b.services {
-		report, ok := b.service(s)
+		report, ok := b.validateService(s)
 		if ok {
-			report = b.place(s, report)
+			report = b.assignGroup(s, report)
 		}
 		report.Generation = s.Generation
 		b.result.Services[nameOf(s)] = report
@@ -36,17 +35,17 @@ func (b *builder) resolveServices() {
 			continue
 		}
 		r := &service{object: s, name: nameOf(s), tailnet: b.tailnets[report.Tailnet], group: report.Group}
-		r.label, r.tags = identity(s)
+		r.label, r.tags = labelAndTags(s)
 		b.resolved[r.name] = r
 		for _, p := range s.Spec.Ports {
-			b.demand(r.group, r.key(string(p.Protocol), targetPort(p)))
+			b.requirePort(r.group, r.key(string(p.Protocol), targetPort(p)))
 		}
 	}
-	for name, w := range b.result.Wanted {
+	for name, w := range b.result.DesiredGroups {
 		slices.SortFunc(w.Services, Name.Compare)
 		slices.Sort(w.Consumers)
 		w.Consumers = slices.Compact(w.Consumers)
-		b.result.Wanted[name] = w
+		b.result.DesiredGroups[name] = w
 	}
 	carried := map[Name][]*service{}
 	for _, s := range b.resolved {
@@ -54,14 +53,14 @@ func (b *builder) resolveServices() {
 	}
 	for _, g := range b.groups { // the service that a group carries without a TailscaleService
 		if t := g.Spec.TailnetTarget; t != nil && b.result.Groups[nameOf(g)].Accepted.OK {
-			b.implicit(g, t, carried[nameOf(g)])
+			b.requireGroupPorts(g, t, carried[nameOf(g)])
 		}
 	}
 }
 
-// implicit demands the ports of the group's own tailnetTarget. It does nothing if a
+// requireGroupPorts demands the ports of the group's own tailnetTarget. It does nothing if a
 // TailscaleService of the group has the same target.
-func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1alpha1.TailnetTarget, carried []*service) {
+func (b *builder) requireGroupPorts(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1alpha1.TailnetTarget, carried []*service) {
 	label := strings.TrimPrefix(t.ServiceName, "svc:")
 	for _, s := range carried {
 		of := s.object.Spec.Target
@@ -71,13 +70,13 @@ func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1a
 	}
 	name := Name{g.Namespace, cmp.Or(label, g.Name)}
 	for _, p := range t.Ports {
-		b.demand(nameOf(g), portmap.Key{Service: ServiceKey(name), Protocol: cmp.Or(string(p.Protocol), "TCP"), TargetPort: uint16(p.Port)})
+		b.requirePort(nameOf(g), PortKey{Service: ServiceKey(name), Protocol: cmp.Or(string(p.Protocol), "TCP"), TargetPort: uint16(p.Port)})
 	}
 }
 
-// service checks everything about a TailscaleService except its group.
-func (b *builder) service(s *gatewayv1alpha1.TailscaleService) (ServiceReport, bool) {
-	tailnet := b.byDefault
+// validateService checks everything about a TailscaleService except its group.
+func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceReport, bool) {
+	tailnet := b.defaultTailnetName
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
 		name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
 		// A group that this namespace may not use must look like a group that does not exist.
@@ -89,37 +88,37 @@ func (b *builder) service(s *gatewayv1alpha1.TailscaleService) (ServiceReport, b
 		tailnet = s.Spec.TailnetRef.Name
 	}
 	if tailnet == "" {
-		return ServiceReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}, false
+		return ServiceReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}, false
 	}
 	t, ok := b.tailnetFor(tailnet, s.Namespace)
 	if !ok {
-		return ServiceReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}, false
+		return ServiceReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}, false
 	}
-	report := ServiceReport{Accepted: holds(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Tailnet: tailnet}
+	report := ServiceReport{Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Tailnet: tailnet}
 	if s.Spec.Type == gatewayv1alpha1.Ingress {
-		report.ResolvedRefs = b.backendRef(s)
+		report.ResolvedRefs = b.validateBackendRef(s)
 		return report, report.ResolvedRefs.OK
 	}
 	target := s.Spec.Target
 	if target == nil {
-		report.Accepted = fails(gatewayv1alpha1.ReasonTargetNotFound, "there is no target")
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "there is no target")
 		return report, false
 	}
-	if v := b.target(target.FQDN, target.IP, t); !v.OK {
+	if v := b.validateTarget(target.FQDN, target.IP, t); !v.OK {
 		report.Accepted = v
 		return report, false
 	}
-	if label, _ := identity(s); target.ServiceName != "" && label == "" {
-		report.Accepted = fails(gatewayv1alpha1.ReasonTargetForbidden, "the service's name is no DNS label")
+	if label, _ := labelAndTags(s); target.ServiceName != "" && label == "" {
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the service's name is no DNS label")
 		return report, false
 	}
 	if tls := s.Spec.UpstreamTLS; tls != nil && tls.CABundleRef != nil {
 		roots := Name{cmp.Or(tls.CABundleRef.Namespace, s.Namespace), tls.CABundleRef.Name}
-		_, there := b.o.Roots[roots]
+		_, exists := b.o.Roots[roots]
 		if !b.granted(fromService(s), "", "ConfigMap", roots) {
-			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the roots that caBundleRef names")
-		} else if !there {
-			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef names no ConfigMap with ca.crt")
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the roots that caBundleRef names")
+		} else if !exists {
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef names no ConfigMap with ca.crt")
 		}
 	}
 	return report, report.ResolvedRefs.OK
@@ -129,29 +128,29 @@ func fromService(s *gatewayv1alpha1.TailscaleService) GrantFrom {
 	return GrantFrom{gatewayv1alpha1.Group, "TailscaleService", s.Namespace}
 }
 
-// backendRef checks the backend of an ingress service.
-func (b *builder) backendRef(s *gatewayv1alpha1.TailscaleService) Verdict {
+// validateBackendRef checks the backend of an ingress service.
+func (b *builder) validateBackendRef(s *gatewayv1alpha1.TailscaleService) Condition {
 	ref := s.Spec.BackendRef
 	if ref == nil {
-		return fails(gatewayv1alpha1.ReasonBackendNotFound, "there is no backendRef")
+		return conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "there is no backendRef")
 	}
 	name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
-	group, there := "", b.o.KubeServices[name]
+	group, exists := "", b.o.KubeServices[name]
 	if ref.Kind == gatewayv1alpha1.KindGateway {
 		group = "gateway.networking.k8s.io"
-		_, there = b.gatewayObjects[name]
+		_, exists = b.gatewayObjects[name]
 	}
 	switch {
 	case !b.granted(fromService(s), group, cmp.Or(ref.Kind, "Service"), name):
-		return fails(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the backend")
-	case !there:
-		return fails(gatewayv1alpha1.ReasonBackendNotFound, "there is no such backend")
+		return conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the backend")
+	case !exists:
+		return conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "there is no such backend")
 	}
-	return holds(gatewayv1alpha1.ReasonResolved)
+	return conditionTrue(gatewayv1alpha1.ReasonResolved)
 }
 
-// identity returns the label of a service in its tailnet and its tags.
-func identity(s *gatewayv1alpha1.TailscaleService) (label string, tags []string) {
+// labelAndTags returns the label of a service in its tailnet and its tags.
+func labelAndTags(s *gatewayv1alpha1.TailscaleService) (label string, tags []string) {
 	target := s.Spec.Target
 	if target == nil {
 		return "", nil
@@ -175,8 +174,8 @@ func identity(s *gatewayv1alpha1.TailscaleService) (label string, tags []string)
 
 func targetPort(p gatewayv1alpha1.ServicePort) uint16 { return uint16(cmp.Or(p.TargetPort, p.Port)) }
 
-func (s *service) key(protocol string, port uint16) portmap.Key {
-	return portmap.Key{Service: ServiceKey(s.name), Protocol: cmp.Or(protocol, "TCP"), TargetPort: port}
+func (s *service) key(protocol string, port uint16) PortKey {
+	return PortKey{Service: ServiceKey(s.name), Protocol: cmp.Or(protocol, "TCP"), TargetPort: port}
 }
 
 // cluster creates the cluster for one TCP port, numbered as in the tailnet. ok is false if the
@@ -189,12 +188,12 @@ func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1
 	}
 	c := Cluster{
 		Name: name, StatName: strings.NewReplacer(".", "_", "/", "_").Replace(name), Port: match,
-		Host:       b.headless(s.group),
+		Host:       b.headlessFQDN(s.group),
 		HealthPort: gatewayv1alpha1.HealthPort, HealthPath: "/readyz/" + ServiceKey(s.name), Protocol: HTTP1,
 	}
 	// In an unreadable namespace the relays are unknown. A DNS name still leads to the ready
 	// relays, so use it.
-	if relays := b.o.Relays[s.name]; b.o.Addresses && (len(relays) > 0 || !b.o.LeftOut[s.group.Namespace]) {
+	if relays := b.o.Relays[s.name]; b.o.Addresses && (len(relays) > 0 || !b.o.Unreadable[s.group.Namespace]) {
 		c.Endpoints = []netip.AddrPort{}
 		for _, a := range relays {
 			c.Endpoints = append(c.Endpoints, netip.AddrPortFrom(a, match))
@@ -241,22 +240,22 @@ func (s *service) fqdn() string {
 	return ""
 }
 
-func (b *builder) headless(group Name) string {
+func (b *builder) headlessFQDN(group Name) string {
 	return group.Name + "." + group.Namespace + ".svc." + b.o.ClusterDomain
 }
 
 // defaultPort returns the port of a service to use where no port is named: wished if the service
 // has it, otherwise its lowest port. The number is the one in the tailnet. ok is false if the
 // service has no HTTP port.
-func (s *service) defaultPort(wished uint16) (uint16, gatewayv1alpha1.AppProtocol, bool) {
+func (s *service) defaultPort(preferred uint16) (uint16, gatewayv1alpha1.AppProtocol, bool) {
 	ports := map[uint16]gatewayv1alpha1.AppProtocol{}
 	for _, p := range s.object.Spec.Ports {
 		if p.Protocol != gatewayv1alpha1.UDP && p.AppProtocol != gatewayv1alpha1.AppTCP {
 			ports[targetPort(p)] = p.AppProtocol
 		}
 	}
-	if speaks, ok := ports[wished]; ok {
-		return wished, speaks, true
+	if speaks, ok := ports[preferred]; ok {
+		return preferred, speaks, true
 	}
 	for _, port := range slices.Sorted(maps.Keys(ports)) {
 		return port, ports[port], true

@@ -50,7 +50,7 @@ func (s *Snapshot) agreements() map[RuleKey]agreement {
 	all := map[RuleKey]agreement{}
 	for _, g := range s.Sorted() {
 		for _, r := range g.Rules {
-			if first, had := all[r.Key]; !had {
+			if first, existing := all[r.Key]; !existing {
 				all[r.Key] = agreement{r, true}
 			} else if first.agreed && !reflect.DeepEqual(first.rule, r) {
 				all[r.Key] = agreement{first.rule, false}

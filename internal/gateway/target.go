@@ -16,32 +16,32 @@ var (
 	resolverIPv6 = netip.MustParseAddr("fd7a:115c:a1e0::53")
 )
 
-// IsTailnetAddr reports whether a can be the address of a node or service of a tailnet.
+// isTailnetAddr reports whether a can be the address of a node or service of a tailnet.
 // IPv4-mapped IPv6 addresses and addresses with a zone cannot.
-func IsTailnetAddr(a netip.Addr) bool {
+func isTailnetAddr(a netip.Addr) bool {
 	return (tailnetIPv4.Contains(a) || tailnetIPv6.Contains(a)) && a != resolverIPv4 && a != resolverIPv6 && a.Zone() == ""
 }
 
-// target checks whether a name or an address may be a target in t. If both are empty, target
+// validateTarget checks whether a name or an address may be a target in t. If both are empty, target
 // accepts. The schema rejects most invalid targets too, but an object may be older than the
 // schema.
-func (b *builder) target(fqdn, ip string, t *gatewayv1alpha1.TailscaleTailnet) Verdict {
+func (b *builder) validateTarget(fqdn, ip string, t *gatewayv1alpha1.TailscaleTailnet) Condition {
 	switch {
 	case ip != "":
-		if a, err := netip.ParseAddr(ip); err != nil || !IsTailnetAddr(a) {
-			return fails(gatewayv1alpha1.ReasonTargetForbidden, "the address is not one of a tailnet")
+		if a, err := netip.ParseAddr(ip); err != nil || !isTailnetAddr(a) {
+			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the address is not one of a tailnet")
 		}
 	case fqdn != "":
 		suffix := suffixOf(t)
 		if suffix == "" {
-			return fails(gatewayv1alpha1.ReasonTargetForbidden, "the domain of the tailnet is not known yet, so that no name can be told to be in it")
+			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the domain of the tailnet is not known yet, so that no name can be told to be in it")
 		}
 		host, ok := strings.CutSuffix(fqdn, "."+suffix)
 		if !ok || !IsLabel(host) {
-			return fails(gatewayv1alpha1.ReasonTargetForbidden, "the name is not one of the tailnet, whose domain is "+suffix)
+			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the name is not one of the tailnet, whose domain is "+suffix)
 		}
 	}
-	return holds(gatewayv1alpha1.ReasonAccepted)
+	return conditionTrue(gatewayv1alpha1.ReasonAccepted)
 }
 
 // suffixOf returns the MagicDNS domain of a tailnet. It is empty if the domain is unknown or not a

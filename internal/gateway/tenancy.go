@@ -43,8 +43,8 @@ func (b *builder) tailnetFor(name, ns string) (*gatewayv1alpha1.TailscaleTailnet
 		return nil, false
 	}
 	key := [2]string{name, ns}
-	allowed, asked := b.allowed[key]
-	if !asked {
+	allowed, cached := b.allowed[key]
+	if !cached {
 		allowed = b.selects(t.Spec.AllowedNamespaces, b.o.Namespace, ns)
 		b.allowed[key] = allowed
 	}
@@ -88,36 +88,36 @@ func (b *builder) granted(from GrantFrom, toGroup, toKind string, to Name) bool 
 	return false
 }
 
-// madeByUs reports whether the operator created a group. To forge this, an attacker needs write
+// createdByOperator reports whether the operator created a group. To forge this, an attacker needs write
 // access to the operator's own namespace.
-func (b *builder) madeByUs(g *gatewayv1alpha1.TailscaleProxyGroup) bool {
+func (b *builder) createdByOperator(g *gatewayv1alpha1.TailscaleProxyGroup) bool {
 	return g.Namespace == b.o.Namespace && g.Labels[gatewayv1alpha1.ManagedLabel] == "true"
 }
 
-// group checks one TailscaleProxyGroup.
-func (b *builder) group(g *gatewayv1alpha1.TailscaleProxyGroup) GroupReport {
+// validateGroup checks one TailscaleProxyGroup.
+func (b *builder) validateGroup(g *gatewayv1alpha1.TailscaleProxyGroup) GroupReport {
 	if g.Namespace != b.o.Namespace && !contains(b.o.ProxyNamespaces, g.Namespace) {
-		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace")}
+		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace")}
 	}
 	if !g.Spec.Runtime.Supported() {
-		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonUnsupportedRuntime, unsupportedRuntime)}
+		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonUnsupportedRuntime, unsupportedRuntime)}
 	}
-	name := b.byDefault
+	name := b.defaultTailnetName
 	if g.Spec.TailnetRef != nil {
 		name = g.Spec.TailnetRef.Name
 	} else if name == "" {
-		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}
+		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}
 	}
 	t, ok := b.tailnetFor(name, g.Namespace)
-	if !ok && (t == nil || !b.madeByUs(g)) { // exempt: each service of such a group was checked itself
-		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}
+	if !ok && (t == nil || !b.createdByOperator(g)) { // exempt: each service of such a group was checked itself
+		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}
 	}
 	if target := g.Spec.TailnetTarget; target != nil {
-		if v := b.target(target.FQDN, target.IP, t); !v.OK {
-			return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonInvalidTarget, v.Message)}
+		if v := b.validateTarget(target.FQDN, target.IP, t); !v.OK {
+			return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonInvalidTarget, v.Message)}
 		}
 	}
-	return GroupReport{Accepted: holds(gatewayv1alpha1.ReasonAccepted), Tailnet: name}
+	return GroupReport{Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), Tailnet: name}
 }
 
 func contains(list []string, s string) bool {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/config"
 )
 
 // applied holds the active routes and their sockets. Only the goroutine of Run uses it.
@@ -21,7 +21,7 @@ type applied struct {
 	sockets    map[socketKey]*socket
 	closed     []*socket // closed listeners whose connections may continue
 	incomplete bool      // some port could not be bound
-	said       map[string]string
+	reported   map[string]string
 }
 
 // A socketKey identifies a port that the relay listens on. An ingress port belongs to the relay's
@@ -30,31 +30,31 @@ type socketKey struct {
 	ingress  bool
 	vip      string
 	at       netip.AddrPort // egress: pod address and port; ingress: port only
-	protocol document.Protocol
+	protocol config.Protocol
 }
 
 // A socket is a listener whose connections use a route.
 type socket struct {
 	io.Closer
-	route *route
-	port  uint16 // of the target
-	back  string // address of the backend
-	proxy bool   // send a PROXY header to the backend
-	tls   tlsPort
+	route   *route
+	port    uint16 // of the target
+	backend string // address of the backend
+	proxy   bool   // send a PROXY header to the backend
+	tls     tlsPort
 
-	ctx  context.Context // of its connections
-	end  context.CancelFunc
-	done sync.WaitGroup // the listener and its connections
-	gone atomic.Bool    // closed, and no connection is left
+	ctx     context.Context // of its connections
+	end     context.CancelFunc
+	done    sync.WaitGroup // the listener and its connections
+	retired atomic.Bool    // closed, and no connection is left
 }
 
 // apply opens the sockets that c requires and returns the resulting status. It closes old sockets
 // before it opens new ones, because a port may move from one service to another. It does not touch
 // routes that are unchanged.
-func (a *applied) apply(ctx context.Context, c document.Config) document.Status {
+func (a *applied) apply(ctx context.Context, c config.Config) config.Status {
 	r := a.r
 	r.limits.Store(&c.Limits)
-	st := document.Status{Services: map[string]document.ServiceStatus{}, Exposed: map[string]document.ExposedStatus{}, Refused: map[string]string{}}
+	st := config.Status{Services: map[string]config.ServiceStatus{}, Exposed: map[string]config.ExposedStatus{}, Refused: map[string]string{}}
 	for _, ip := range r.PodIPs {
 		if ip.Is4() {
 			st.PodIPv4 = ip.String()
@@ -62,16 +62,16 @@ func (a *applied) apply(ctx context.Context, c document.Config) document.Status 
 			st.PodIPv6 = ip.String()
 		}
 	}
-	for name, why := range c.Refused {
-		st.Refused[name] = why
+	for name, reason := range c.Refused {
+		st.Refused[name] = reason
 	}
-	wanted, keep := map[string]*route{}, map[socketKey]bool{}
+	desired, keep := map[string]*route{}, map[socketKey]bool{}
 	at := func(name string, ingress bool) *route {
 		rt := a.routes[name]
 		if rt == nil || rt.ingress != ingress {
 			rt = &route{name: name, ingress: ingress}
 		}
-		wanted[name] = rt
+		desired[name] = rt
 		return rt
 	}
 	for _, s := range c.Services {
@@ -79,7 +79,7 @@ func (a *applied) apply(ctx context.Context, c document.Config) document.Status 
 		rt.service.Store(&s)
 		for _, p := range s.Ports {
 			for _, ip := range r.PodIPs {
-				a.fits(keep, socketKey{at: netip.AddrPortFrom(ip, p.Match), protocol: p.Protocol}, &socket{route: rt, port: p.Target})
+				a.retain(keep, socketKey{at: netip.AddrPortFrom(ip, p.Match), protocol: p.Protocol}, &socket{route: rt, port: p.Target})
 			}
 		}
 	}
@@ -92,15 +92,15 @@ func (a *applied) apply(ctx context.Context, c document.Config) document.Status 
 		}
 		for _, p := range e.Ports {
 			if e.Ready { // without a ready backend, an open port would hide the failure
-				a.fits(keep, ingressKey(e, p), ingressSocket(rt, e, p))
+				a.retain(keep, ingressKey(e, p), ingressSocket(rt, e, p))
 			}
 		}
 	}
-	r.certs.want(names)
+	r.certs.setNames(names)
 	// Close old sockets first, because a port may move from one service to another.
 	for _, name := range sortedNames(a.routes) {
-		if wanted[name] != a.routes[name] {
-			a.drop(a.routes[name])
+		if desired[name] != a.routes[name] {
+			a.closeRoute(a.routes[name])
 		}
 	}
 	for k := range a.sockets {
@@ -108,35 +108,35 @@ func (a *applied) apply(ctx context.Context, c document.Config) document.Status 
 			a.retire(k)
 		}
 	}
-	a.routes, a.incomplete = wanted, false
-	for _, name := range sortedNames(wanted) {
-		if rt := wanted[name]; rt.ingress {
+	a.routes, a.incomplete = desired, false
+	for _, name := range sortedNames(desired) {
+		if rt := desired[name]; rt.ingress {
 			a.bindIngress(ctx, rt, &st)
 		} else {
 			a.bindEgress(ctx, rt, &st)
 		}
 	}
-	r.routes.Store(&wanted)
-	a.tell(st.Refused)
+	r.routes.Store(&desired)
+	a.logRefused(st.Refused)
 	return st
 }
 
-func ingressKey(e document.Exposed, p document.IngressPort) socketKey {
+func ingressKey(e config.ExposedService, p config.IngressPort) socketKey {
 	return socketKey{ingress: true, vip: e.VIP, at: netip.AddrPortFrom(netip.Addr{}, p.Port), protocol: p.Protocol}
 }
 
 // ingressSocket creates the socket that forwards a tailnet port to the backend.
-func ingressSocket(rt *route, e document.Exposed, p document.IngressPort) *socket {
-	s := &socket{route: rt, back: p.Backend, proxy: e.ProxyProtocol}
+func ingressSocket(rt *route, e config.ExposedService, p config.IngressPort) *socket {
+	s := &socket{route: rt, backend: p.Backend, proxy: e.ProxyProtocol}
 	if p.Terminate {
 		s.tls = tlsPort{e.Domain, p.H2}
 	}
 	return s
 }
 
-// fits marks an open socket as kept if it has the wanted destination.
-func (a *applied) fits(keep map[socketKey]bool, k socketKey, want *socket) {
-	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.back == want.back && s.proxy == want.proxy && s.tls == want.tls {
+// retain marks an open socket as kept if it has the wanted destination.
+func (a *applied) retain(keep map[socketKey]bool, k socketKey, want *socket) {
+	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.backend == want.backend && s.proxy == want.proxy && s.tls == want.tls {
 		keep[k] = true
 	}
 }
@@ -146,11 +146,11 @@ func (a *applied) retire(k socketKey) {
 	s := a.sockets[k]
 	delete(a.sockets, k)
 	s.Close()
-	a.closed = append(slices.DeleteFunc(a.closed, func(s *socket) bool { return s.gone.Load() }), s)
+	a.closed = append(slices.DeleteFunc(a.closed, func(s *socket) bool { return s.retired.Load() }), s)
 	go func() {
 		s.done.Wait()
 		s.end()
-		s.gone.Store(true)
+		s.retired.Store(true)
 	}()
 }
 
@@ -163,18 +163,18 @@ func (a *applied) withdraw() {
 	}
 }
 
-// tell logs each refused service once per reason.
-func (a *applied) tell(refused map[string]string) {
+// logRefused logs each refused service once per reason.
+func (a *applied) logRefused(refused map[string]string) {
 	for _, name := range sortedNames(refused) {
-		if a.said[name] != refused[name] {
+		if a.reported[name] != refused[name] {
 			a.r.Log.Error("a service is not carried", "service", name, "why", refused[name])
 		}
 	}
-	a.said = refused
+	a.reported = refused
 }
 
-// drop closes the sockets of a route and ends its connections.
-func (a *applied) drop(rt *route) {
+// closeRoute closes the sockets of a route and ends its connections.
+func (a *applied) closeRoute(rt *route) {
 	for k, s := range a.sockets {
 		if s.route == rt {
 			a.retire(k)
@@ -193,13 +193,13 @@ func (a *applied) drop(rt *route) {
 // close ends all routes.
 func (a *applied) close() {
 	for _, rt := range a.routes {
-		a.drop(rt)
+		a.closeRoute(rt)
 	}
 }
 
-func (a *applied) bindEgress(ctx context.Context, rt *route, st *document.Status) {
+func (a *applied) bindEgress(ctx context.Context, rt *route, st *config.Status) {
 	service := rt.service.Load()
-	s := document.ServiceStatus{Ports: []document.Port{}, Targets: service.Targets, Target: service.Targets[0]}
+	s := config.ServiceStatus{Ports: []config.Port{}, Targets: service.Targets, Target: service.Targets[0]}
 	var errs []error
 	for _, p := range service.Ports {
 		bound := true
@@ -216,17 +216,17 @@ func (a *applied) bindEgress(ctx context.Context, rt *route, st *document.Status
 	}
 	s.IPs = []netip.Addr{}
 	if nm, err := a.r.Netmap(); err == nil {
-		if addrs, err := a.r.find(ctx, nm, rt); err == nil { // a target that is absent now is not an error of the mapping
+		if addrs, err := a.r.resolve(ctx, nm, rt); err == nil { // a target that is absent now is not an error of the mapping
 			s.IPs = addrs
 		}
 	}
 	st.Services[rt.name] = s
-	a.settle(rt, errs, st)
+	a.setStatus(rt, errs, st)
 }
 
-func (a *applied) bindIngress(ctx context.Context, rt *route, st *document.Status) {
+func (a *applied) bindIngress(ctx context.Context, rt *route, st *config.Status) {
 	e := *rt.exposed.Load()
-	s := document.ExposedStatus{VIP: e.VIP, Ports: []document.IngressPort{}}
+	s := config.ExposedStatus{VIP: e.VIP, Ports: []config.IngressPort{}}
 	var errs []error
 	for _, p := range e.Ports {
 		if !e.Ready {
@@ -239,15 +239,15 @@ func (a *applied) bindIngress(ctx context.Context, rt *route, st *document.Statu
 		s.Ports = append(s.Ports, p)
 	}
 	if e.Terminates() {
-		if pair, why := a.r.certs.of(e.Domain); pair == nil {
-			s.Uncertified = why
+		if pair, reason := a.r.certs.get(e.Domain); pair == nil {
+			s.Uncertified = reason
 		}
 	}
 	st.Exposed[rt.name] = s
-	a.settle(rt, errs, st)
+	a.setStatus(rt, errs, st)
 }
 
-func (a *applied) settle(rt *route, errs []error, st *document.Status) {
+func (a *applied) setStatus(rt *route, errs []error, st *config.Status) {
 	rt.bound.Store(len(errs) == 0)
 	if len(errs) > 0 {
 		a.incomplete = true
@@ -262,7 +262,7 @@ func (a *applied) bind(ctx context.Context, k socketKey, s *socket) error {
 	}
 	r := a.r
 	s.ctx, s.end = context.WithCancel(context.WithoutCancel(ctx)) // ends when the route is dropped, not with ctx
-	if k.protocol == document.UDP {
+	if k.protocol == config.UDP {
 		var pc net.PacketConn
 		var err error
 		if k.ingress {

@@ -15,15 +15,15 @@ import (
 
 // Timing of the certificate lifecycle.
 const (
-	issueTime    = 5 * time.Minute // limit for issuing a certificate; a CA may be slow
-	lookPause    = 2 * time.Second // while there is none: another relay may issue it
-	renewalPause = time.Hour       // while there is a certificate
-	duePause     = time.Minute     // while there is a certificate that is due for renewal
-	firstFailure = time.Minute     // after the first failure at the CA; times ten after the second, and times ten again after the third
+	issueTimeout             = 5 * time.Minute // limit for issuing a certificate; a CA may be slow
+	certificateCheckInterval = 2 * time.Second // while there is none: another relay may issue it
+	renewalPause             = time.Hour       // while there is a certificate
+	duePause                 = time.Minute     // while there is a certificate that is due for renewal
+	firstFailure             = time.Minute     // after the first failure at the CA; times ten after the second, and times ten again after the third
 )
 
-// mostWhy is the maximum length of a reported failure.
-const mostWhy = 300
+// maxReason is the maximum length of a reported failure.
+const maxReason = 300
 
 // ErrNotYet is wrapped by the error of IssueCertificate if the tailnet does not allow this node to
 // get a certificate for the name at the moment. No CA was contacted.
@@ -37,16 +37,16 @@ var ErrNotYet = errors.New("the tailnet gives this node no certificate of that n
 type certificates struct {
 	r *Relay
 
-	mu     sync.Mutex
-	wanted map[string]bool // name -> whether this relay issues the certificate if it is missing
-	known  map[string]*certificate
-	poke   chan struct{}
+	mu       sync.Mutex
+	names    map[string]bool // name -> whether this relay issues the certificate if it is missing
+	known    map[string]*certificate
+	wakeChan chan struct{}
 }
 
 // A certificate is the state of the certificate of one name.
 type certificate struct {
-	pair *keyPair // nil if there is none
-	why  string   // reason why there is none, or why it could not be stored or renewed
+	pair   *keyPair // nil if there is none
+	reason string   // reason why there is none, or why it could not be stored or renewed
 }
 
 // A keyPair is a certificate with its key, parsed and as PEM from the Secret.
@@ -55,41 +55,41 @@ type keyPair struct {
 	chain, key []byte
 }
 
-// want sets the names that need certificates.
-func (c *certificates) want(names map[string]bool) {
+// setNames sets the names that need certificates.
+func (c *certificates) setNames(names map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wanted = names
+	c.names = names
 	select {
-	case c.pokedLocked() <- struct{}{}:
+	case c.wakeChanLocked() <- struct{}{}:
 	default:
 	}
 }
 
-func (c *certificates) pokedLocked() chan struct{} {
-	if c.poke == nil {
-		c.poke = make(chan struct{}, 1)
+func (c *certificates) wakeChanLocked() chan struct{} {
+	if c.wakeChan == nil {
+		c.wakeChan = make(chan struct{}, 1)
 	}
-	return c.poke
+	return c.wakeChan
 }
 
-// of returns the certificate of a name, or the reason why there is none.
-func (c *certificates) of(name string) (*keyPair, string) {
+// get returns the certificate of a name, or the reason why there is none.
+func (c *certificates) get(name string) (*keyPair, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch k := c.known[name]; {
 	case k == nil:
 		return nil, "it was not looked for yet"
 	case k.pair != nil && !c.r.Now().Before(k.pair.Leaf.NotAfter):
-		return nil, "it has expired: " + k.why
+		return nil, "it has expired: " + k.reason
 	default:
-		return k.pair, k.why
+		return k.pair, k.reason
 	}
 }
 
 // set stores the state of a name and wakes the relay if the status changes.
 func (c *certificates) set(name string, k certificate) {
-	k.why = k.why[:min(len(k.why), mostWhy)] // the text is stored in a Secret
+	k.reason = k.reason[:min(len(k.reason), maxReason)] // the text is stored in a Secret
 	c.mu.Lock()
 	was := c.known[name]
 	if c.known == nil {
@@ -97,9 +97,9 @@ func (c *certificates) set(name string, k certificate) {
 	}
 	c.known[name] = &k
 	c.mu.Unlock()
-	if was == nil || was.why != k.why || (was.pair == nil) != (k.pair == nil) {
-		if k.why != "" {
-			c.r.Log.Warn("a certificate cannot be had", "name", name, "valid", k.pair != nil, "why", k.why)
+	if was == nil || was.reason != k.reason || (was.pair == nil) != (k.pair == nil) {
+		if k.reason != "" {
+			c.r.Log.Warn("a certificate cannot be had", "name", name, "valid", k.pair != nil, "why", k.reason)
 		}
 		c.r.Wake()
 	}
@@ -116,91 +116,91 @@ func (c *certificates) run(ctx context.Context) {
 	lives := map[string]life{}
 	for {
 		c.mu.Lock()
-		wanted, poke := c.wanted, c.pokedLocked()
+		desired, wake := c.names, c.wakeChanLocked()
 		for name, l := range lives {
-			if issue, is := wanted[name]; !is || issue != l.issue {
+			if issue, is := desired[name]; !is || issue != l.issue {
 				l.end()
 				delete(lives, name)
 			}
-			if _, is := wanted[name]; !is {
+			if _, is := desired[name]; !is {
 				delete(c.known, name)
 			}
 		}
 		c.mu.Unlock()
-		for name, issue := range wanted {
+		for name, issue := range desired {
 			if _, is := lives[name]; is {
 				continue
 			}
 			living, end := context.WithCancel(ctx)
 			lives[name] = life{issue, end}
-			wg.Go(func() { defer end(); c.keep(living, name, issue) })
+			wg.Go(func() { defer end(); c.manage(living, name, issue) })
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-poke:
+		case <-wake:
 		}
 	}
 }
 
-// keep manages the certificate of one name.
-func (c *certificates) keep(ctx context.Context, name string, issue bool) {
+// manage manages the certificate of one name.
+func (c *certificates) manage(ctx context.Context, name string, issue bool) {
 	failures := 0
 	for {
-		k, nap := c.look(ctx, name, issue, &failures)
+		k, wait := c.reconcile(ctx, name, issue, &failures)
 		if ctx.Err() != nil {
 			return
 		}
 		c.set(name, k)
-		if retry.Sleep(ctx, nap) != nil {
+		if retry.Sleep(ctx, wait) != nil {
 			return
 		}
 	}
 }
 
-// look reads the Secret and, if this relay is responsible, issues a certificate. It returns the
+// reconcile reads the Secret and, if this relay is responsible, issues a certificate. It returns the
 // best available certificate and the time until the next look.
-func (c *certificates) look(ctx context.Context, name string, issue bool, failures *int) (certificate, time.Duration) {
+func (c *certificates) reconcile(ctx context.Context, name string, issue bool, failures *int) (certificate, time.Duration) {
 	now := c.r.Now()
-	mine, _ := c.of(name)
+	current, _ := c.get(name)
 	chain, key, err := c.r.ReadCertificate(ctx, name)
 	if err != nil { // an unreadable Secret must not be overwritten
-		return certificate{mine, "its Secret cannot be read: " + err.Error()}, lookPause
+		return certificate{current, "its Secret cannot be read: " + err.Error()}, certificateCheckInterval
 	}
-	stored, why := certificateFor(name, chain, key, now)
-	best := later(stored, mine)
-	if best != nil && !due(best, now) {
+	stored, reason := certificateFor(name, chain, key, now)
+	best := longerValid(stored, current)
+	if best != nil && !renewalDue(best, now) {
 		if issue && best != stored { // the Secret was recreated
 			err = c.write(ctx, name, best)
 		}
 		if err != nil {
-			return certificate{best, err.Error()}, lookPause
+			return certificate{best, err.Error()}, certificateCheckInterval
 		}
 		return certificate{pair: best}, renewalPause
 	}
-	nap := lookPause
+	wait := certificateCheckInterval
 	if best != nil {
-		nap, why = duePause, ""
+		wait, reason = duePause, ""
 	}
 	if !issue || c.r.IssueCertificate == nil {
-		return certificate{best, why}, nap
+		return certificate{best, reason}, wait
 	}
 	fresh, err := c.issue(ctx, name, now)
 	switch {
 	case errors.Is(err, ErrNotYet):
-		return certificate{best, ErrNotYet.Error()}, nap
+		return certificate{best, ErrNotYet.Error()}, wait
 	case err != nil:
-		nap = firstFailure
+		wait = firstFailure
 		for range min(*failures, 2) {
-			nap *= 10
+			wait *= 10
 		}
 		*failures++
-		return certificate{best, "none can be had: " + err.Error()}, nap
+		return certificate{best, "none can be had: " + err.Error()}, wait
 	}
 	*failures = 0
-	if best = later(best, fresh); best == fresh {
+	if best = longerValid(best, fresh); best == fresh {
 		if err := c.write(ctx, name, best); err != nil {
-			return certificate{best, err.Error()}, lookPause
+			return certificate{best, err.Error()}, certificateCheckInterval
 		}
 		c.r.Log.Info("a certificate was issued", "name", name, "until", best.Leaf.NotAfter)
 	}
@@ -209,15 +209,15 @@ func (c *certificates) look(ctx context.Context, name string, issue bool, failur
 
 // issue requests a new certificate and validates it.
 func (c *certificates) issue(ctx context.Context, name string, now time.Time) (*keyPair, error) {
-	ctx, cancel := context.WithTimeout(ctx, issueTime)
+	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
 	defer cancel()
 	chain, key, err := c.r.IssueCertificate(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	fresh, why := certificateFor(name, chain, key, now)
+	fresh, reason := certificateFor(name, chain, key, now)
 	if fresh == nil {
-		return nil, errors.New("what was issued is no good: " + why)
+		return nil, errors.New("what was issued is no good: " + reason)
 	}
 	return fresh, nil
 }
@@ -251,13 +251,13 @@ func certificateFor(name string, chain, key []byte, now time.Time) (*keyPair, st
 	return &keyPair{pair, chain, key}, ""
 }
 
-// due reports whether at most a third of a certificate's lifetime is left.
-func due(pair *keyPair, now time.Time) bool {
+// renewalDue reports whether at most a third of a certificate's lifetime is left.
+func renewalDue(pair *keyPair, now time.Time) bool {
 	return pair.Leaf.NotAfter.Sub(now) <= pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore)/3
 }
 
-// later returns the certificate with the later expiry, or a if both are equal.
-func later(a, b *keyPair) *keyPair {
+// longerValid returns the certificate with the later expiry, or a if both are equal.
+func longerValid(a, b *keyPair) *keyPair {
 	if a == nil || b != nil && b.Leaf.NotAfter.After(a.Leaf.NotAfter) {
 		return b
 	}
@@ -270,15 +270,15 @@ type tlsPort struct {
 	h2   bool   // the backend speaks HTTP/2
 }
 
-// server terminates TLS on a connection. It refuses clients that request another name.
-func (c *certificates) server(ctx context.Context, conn net.Conn, at tlsPort) (net.Conn, error) {
+// terminate terminates TLS on a connection. It refuses clients that request another name.
+func (c *certificates) terminate(ctx context.Context, conn net.Conn, at tlsPort) (net.Conn, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if n := strings.TrimSuffix(hello.ServerName, "."); n != "" && !strings.EqualFold(n, at.name) {
 			return nil, fmt.Errorf("the caller asks for %.80q, and this is %s", n, at.name)
 		}
-		pair, why := c.of(at.name)
+		pair, reason := c.get(at.name)
 		if pair == nil {
-			return nil, fmt.Errorf("there is no certificate for %s: %s", at.name, why)
+			return nil, fmt.Errorf("there is no certificate for %s: %s", at.name, reason)
 		}
 		return &pair.Certificate, nil
 	}}

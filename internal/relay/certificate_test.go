@@ -22,8 +22,8 @@ import (
 	"time"
 )
 
-// A safe simulates the Secret of one name and the CA that signs its certificates.
-type safe struct {
+// A fakeSecret simulates the Secret of one name and the CA that signs its certificates.
+type fakeSecret struct {
 	mu         sync.Mutex
 	chain, key []byte
 	asked      int   // requests to the CA
@@ -31,13 +31,13 @@ type safe struct {
 	refuse     error // error of the CA
 }
 
-func (s *safe) read(context.Context, string) (chain, key []byte, err error) {
+func (s *fakeSecret) read(context.Context, string) (chain, key []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.chain, s.key, nil
 }
 
-func (s *safe) write(_ context.Context, _ string, chain, key []byte) error {
+func (s *fakeSecret) write(_ context.Context, _ string, chain, key []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.chain, s.key = chain, key
@@ -45,7 +45,7 @@ func (s *safe) write(_ context.Context, _ string, chain, key []byte) error {
 	return nil
 }
 
-func (s *safe) issue(_ context.Context, name string) (chain, key []byte, err error) {
+func (s *fakeSecret) issue(_ context.Context, name string) (chain, key []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuse == nil || !errors.Is(s.refuse, ErrNotYet) {
@@ -58,13 +58,13 @@ func (s *safe) issue(_ context.Context, name string) (chain, key []byte, err err
 }
 
 // empty removes the contents of the Secret and resets the counters.
-func (s *safe) empty(refuse error) {
+func (s *fakeSecret) empty(refuse error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.chain, s.key, s.asked, s.written, s.refuse = nil, nil, 0, 0, refuse
 }
 
-func (s *safe) counts() [2]int {
+func (s *fakeSecret) counts() [2]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return [2]int{s.asked, s.written}
@@ -85,8 +85,8 @@ func sign(name string, until time.Time) (chain, key []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), err
 }
 
-// keeping runs the certificates of a relay that needs the certificate of a name.
-func keeping(t *testing.T, s *safe, name string, issues bool) *certificates {
+// runCertificates runs the certificates of a relay that needs the certificate of a name.
+func runCertificates(t *testing.T, s *fakeSecret, name string, issues bool) *certificates {
 	r := &Relay{ReadCertificate: s.read, WriteCertificate: s.write, Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	if issues {
 		r.IssueCertificate = s.issue
@@ -94,7 +94,7 @@ func keeping(t *testing.T, s *safe, name string, issues bool) *certificates {
 	r.certs.r = r
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
-	r.certs.want(map[string]bool{name: true})
+	r.certs.setNames(map[string]bool{name: true})
 	go func() { defer close(done); r.certs.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return &r.certs
@@ -106,36 +106,36 @@ func keeping(t *testing.T, s *safe, name string, issues bool) *certificates {
 func TestCertificatesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "grafana.tail1.ts.net"
-		s := new(safe)
-		first, second := keeping(t, s, name, true), keeping(t, s, name, false)
+		s := new(fakeSecret)
+		first, second := runCertificates(t, s, name, true), runCertificates(t, s, name, false)
 		same := func(when string, counts [2]int) {
 			t.Helper()
 			synctest.Wait()
-			a, why := first.of(name)
-			b, _ := second.of(name)
-			if a == nil || b == nil || !bytes.Equal(a.Leaf.Raw, b.Leaf.Raw) || why != "" {
-				t.Fatalf("%s: the relays have %v and %v: %s", when, a, b, why)
+			a, reason := first.get(name)
+			b, _ := second.get(name)
+			if a == nil || b == nil || !bytes.Equal(a.Leaf.Raw, b.Leaf.Raw) || reason != "" {
+				t.Fatalf("%s: the relays have %v and %v: %s", when, a, b, reason)
 			}
 			if now := s.counts(); now != counts {
 				t.Errorf("%s: issued and written %v times", when, now)
 			}
 		}
-		time.Sleep(2 * lookPause)
+		time.Sleep(2 * certificateCheckInterval)
 		same("at first", [2]int{1, 1})
-		was, _ := second.of(name)
+		was, _ := second.get(name)
 		time.Sleep(59 * 24 * time.Hour)
 		same("after 59 days", [2]int{1, 1})
 		time.Sleep(2 * 24 * time.Hour)
 		same("after 61 days", [2]int{2, 2})
-		if is, _ := second.of(name); !is.Leaf.NotAfter.After(was.Leaf.NotAfter) {
+		if is, _ := second.get(name); !is.Leaf.NotAfter.After(was.Leaf.NotAfter) {
 			t.Error("the other relay has not seen the renewal")
 		}
 		s.empty(nil)
 		time.Sleep(2 * renewalPause)
 		same("after its Secret was emptied", [2]int{0, 1})
-		first.want(nil)
+		first.setNames(nil)
 		synctest.Wait()
-		if pair, _ := first.of(name); pair != nil {
+		if pair, _ := first.get(name); pair != nil {
 			t.Error("what nobody wants any more is kept")
 		}
 	})
@@ -147,34 +147,34 @@ func TestCertificatesAreShared(t *testing.T) {
 func TestCertificatesRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "grafana.tail1.ts.net"
-		s := &safe{refuse: errors.New("too many certificates")}
-		c := keeping(t, s, name, true)
+		s := &fakeSecret{refuse: errors.New("too many certificates")}
+		c := runCertificates(t, s, name, true)
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if pair, why := c.of(name); pair != nil || !strings.Contains(why, "too many certificates") || s.counts()[0] > 20 {
-			t.Errorf("in a day asked %d times: %q", s.counts()[0], why)
+		if pair, reason := c.get(name); pair != nil || !strings.Contains(reason, "too many certificates") || s.counts()[0] > 20 {
+			t.Errorf("in a day asked %d times: %q", s.counts()[0], reason)
 		}
 		s.empty(ErrNotYet)
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if _, why := c.of(name); why != ErrNotYet.Error() || s.counts()[0] != 0 {
-			t.Errorf("asked %d times: %q", s.counts()[0], why)
+		if _, reason := c.get(name); reason != ErrNotYet.Error() || s.counts()[0] != 0 {
+			t.Errorf("asked %d times: %q", s.counts()[0], reason)
 		}
 		s.empty(nil)
-		time.Sleep(2 * lookPause)
+		time.Sleep(2 * certificateCheckInterval)
 		synctest.Wait()
-		if pair, why := c.of(name); pair == nil {
-			t.Fatal("none, although the authority signs again: ", why)
+		if pair, reason := c.get(name); pair == nil {
+			t.Fatal("none, although the authority signs again: ", reason)
 		}
 		s.empty(errors.New("away"))
 		time.Sleep(80 * 24 * time.Hour)
 		synctest.Wait()
-		if pair, _ := c.of(name); pair == nil {
+		if pair, _ := c.get(name); pair == nil {
 			t.Error("what is valid for ten more days is not used")
 		}
 		time.Sleep(11 * 24 * time.Hour)
-		if pair, why := c.of(name); pair != nil || !strings.Contains(why, "away") {
-			t.Errorf("what has expired is used: %q", why)
+		if pair, reason := c.get(name); pair != nil || !strings.Contains(reason, "away") {
+			t.Errorf("what has expired is used: %q", reason)
 		}
 	})
 }
@@ -207,9 +207,9 @@ func TestCertificateFor(t *testing.T) {
 		{name, chain, key, now.Add(2 * time.Hour), "has expired"},
 		{name, chain, key, now.Add(-2 * time.Hour), "not valid before"},
 	} {
-		pair, why := certificateFor(tt.name, tt.chain, tt.key, tt.at)
-		if (pair == nil) != (tt.why != "") || !strings.Contains(why, tt.why) || strings.Contains(why, string(tt.key)) && len(tt.key) > 0 {
-			t.Errorf("%v: %q, want %q", pair != nil, why, tt.why)
+		pair, reason := certificateFor(tt.name, tt.chain, tt.key, tt.at)
+		if (pair == nil) != (tt.why != "") || !strings.Contains(reason, tt.why) || strings.Contains(reason, string(tt.key)) && len(tt.key) > 0 {
+			t.Errorf("%v: %q, want %q", pair != nil, reason, tt.why)
 		}
 	}
 }
@@ -237,8 +237,8 @@ func TestTerminate(t *testing.T) {
 			c.Close()
 		}
 	}()
-	s := new(safe)
-	b := newBench(t)
+	s := new(fakeSecret)
+	b := newEnv(t)
 	b.ReadCertificate, b.WriteCertificate = s.read, s.write
 	b.run(t)
 	st := b.apply(t, "", fmt.Sprintf(`{"ingress":{"g":{"vip":"svc:g","domain":%q,"proxyProtocol":true,"ready":true,"ports":[{"protocol":"tcp","port":443,"backend":%q,"terminate":true},{"protocol":"tcp","port":444,"backend":%q,"terminate":true,"h2":true}]}}}`,
@@ -257,8 +257,8 @@ func TestTerminate(t *testing.T) {
 		if err := errors.Join(err, c.CloseWrite()); err != nil {
 			return "", err
 		}
-		answer, err := io.ReadAll(c)
-		return c.ConnectionState().NegotiatedProtocol + string(answer), err
+		handle, err := io.ReadAll(c)
+		return c.ConnectionState().NegotiatedProtocol + string(handle), err
 	}
 	if _, err := say(443, name); err == nil {
 		t.Error("TLS without a certificate")
@@ -283,8 +283,8 @@ func TestTerminate(t *testing.T) {
 		}
 	}
 	for port, want := range map[uint16]string{443: "answer", 444: "h2answer"} {
-		if answer, err := say(port, name, "h2"); err != nil || answer != want {
-			t.Errorf("port %d: %q %v", port, answer, err)
+		if handle, err := say(port, name, "h2"); err != nil || handle != want {
+			t.Errorf("port %d: %q %v", port, handle, err)
 		}
 		if text := <-got; !strings.HasPrefix(text, signature) || !strings.HasSuffix(text, "hello") || len(text) != 28+100_000 {
 			t.Errorf("the backend got %d bytes: %.40q", len(text), text)

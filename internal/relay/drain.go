@@ -15,11 +15,11 @@ import (
 
 // Timing of a drain.
 const (
-	pingPause   = time.Second
-	pingTime    = 2 * time.Second
-	settleTime  = 5 * time.Second // for the kube-proxy of other nodes, which the relay cannot query
-	openPause   = 100 * time.Millisecond
-	pingsAtOnce = 8
+	pingPause       = time.Second
+	pingTime        = 2 * time.Second
+	settleTime      = 5 * time.Second // for the kube-proxy of other nodes, which the relay cannot query
+	openPause       = 100 * time.Millisecond
+	concurrentPings = 8
 )
 
 // Drain takes the relay out of service without dropping connections. It does the following in
@@ -37,7 +37,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	defer func() { r.Meter.Drained(r.Now().Sub(began)) }()
 	first := r.stopping.CompareAndSwap(false, true)
 	r.mu.Lock()
-	c := r.wanted
+	c := r.desired
 	r.wakeLocked() // close the tailnet listeners
 	r.mu.Unlock()
 	if c == nil {
@@ -82,12 +82,12 @@ func (r *Relay) awaitUnused(ctx context.Context, pings int) error {
 		var mu sync.Mutex
 		var still []*url.URL
 		var wg sync.WaitGroup
-		slots := make(chan struct{}, pingsAtOnce)
+		slots := make(chan struct{}, concurrentPings)
 		for _, u := range endpoints {
 			wg.Go(func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				if r.answers(ctx, u, pings) {
+				if r.pingsSelf(ctx, u, pings) {
 					mu.Lock()
 					defer mu.Unlock()
 					still = append(still, u)
@@ -105,9 +105,9 @@ func (r *Relay) awaitUnused(ctx context.Context, pings int) error {
 	return nil
 }
 
-// answers reports whether this pod answered at least one of several pings. An endpoint that does
+// pingsSelf reports whether this pod answered at least one of several pings. An endpoint that does
 // not answer leads to no pod.
-func (r *Relay) answers(ctx context.Context, u *url.URL, pings int) bool {
+func (r *Relay) pingsSelf(ctx context.Context, u *url.URL, pings int) bool {
 	found := false
 	for range pings {
 		asking, cancel := context.WithTimeout(ctx, pingTime)

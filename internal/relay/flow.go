@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
@@ -57,7 +57,7 @@ func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 			if r.shut.Load() || r.flows.Add(1) > int64(r.limits.Load().Flows) {
 				if !r.shut.Load() {
 					r.flows.Add(-1)
-					r.Meter.Connection(s.direction(), string(document.UDP), ResultLimit)
+					r.Meter.Connection(s.direction(), string(config.UDP), ResultLimit)
 				}
 				continue
 			}
@@ -68,7 +68,7 @@ func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 			mu.Unlock()
 			wg.Go(func() {
 				defer r.flows.Add(-1)
-				r.carryFlow(ctx, pc, addr, f, s)
+				r.forwardFlow(ctx, pc, addr, f, s)
 				mu.Lock()
 				delete(flows, from)
 				mu.Unlock()
@@ -81,12 +81,12 @@ func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 	}
 }
 
-// carryFlow forwards one flow until it is idle for flowIdle.
-func (r *Relay) carryFlow(ctx context.Context, pc net.PacketConn, back net.Addr, f *flow, s *socket) {
+// forwardFlow forwards one flow until it is idle for flowIdle.
+func (r *Relay) forwardFlow(ctx context.Context, pc net.PacketConn, back net.Addr, f *flow, s *socket) {
 	far, done, err := r.dialFlow(ctx, s)
-	r.Meter.Connection(s.direction(), string(document.UDP), result(err))
+	r.Meter.Connection(s.direction(), string(config.UDP), result(err))
 	if err != nil {
-		r.refused(s, err)
+		r.logFailure(s, err)
 		return
 	}
 	defer done()
@@ -142,9 +142,9 @@ func (r *Relay) dialFlow(ctx context.Context, s *socket) (c net.Conn, done func(
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	if s.route.ingress {
-		c, err = r.DialCluster(ctx, "udp", s.back)
+		c, err = r.DialCluster(ctx, "udp", s.backend)
 		return c, func() {}, err
 	}
-	c, addr, err := r.dial(ctx, s, document.UDP)
-	return c, func() { s.route.pool.leave(addr) }, err
+	c, addr, err := r.dial(ctx, s, config.UDP)
+	return c, func() { s.route.pool.release(addr) }, err
 }

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/config"
 )
 
 // A Host is a node of the tailnet that the relay may connect to.
@@ -38,7 +38,7 @@ func NewNetmap(suffix string, self []netip.Addr, hosts []Host) *Netmap {
 		n.byName[h.Name] = i
 		for _, list := range [][]netip.Addr{h.Addrs, h.Services} {
 			for _, a := range list {
-				if document.Allowed(a) && !slices.Contains(self, a) {
+				if config.Allowed(a) && !slices.Contains(self, a) {
 					n.online[a] = n.online[a] || h.Online
 				}
 			}
@@ -51,8 +51,8 @@ func NewNetmap(suffix string, self []netip.Addr, hosts []Host) *Netmap {
 // such a connection to the host's own network.
 var errForbidden = errors.New("it is no node or service of this tailnet")
 
-// errNobody means that no node or service matches a name or tags now.
-var errNobody = errors.New("nobody in this tailnet is called so")
+// errNoTarget means that no node or service matches a name or tags now.
+var errNoTarget = errors.New("nobody in this tailnet is called so")
 
 // check returns an error if an address may not be dialed. Every dial must call it last.
 func (n *Netmap) check(a netip.Addr) error {
@@ -64,48 +64,48 @@ func (n *Netmap) check(a netip.Addr) error {
 
 // find returns the current addresses of a target, one per node or service. lookup queries the
 // tailnet's resolver for names that are not nodes.
-func (n *Netmap) find(ctx context.Context, t document.Target, lookup func(context.Context, string) ([]netip.Addr, error)) ([]netip.Addr, error) {
+func (n *Netmap) find(ctx context.Context, t config.Target, lookup func(context.Context, string) ([]netip.Addr, error)) ([]netip.Addr, error) {
 	switch {
 	case t.IP != "":
 		a, err := netip.ParseAddr(t.IP)
 		if err != nil {
 			return nil, err
 		}
-		return one(n, []netip.Addr{a})
+		return firstAllowed(n, []netip.Addr{a})
 	case t.FQDN != "":
 		if i, is := n.byName[t.FQDN]; is {
-			return one(n, n.hosts[i].Addrs)
+			return firstAllowed(n, n.hosts[i].Addrs)
 		}
 		if n.Suffix == "" || !strings.HasSuffix(t.FQDN, "."+n.Suffix) {
-			return nil, fmt.Errorf("%s: %w", t.FQDN, errNobody)
+			return nil, fmt.Errorf("%s: %w", t.FQDN, errNoTarget)
 		}
 		addrs, err := lookup(ctx, t.FQDN)
 		if err != nil {
 			return nil, fmt.Errorf("look up %s: %w", t.FQDN, err)
 		}
 		if len(addrs) == 0 {
-			return nil, fmt.Errorf("%s: %w", t.FQDN, errNobody)
+			return nil, fmt.Errorf("%s: %w", t.FQDN, errNoTarget)
 		}
-		return one(n, addrs)
+		return firstAllowed(n, addrs)
 	}
 	var out []netip.Addr
 	for _, h := range n.hosts {
 		if h.Shared || slices.ContainsFunc(t.Tags, func(tag string) bool { return !slices.Contains(h.Tags, tag) }) {
 			continue
 		}
-		if a, err := one(n, h.Addrs); err == nil {
+		if a, err := firstAllowed(n, h.Addrs); err == nil {
 			out = append(out, a...)
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s: %w", strings.Join(t.Tags, " and "), errNobody)
+		return nil, fmt.Errorf("%s: %w", strings.Join(t.Tags, " and "), errNoTarget)
 	}
 	return out, nil
 }
 
-// one returns the first of several addresses of one node that may be dialed.
-func one(n *Netmap, addrs []netip.Addr) ([]netip.Addr, error) {
-	var err error = errNobody
+// firstAllowed returns the first of several addresses of one node that may be dialed.
+func firstAllowed(n *Netmap, addrs []netip.Addr) ([]netip.Addr, error) {
+	var err error = errNoTarget
 	for _, a := range addrs {
 		if err = n.check(a); err == nil {
 			return []netip.Addr{a}, nil

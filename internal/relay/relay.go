@@ -20,7 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
@@ -61,19 +61,19 @@ type Relay struct {
 	Log   *slog.Logger
 	Now   func() time.Time
 
-	mu      sync.Mutex
-	wanted  *document.Config // nil until Configure is called
-	poke    chan struct{}
-	changed broadcast.Change
+	mu       sync.Mutex
+	desired  *config.Config // nil until Configure is called
+	wakeChan chan struct{}
+	changed  broadcast.Change
 
-	status   atomic.Pointer[document.Status]
+	status   atomic.Pointer[config.Status]
 	routes   atomic.Pointer[map[string]*route] // applied services, by name
 	stopping atomic.Bool                       // draining: no longer ready
 	shut     atomic.Bool                       // accepts no new connections
 	open     atomic.Int64                      // number of open connections
 	flows    atomic.Int64                      // number of UDP flows
-	limits   atomic.Pointer[document.Limits]
-	buffers  large
+	limits   atomic.Pointer[config.Limits]
+	buffers  bufferPool
 	certs    certificates
 }
 
@@ -108,10 +108,10 @@ const (
 )
 
 // Configure sets the configuration that Run applies.
-func (r *Relay) Configure(c document.Config) {
+func (r *Relay) Configure(c config.Config) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wanted = &c
+	r.desired = &c
 	r.wakeLocked()
 }
 
@@ -125,33 +125,33 @@ func (r *Relay) Wake() {
 // wakeLocked notifies Run. The caller must hold mu.
 func (r *Relay) wakeLocked() {
 	select {
-	case r.pokedLocked() <- struct{}{}:
+	case r.wakeChanLocked() <- struct{}{}:
 	default:
 	}
 }
 
-func (r *Relay) pokedLocked() chan struct{} {
-	if r.poke == nil {
-		r.poke = make(chan struct{}, 1)
+func (r *Relay) wakeChanLocked() chan struct{} {
+	if r.wakeChan == nil {
+		r.wakeChan = make(chan struct{}, 1)
 	}
-	return r.poke
+	return r.wakeChan
 }
 
 // Changed returns a channel that is closed when Status changes.
 func (r *Relay) Changed() <-chan struct{} { return r.changed.Next() }
 
 // Status returns what is bound now. ok is false until the first configuration was applied.
-func (r *Relay) Status() (s document.Status, ok bool) {
+func (r *Relay) Status() (s config.Status, ok bool) {
 	if p := r.status.Load(); p != nil {
 		return *p, true
 	}
-	return document.Status{}, false
+	return config.Status{}, false
 }
 
 // Run applies configurations until ctx ends, and then closes every connection.
 func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
-	poke := r.pokedLocked()
+	wake := r.wakeChanLocked()
 	r.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -165,7 +165,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-poke:
+		case <-wake:
 		case <-tick.C:
 			if !a.incomplete {
 				continue
@@ -176,7 +176,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			continue
 		}
 		r.mu.Lock()
-		c := r.wanted
+		c := r.desired
 		r.mu.Unlock()
 		if c != nil {
 			r.publish(a.apply(ctx, *c))
@@ -184,7 +184,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-func (r *Relay) publish(s document.Status) {
+func (r *Relay) publish(s config.Status) {
 	if was := r.status.Load(); was != nil && was.Equal(s) {
 		return
 	}
@@ -197,8 +197,8 @@ func (r *Relay) publish(s document.Status) {
 type route struct {
 	name    string
 	ingress bool
-	service atomic.Pointer[document.Service] // egress
-	exposed atomic.Pointer[document.Exposed] // ingress
+	service atomic.Pointer[config.Service]        // egress
+	exposed atomic.Pointer[config.ExposedService] // ingress
 	pool    pool
 	bound   atomic.Bool // all of its ports are bound
 }
@@ -243,7 +243,7 @@ func (r *Relay) ServiceReady(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	addrs, err := r.find(ctx, nm, rt)
+	addrs, err := r.resolve(ctx, nm, rt)
 	if err != nil {
 		return err
 	}
@@ -259,8 +259,8 @@ func (r *Relay) ServiceReady(ctx context.Context, name string) error {
 // Open returns the number of open connections.
 func (r *Relay) Open() int { return int(r.open.Load()) }
 
-// find returns the addresses of a route's targets. It returns an error if there are none.
-func (r *Relay) find(ctx context.Context, nm *Netmap, rt *route) ([]netip.Addr, error) {
+// resolve returns the addresses of a route's targets. It returns an error if there are none.
+func (r *Relay) resolve(ctx context.Context, nm *Netmap, rt *route) ([]netip.Addr, error) {
 	var all []netip.Addr
 	var errs []error
 	for _, t := range rt.service.Load().Targets {

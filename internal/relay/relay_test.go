@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/config"
 )
 
 // counts is a Meter that stores its calls.
@@ -49,9 +49,9 @@ func (c *counts) Bytes(direction string, n int64) { c.add(direction, n) }
 func (c *counts) Dialed(time.Duration)            { c.add("dialed", 1) }
 func (c *counts) Drained(time.Duration)           { c.add("drained", 1) }
 
-// bench is a relay with loopback sockets. Servers in the test process stand for addresses of the
+// env is a relay with loopback sockets. Servers in the test process stand for addresses of the
 // tailnet.
-type bench struct {
+type env struct {
 	*Relay
 	counts counts
 	podIP  netip.Addr
@@ -64,7 +64,7 @@ type bench struct {
 	netmap  *Netmap
 }
 
-func (b *bench) at(a netip.AddrPort) (string, bool) {
+func (b *env) at(a netip.AddrPort) (string, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dialed = append(b.dialed, a)
@@ -72,9 +72,9 @@ func (b *bench) at(a netip.AddrPort) (string, bool) {
 	return s, ok
 }
 
-// newBench returns a bench that does not run yet.
-func newBench(t testing.TB) *bench {
-	b := &bench{podIP: netip.MustParseAddr("127.0.0.1"), servers: map[netip.AddrPort]string{}, ports: map[uint16]string{}, netmap: aNetmap()}
+// newEnv returns a bench that does not run yet.
+func newEnv(t testing.TB) *env {
+	b := &env{podIP: netip.MustParseAddr("127.0.0.1"), servers: map[netip.AddrPort]string{}, ports: map[uint16]string{}, netmap: aNetmap()}
 	b.Relay = &Relay{
 		PodIPs: []netip.Addr{b.podIP}, Meter: &b.counts, Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		ListenPod: func(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
@@ -125,7 +125,7 @@ func newBench(t testing.TB) *bench {
 	return b
 }
 
-func (b *bench) run(t testing.TB) (stop func()) {
+func (b *env) run(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() { defer close(done); _ = b.Run(ctx) }()
@@ -135,15 +135,15 @@ func (b *bench) run(t testing.TB) (stop func()) {
 }
 
 // apply sets a configuration and waits until it is applied.
-func (b *bench) apply(t testing.TB, egress, relay string) document.Status {
+func (b *env) apply(t testing.TB, egress, relay string) config.Status {
 	t.Helper()
 	data := map[string]string{}
-	for key, text := range map[string]string{document.EgressKey: egress, document.RelayKey: relay} {
+	for key, text := range map[string]string{config.EgressKey: egress, config.RelayKey: relay} {
 		if text != "" {
 			data[key] = text
 		}
 	}
-	c, err := document.Parse(data)
+	c, err := config.Parse(data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,14 +158,14 @@ func (b *bench) apply(t testing.TB, egress, relay string) document.Status {
 	return st
 }
 
-func (b *bench) port(match uint16) string {
+func (b *env) port(match uint16) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ports[match]
 }
 
 // server answers every connection with its name and the received data.
-func (b *bench) server(t testing.TB, at netip.AddrPort, name string) {
+func (b *env) server(t testing.TB, at netip.AddrPort, name string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -220,7 +220,7 @@ const byName = `{"a.web":{"tailnetTarget":{"fqdn":"web.tail1.ts.net"},"ports":[{
 
 func TestEgress(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "web")
 	b.run(t)
 	if b.Ready() == nil || b.ServiceReady(t.Context(), "a.web") == nil {
@@ -269,7 +269,7 @@ func TestEgress(t *testing.T) {
 // current netmap.
 func TestForbiddenTargets(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	b.Log = slog.New(slog.NewTextHandler(&b.log, nil))
 	b.Lookup = func(context.Context, string) ([]netip.Addr, error) {
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("100.64.7.7")}, nil
@@ -315,7 +315,7 @@ func TestForbiddenTargets(t *testing.T) {
 // If one of several targets does not answer, no connection fails.
 func TestSeveralTargets(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	now := time.Now()
 	b.Now = func() time.Time { return now } // so that the avoidance time of a target does not end on a slow machine
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "web")
@@ -358,7 +358,7 @@ func TestSeveralTargets(t *testing.T) {
 // tries to bind it again.
 func TestBindLater(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "web")
 	b.ports[10001] = "taken"
 	b.run(t)
@@ -387,7 +387,7 @@ func TestBindLater(t *testing.T) {
 // Connections above the limit are refused, and a closed connection makes room for another.
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "web")
 	b.run(t)
 	b.apply(t, byName, `{"limits":{"connections":2}}`)
@@ -415,7 +415,7 @@ func TestLimit(t *testing.T) {
 
 func TestFlows(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -434,7 +434,7 @@ func TestFlows(t *testing.T) {
 	}()
 	stop := b.run(t)
 	b.apply(t, `{"dns":{"tailnetTarget":{"ip":"100.64.0.1"},"ports":[{"protocol":"udp","matchPort":10000,"targetPort":53}]}}`, `{"limits":{"flows":2}}`)
-	ask := func(c net.Conn, text string) (string, bool) {
+	request := func(c net.Conn, text string) (string, bool) {
 		if _, err := io.WriteString(c, text); err != nil {
 			t.Fatal(err)
 		}
@@ -454,11 +454,11 @@ func TestFlows(t *testing.T) {
 	var answers []string
 	for range 2 {
 		c, got := dial(), ""
-		eventually(t, "UDP is answered", func() bool { var ok bool; got, ok = ask(c, "hello"); return ok })
+		eventually(t, "UDP is answered", func() bool { var ok bool; got, ok = request(c, "hello"); return ok })
 		if !strings.HasSuffix(got, " hello") {
 			t.Errorf("%q", got)
 		}
-		if again, ok := ask(c, "hello"); ok && again != got {
+		if again, ok := request(c, "hello"); ok && again != got {
 			t.Errorf("another flow for the same address: %q, was %q", again, got)
 		}
 		answers = append(answers, got)
@@ -466,7 +466,7 @@ func TestFlows(t *testing.T) {
 	if answers[0] == answers[1] {
 		t.Error("two addresses share one flow")
 	}
-	if got, ok := ask(dial(), "one too many"); ok {
+	if got, ok := request(dial(), "one too many"); ok {
 		t.Errorf("%q", got)
 	}
 	if b.counts.get("egress udp ok") != 2 || b.counts.get("egress udp limit") != 1 {
@@ -481,7 +481,7 @@ func TestFlows(t *testing.T) {
 // GTW-23, the relay's part: the backend receives the caller's address.
 func TestIngress(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	backend, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -534,7 +534,7 @@ func TestIngress(t *testing.T) {
 // little. Then it accepts no new connections and waits for the open ones.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newEnv(t)
 		began := time.Now()
 		var pings []time.Duration
 		var mu sync.Mutex
@@ -547,16 +547,16 @@ func TestDrain(t *testing.T) {
 			}
 			return []netip.Addr{netip.MustParseAddr("10.0.0.8")}, nil
 		}
-		c, err := document.Parse(map[string]string{document.PingsKey: "6", document.RelayKey: `{"drainTimeout":"30s"}`, document.EgressKey: strings.Replace(byName, `{"tail`, `{"healthCheckEndpoint":"http://ts-a:9002/healthz","tail`, 1)})
+		c, err := config.Parse(map[string]string{config.PingsKey: "6", config.RelayKey: `{"drainTimeout":"30s"}`, config.EgressKey: strings.Replace(byName, `{"tail`, `{"healthCheckEndpoint":"http://ts-a:9002/healthz","tail`, 1)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.wanted = &c
+		b.desired = &c
 		rt := &route{name: "a.web"}
 		rt.service.Store(&c.Services[0])
 		rt.bound.Store(true)
 		b.routes.Store(&map[string]*route{"a.web": rt})
-		b.status.Store(&document.Status{})
+		b.status.Store(&config.Status{})
 		b.open.Store(1)
 		if err := b.Ready(); err != nil {
 			t.Fatal(err)
@@ -606,7 +606,7 @@ func TestDrain(t *testing.T) {
 // The tailnet listeners close when the drain begins, and open connections continue.
 func TestDrainWithdraws(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "backend")
 	b.run(t)
 	b.apply(t, "", fmt.Sprintf(`{"drainTimeout":"1m","ingress":{"g":{"ports":[{"protocol":"tcp","port":80,"backend":%q}],"ready":true}}}`, b.servers[netip.AddrPortFrom(webAddr, 80)]))
@@ -646,28 +646,28 @@ func TestDrainWithdraws(t *testing.T) {
 
 func TestHandlers(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newEnv(t)
 	b.run(t)
 	b.apply(t, byName, "")
 	alive := error(nil)
 	h := b.Handlers(func() error { return alive })
-	ask := func(pattern, path string) *httptest.ResponseRecorder {
+	request := func(pattern, path string) *httptest.ResponseRecorder {
 		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
 		r.SetPathValue("service", strings.TrimPrefix(path, "/readyz/"))
 		h[pattern].ServeHTTP(w, r)
 		return w
 	}
-	if w := ask("GET /healthz", "/healthz"); w.Code != 200 || w.Header().Get("Pod-IPv4") != "127.0.0.1" || w.Header().Get("Connection") != "close" {
+	if w := request("GET /healthz", "/healthz"); w.Code != 200 || w.Header().Get("Pod-IPv4") != "127.0.0.1" || w.Header().Get("Connection") != "close" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 	alive = errors.New("no node")
-	if w := ask("GET /healthz", "/healthz"); w.Code != 503 || w.Header().Get("Pod-IPv4") == "" {
+	if w := request("GET /healthz", "/healthz"); w.Code != 503 || w.Header().Get("Pod-IPv4") == "" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
-	if w := ask("GET /readyz/{service}", "/readyz/a.web"); w.Code != 200 {
+	if w := request("GET /readyz/{service}", "/readyz/a.web"); w.Code != 200 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := ask("GET /readyz/{service}", "/readyz/b.web"); w.Code != 503 {
+	if w := request("GET /readyz/{service}", "/readyz/b.web"); w.Code != 503 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -11,15 +11,15 @@ import (
 // Each direction of an idle connection has a small buffer. A direction with much data borrows a
 // large buffer and returns it when the connection becomes idle.
 const (
-	smallBuffer = 2 << 10
-	largeBuffer = 64 << 10
-	silence     = time.Second
+	smallBuffer  = 2 << 10
+	largeBuffer  = 64 << 10
+	bulkIdleTime = time.Second
 )
 
-// large is a pool of large buffers.
-type large struct{ pool sync.Pool }
+// bufferPool is a pool of large buffers.
+type bufferPool struct{ pool sync.Pool }
 
-func (l *large) get() *[largeBuffer]byte {
+func (l *bufferPool) get() *[largeBuffer]byte {
 	if b, ok := l.pool.Get().(*[largeBuffer]byte); ok {
 		return b
 	}
@@ -32,7 +32,7 @@ type halfCloser interface{ CloseWrite() error }
 // splice copies bytes in both directions until both sides have ended or one has failed, and then
 // closes both. It forwards the end of one side as a half-close. It returns the number of bytes
 // copied from a to b and from b to a.
-func (l *large) splice(a, b net.Conn) (there, back int64) {
+func (l *bufferPool) splice(a, b net.Conn) (there, back int64) {
 	var wg sync.WaitGroup
 	var once sync.Once
 	both := func() { once.Do(func() { a.Close(); b.Close() }) }
@@ -54,7 +54,7 @@ func (l *large) splice(a, b net.Conn) (there, back int64) {
 }
 
 // copy is like io.Copy, with a small buffer and large buffers on demand.
-func (l *large) copy(to io.Writer, from net.Conn) (n int64, err error) {
+func (l *bufferPool) copy(to io.Writer, from net.Conn) (n int64, err error) {
 	small := make([]byte, smallBuffer)
 	for {
 		m, err := from.Read(small)
@@ -66,7 +66,7 @@ func (l *large) copy(to io.Writer, from net.Conn) (n int64, err error) {
 		}
 		if err == nil && m == len(small) {
 			var k int64
-			k, err = l.rush(to, from)
+			k, err = l.copyBulk(to, from)
 			n += k
 		}
 		if errors.Is(err, io.EOF) {
@@ -78,8 +78,8 @@ func (l *large) copy(to io.Writer, from net.Conn) (n int64, err error) {
 	}
 }
 
-// rush copies with a large buffer until no data arrives for the time silence.
-func (l *large) rush(to io.Writer, from net.Conn) (n int64, err error) {
+// copyBulk copies with a large buffer until no data arrives for the time silence.
+func (l *bufferPool) copyBulk(to io.Writer, from net.Conn) (n int64, err error) {
 	buf := l.get()
 	defer l.pool.Put(buf)
 	defer func() {
@@ -90,7 +90,7 @@ func (l *large) rush(to io.Writer, from net.Conn) (n int64, err error) {
 	for came := true; came; {
 		came = false
 		// Set one deadline for many reads, because each call costs a lock and a timer.
-		if err := from.SetReadDeadline(time.Now().Add(silence)); err != nil {
+		if err := from.SetReadDeadline(time.Now().Add(bulkIdleTime)); err != nil {
 			return n, err
 		}
 		for {

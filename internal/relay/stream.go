@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
@@ -31,7 +31,7 @@ func (r *Relay) serve(ln net.Listener, s *socket) {
 		if r.shut.Load() || r.open.Add(1) > int64(r.limits.Load().Connections) {
 			if !r.shut.Load() {
 				r.open.Add(-1)
-				r.Meter.Connection(s.direction(), string(document.TCP), ResultLimit)
+				r.Meter.Connection(s.direction(), string(config.TCP), ResultLimit)
 			}
 			c.Close()
 			continue
@@ -44,9 +44,9 @@ func (r *Relay) serve(ln net.Listener, s *socket) {
 			stop := context.AfterFunc(s.ctx, func() { c.Close() })
 			defer stop()
 			if s.route.ingress {
-				r.carryIn(c, s)
+				r.forwardIngress(c, s)
 			} else {
-				r.carryOut(c, s)
+				r.forwardEgress(c, s)
 			}
 		})
 	}
@@ -59,18 +59,18 @@ func (s *socket) direction() string {
 	return Egress
 }
 
-// carryOut forwards a connection from the cluster to one of the route's targets.
-func (r *Relay) carryOut(c net.Conn, s *socket) {
+// forwardEgress forwards a connection from the cluster to one of the route's targets.
+func (r *Relay) forwardEgress(c net.Conn, s *socket) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
-	far, addr, err := r.dial(ctx, s, document.TCP)
-	r.Meter.Connection(Egress, string(document.TCP), result(err))
+	far, addr, err := r.dial(ctx, s, config.TCP)
+	r.Meter.Connection(Egress, string(config.TCP), result(err))
 	if err != nil {
-		r.refused(s, err)
+		r.logFailure(s, err)
 		reset(c)
 		return
 	}
-	defer s.route.pool.leave(addr)
+	defer s.route.pool.release(addr)
 	stop := context.AfterFunc(s.ctx, func() { far.Close() })
 	defer stop()
 	out, in := r.buffers.splice(c, far)
@@ -78,21 +78,21 @@ func (r *Relay) carryOut(c net.Conn, s *socket) {
 	r.Meter.Bytes(In, in)
 }
 
-// carryIn forwards a connection from the tailnet to the route's backend.
-func (r *Relay) carryIn(c net.Conn, s *socket) {
+// forwardIngress forwards a connection from the tailnet to the route's backend.
+func (r *Relay) forwardIngress(c net.Conn, s *socket) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
 	if s.tls.name != "" { // first, so that a client without a TLS handshake reaches no backend
-		plain, err := r.certs.server(ctx, c, s.tls)
+		plain, err := r.certs.terminate(ctx, c, s.tls)
 		if err != nil {
-			r.Meter.Connection(Ingress, string(document.TCP), result(err))
-			r.refused(s, err)
+			r.Meter.Connection(Ingress, string(config.TCP), result(err))
+			r.logFailure(s, err)
 			return
 		}
 		c = plain
 	}
 	began := r.Now()
-	far, err := r.DialCluster(ctx, "tcp", s.back)
+	far, err := r.DialCluster(ctx, "tcp", s.backend)
 	r.Meter.Dialed(r.Now().Sub(began))
 	if err == nil && s.proxy {
 		var from, to netip.AddrPort
@@ -106,9 +106,9 @@ func (r *Relay) carryIn(c net.Conn, s *socket) {
 			far.Close()
 		}
 	}
-	r.Meter.Connection(Ingress, string(document.TCP), result(err))
+	r.Meter.Connection(Ingress, string(config.TCP), result(err))
 	if err != nil {
-		r.refused(s, err)
+		r.logFailure(s, err)
 		reset(c)
 		return
 	}
@@ -121,23 +121,23 @@ func (r *Relay) carryIn(c net.Conn, s *socket) {
 
 // dial connects to one of the route's targets. If a target does not answer and time is left, it
 // tries another one. The caller must release the returned address with pool.leave.
-func (r *Relay) dial(ctx context.Context, s *socket, protocol document.Protocol) (net.Conn, netip.Addr, error) {
+func (r *Relay) dial(ctx context.Context, s *socket, protocol config.Protocol) (net.Conn, netip.Addr, error) {
 	nm, err := r.Netmap()
 	if err != nil {
 		return nil, netip.Addr{}, err
 	}
-	addrs, err := r.find(ctx, nm, s.route)
+	addrs, err := r.resolve(ctx, nm, s.route)
 	if err != nil {
 		return nil, netip.Addr{}, err
 	}
 	for left := min(len(addrs), 3); ; left-- {
-		addr := s.route.pool.take(addrs, r.Now())
+		addr := s.route.pool.acquire(addrs, r.Now())
 		c, err := r.dialOne(ctx, netip.AddrPortFrom(addr, s.port), protocol, left)
-		s.route.pool.tried(addr, err == nil, r.Now())
+		s.route.pool.report(addr, err == nil, r.Now())
 		if err == nil {
 			return c, addr, nil
 		}
-		s.route.pool.leave(addr)
+		s.route.pool.release(addr)
 		if left <= 1 || ctx.Err() != nil {
 			return nil, netip.Addr{}, err
 		}
@@ -145,7 +145,7 @@ func (r *Relay) dial(ctx context.Context, s *socket, protocol document.Protocol)
 }
 
 // dialOne dials an address if the current netmap contains it.
-func (r *Relay) dialOne(ctx context.Context, to netip.AddrPort, protocol document.Protocol, tries int) (net.Conn, error) {
+func (r *Relay) dialOne(ctx context.Context, to netip.AddrPort, protocol config.Protocol, tries int) (net.Conn, error) {
 	if end, ok := ctx.Deadline(); ok { // each try gets an equal share of the remaining time
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(tries))
@@ -171,15 +171,15 @@ func result(err error) string {
 		return ResultOK
 	case errors.Is(err, errForbidden):
 		return ResultForbidden
-	case errors.Is(err, errNobody):
+	case errors.Is(err, errNoTarget):
 		return ResultNotFound
 	}
 	return ResultFailed
 }
 
-// refused logs why a connection was not forwarded. A forbidden target is a warning; other errors
+// logFailure logs why a connection was not forwarded. A forbidden target is a warning; other errors
 // are logged at debug level.
-func (r *Relay) refused(s *socket, err error) {
+func (r *Relay) logFailure(s *socket, err error) {
 	if errors.Is(err, errForbidden) {
 		r.Log.Warn("a target is refused", "service", s.route.name, "err", err)
 		return

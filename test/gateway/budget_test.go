@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	gatewayxds "github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -90,7 +90,7 @@ func newMeasure(b *testing.B) *measure {
 		b.Fatal(err)
 	}
 	apply(b, p.Cluster, plainGateway, plainRoute("changing", "changing.example.com"))
-	return &measure{kubernetesEnv: p, extension: runExtension(b, gatewayxds.Address{Network: "tcp", At: wholeExtension}, tls)}
+	return &measure{kubernetesEnv: p, extension: runExtension(b, gatewayxds.Address{Network: "tcp", Addr: wholeExtension}, tls)}
 }
 
 // compare makes Envoy Gateway translate a shape without and with the extension server, alternately.

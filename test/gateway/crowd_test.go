@@ -11,7 +11,6 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/portmap"
 )
 
 // A world returns the objects that the operator of a Gateway infra/eg reads: one tailnet, with the services that
@@ -51,9 +50,9 @@ func world(services int, host string) gateway.Objects {
 // settle assigns the requested ports to the services.
 func settle(o gateway.Objects) (gateway.Objects, gateway.Result) {
 	r := gateway.Build(o)
-	o.Ports = map[gateway.Name]portmap.Table{}
-	for group, keys := range r.Demands {
-		o.Ports[group], _, _ = portmap.Table{}.Allocate(keys, time.Time{})
+	o.Ports = map[gateway.Name]gateway.PortTable{}
+	for group, keys := range r.RequiredPorts {
+		o.Ports[group], _, _ = gateway.PortTable{}.Allocate(keys, time.Time{})
 	}
 	return o, gateway.Build(o)
 }

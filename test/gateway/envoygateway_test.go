@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
@@ -26,14 +26,14 @@ type fileGateway struct {
 
 // startFileGateway starts Envoy Gateway on the resources of testdata. The configuration is the one that `tailplaned
 // gateway envoy-config` prints for a server at this address.
-func startFileGateway(t testing.TB, server gatewayxds.Address, lean bool) *fileGateway {
+func startFileGateway(t testing.TB, server xds.Address, lean bool) *fileGateway {
 	t.Helper()
 	dir := t.TempDir()
 	g := &fileGateway{resources: filepath.Join(dir, "resources"), certs: filepath.Join(dir, "home", "config", "certs", "envoy")}
 	if err := os.CopyFS(g.resources, os.DirFS("testdata/file")); err != nil {
 		t.Fatal(err)
 	}
-	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.File, Server: server, Lean: lean, MaxMessage: 64 << 20,
+	config, err := xds.Config(xds.ConfigOptions{Provider: xds.File, Server: server, Lean: lean, MaxMessage: 64 << 20,
 		Resources: g.resources, Home: filepath.Join(dir, "home")})
 	if err != nil {
 		t.Fatal(err)

@@ -21,38 +21,38 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 )
 
 // An extension is the extension server in this process, with a record of its calls.
 type extension struct {
-	*gatewayxds.Server
-	at gatewayxds.Address
+	*xds.Server
+	at xds.Address
 
 	stop func() // stops it; may be called again
 
 	mu      sync.Mutex
-	calls   []gatewayxds.Call
-	reports []gatewayxds.Report
+	calls   []xds.Call
+	reports []xds.TranslationReport
 }
 
 // startExtension starts a server on a Unix socket.
 func startExtension(t testing.TB) *extension {
 	t.Helper()
-	return runExtension(t, gatewayxds.Address{Network: "unix", At: filepath.Join(t.TempDir(), "x.sock")}, nil)
+	return runExtension(t, xds.Address{Network: "unix", Addr: filepath.Join(t.TempDir(), "x.sock")}, nil)
 }
 
 // runExtension starts a server that stops with the test. It listens only after a snapshot is published.
-func runExtension(t testing.TB, at gatewayxds.Address, config *tls.Config) *extension {
+func runExtension(t testing.TB, at xds.Address, config *tls.Config) *extension {
 	t.Helper()
 	x := &extension{at: at}
-	x.Server = &gatewayxds.Server{Deadline: 2 * time.Second, MaxMessage: 64 << 20, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Measure: func(c gatewayxds.Call) {
+	x.Server = &xds.Server{Deadline: 2 * time.Second, MaxMessage: 64 << 20, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Measure: func(c xds.Call) {
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			x.calls = append(x.calls, c)
 		},
-		Report: func(r gatewayxds.Report) {
+		Report: func(r xds.TranslationReport) {
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			x.reports = append(x.reports, r)
@@ -77,10 +77,10 @@ func runExtension(t testing.TB, at gatewayxds.Address, config *tls.Config) *exte
 }
 
 // called returns how often each hook was called.
-func (x *extension) called() map[gatewayxds.Hook]int {
+func (x *extension) called() map[xds.Hook]int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n := map[gatewayxds.Hook]int{}
+	n := map[xds.Hook]int{}
 	for _, c := range x.calls {
 		n[c.Hook]++
 	}
@@ -88,14 +88,14 @@ func (x *extension) called() map[gatewayxds.Hook]int {
 }
 
 // translations returns the reports of all translations so far.
-func (x *extension) translations() []gatewayxds.Report {
+func (x *extension) translations() []xds.TranslationReport {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Clone(x.reports)
 }
 
 // last returns the last report of a Gateway.
-func (x *extension) last(name gateway.Name) (r gatewayxds.Report) {
+func (x *extension) last(name gateway.Name) (r xds.TranslationReport) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, each := range x.reports {
@@ -171,12 +171,12 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 		return served.route("tailscale-svc-web") != nil && served.cluster("tailscale-cluster-web") != nil && c.GetType() == clusterv3.Cluster_STATIC
 	})
 	calls := x.called()
-	for _, h := range []gatewayxds.Hook{gatewayxds.RouteHook, gatewayxds.VirtualHostHook, gatewayxds.ListenerHook, gatewayxds.ClusterHook, gatewayxds.TranslationHook} {
+	for _, h := range []xds.Hook{xds.RouteHook, xds.VirtualHostHook, xds.ListenerHook, xds.ClusterHook, xds.TranslationHook} {
 		if calls[h] == 0 {
 			t.Errorf("the hook %s was never called: %v", h, calls)
 		}
 	}
-	if r := x.last(eg); r.Answered != "00000000000000a1" || r.Asked != r.Answered || !r.VirtualHosts || r.Routes != 3 {
+	if r := x.last(eg); r.Rendered != "00000000000000a1" || r.Requested != r.Rendered || !r.VirtualHosts || r.Routes != 3 {
 		t.Errorf("the last report is %+v", r)
 	}
 	for _, m := range served.managers() {

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
@@ -113,7 +113,7 @@ func certify(t testing.TB) certificates {
 		}
 		return map[string][]byte{"tls.crt": block("CERTIFICATE", der), "tls.key": block("PRIVATE KEY", private)}
 	}
-	c := certificates{server: issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}), client: issue(&x509.Certificate{DNSNames: []string{gatewayxds.ClientName}}),
+	c := certificates{server: issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}), client: issue(&x509.Certificate{DNSNames: []string{xds.ClientName}}),
 		stranger: issue(&x509.Certificate{DNSNames: []string{"mallory"}}), authority: map[string][]byte{"tls.crt": authority}}
 	c.server["ca.crt"] = authority
 	return c
@@ -179,16 +179,16 @@ func provide(t testing.TB, name string) *kubernetesEnv {
 }
 
 // startEnvoyGateway starts Envoy Gateway with the configuration that our program prints for a server at this address.
-func (p *kubernetesEnv) startEnvoyGateway(t testing.TB, at gatewayxds.Address) *process {
+func (p *kubernetesEnv) startEnvoyGateway(t testing.TB, at xds.Address) *process {
 	t.Helper()
 	return p.startConfigured(t, p.configured(t, at, false))
 }
 
 // configured returns the configuration that our program prints for a server at this address. It adds the options of a
 // single process: no leader election and no webhook.
-func (p *kubernetesEnv) configured(t testing.TB, at gatewayxds.Address, lean bool) string {
+func (p *kubernetesEnv) configured(t testing.TB, at xds.Address, lean bool) string {
 	t.Helper()
-	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: at, MaxMessage: 64 << 20, Namespace: ourNamespace, Lean: lean})
+	config, err := xds.Config(xds.ConfigOptions{Provider: xds.Kubernetes, Server: at, MaxMessage: 64 << 20, Namespace: ourNamespace, Lean: lean})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,11 +253,11 @@ func TestGTW31_KubernetesProvider(t *testing.T) {
 	p, own := provide(t, "gateway"), t.TempDir()
 	c := p.Cluster
 	p.serve(t, own)
-	tls, err := (&gatewayxds.Certificates{Dir: own}).Config()
+	tls, err := (&xds.Certificates{Dir: own}).Config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := runExtension(t, gatewayxds.Address{Network: "tcp", At: "127.0.0.1:5005"}, tls)
+	x := runExtension(t, xds.Address{Network: "tcp", Addr: "127.0.0.1:5005"}, tls)
 	p.startEnvoyGateway(t, x.at)
 	objects, err := os.ReadFile("testdata/kubernetes.yaml")
 	if err != nil {
@@ -308,7 +308,7 @@ func TestGTW31_KubernetesProvider(t *testing.T) {
 		t.Error("the policy is not noted on its route")
 	}
 	calls := x.called()
-	for _, h := range []gatewayxds.Hook{gatewayxds.RouteHook, gatewayxds.VirtualHostHook, gatewayxds.ListenerHook, gatewayxds.ClusterHook, gatewayxds.TranslationHook} {
+	for _, h := range []xds.Hook{xds.RouteHook, xds.VirtualHostHook, xds.ListenerHook, xds.ClusterHook, xds.TranslationHook} {
 		if calls[h] == 0 {
 			t.Errorf("the hook %s was never called: %v", h, calls)
 		}
@@ -331,7 +331,7 @@ func TestGTW31_KubernetesProvider(t *testing.T) {
 		return served.route("tailscale-svc-wiki") != nil && served.cluster("tailscale-cluster-wiki") != nil
 	})
 	t.Logf("a new revision was served after %v", time.Since(began).Round(time.Millisecond))
-	if after := x.translations(); len(after) == before || after[before].Asked != "00000000000000b2" {
+	if after := x.translations(); len(after) == before || after[before].Requested != "00000000000000b2" {
 		t.Errorf("translated without need: %+v", after[before:])
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/gateway/vip"
+	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
@@ -89,7 +89,7 @@ func TestGTW25_TwoClusters(t *testing.T) {
 		if s == nil {
 			return 0
 		}
-		o, err := vip.ParseOwners(s.Annotations[vip.Annotation])
+		o, err := gateway.ParseVIPOwners(s.Annotations[gateway.OwnersAnnotation])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
@@ -87,7 +87,7 @@ func startWhole(t *testing.T, first certificates, p *kubernetesEnv) *roleEnv {
 	w.args = []string{"gateway", "--config", settings, "--kubeconfig", w.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", wholeMetrics,
 		"--extension-addr", wholeExtension, "--extension-tls-dir", w.tls, "--log-level", "warn"}
 	w.process = start(t, nil, "tailplaned", w.args...)
-	w.startEnvoyGateway(t, gatewayxds.Address{Network: "tcp", At: wholeExtension})
+	w.startEnvoyGateway(t, xds.Address{Network: "tcp", Addr: wholeExtension})
 	w.served = readADS(t, w.proxy, kubernetesXDS)
 	return w
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 )
 
 // GTW-33: a real Envoy Gateway without a certificate for the extension server, or with the certificate of another
@@ -20,7 +20,7 @@ func TestGTW33_ClientCertificate(t *testing.T) {
 	needsNamespaces(t)
 	p, own := provide(t, "stranger"), t.TempDir()
 	p.serve(t, own)
-	config, err := (&gatewayxds.Certificates{Dir: own}).Config()
+	config, err := (&xds.Certificates{Dir: own}).Config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestGTW33_ClientCertificate(t *testing.T) {
 		knocks.Add(1)
 		return inner(hello)
 	}
-	x := runExtension(t, gatewayxds.Address{Network: "tcp", At: wholeExtension}, config)
+	x := runExtension(t, xds.Address{Network: "tcp", Addr: wholeExtension}, config)
 	c := gateway.Cluster{Name: "tailscale-cluster-web", StatName: "tailscale-cluster-web", Host: "web.relays.svc.cluster.local", Port: 10000, HealthPort: 9002, HealthPath: "/readyz/web", Protocol: gateway.HTTP1}
 	x.Publish(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{eg: {Name: eg, Revision: "00000000000000a1", Clusters: []gateway.Cluster{c},
 		Routes: []gateway.Route{{Name: "tailscale-svc-web", Hosts: []string{"*"}, Prefix: "/svc/web", Cluster: c.Name}}}}})

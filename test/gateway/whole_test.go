@@ -20,7 +20,7 @@ import (
 	"tailscale.com/ipn"
 	"tailscale.com/tsnet"
 
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -86,7 +86,7 @@ func TestGTW35_Whole(t *testing.T) {
 	})
 
 	// Their side: Envoy Gateway, and Envoy as it would be run.
-	p.startEnvoyGateway(t, gatewayxds.Address{Network: "unix", At: socket})
+	p.startEnvoyGateway(t, xds.Address{Network: "unix", Addr: socket})
 	client := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
 	objects, err := os.ReadFile("testdata/whole.yaml")
 	if err != nil {

@@ -33,11 +33,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/extensiontls"
-	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
-	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/controller"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/buildcache"
@@ -156,12 +154,12 @@ func TestGatewaySettingsInStep(t *testing.T) {
 // The chart's configuration for Envoy Gateway equals the one that the program prints. Another test checks that one
 // against Envoy Gateway's own types.
 func TestEnvoyGatewayConfigInStep(t *testing.T) {
-	for profile, o := range map[string]gatewayxds.ConfigOptions{
-		"gateway": {Provider: gatewayxds.Kubernetes, Server: gatewayxds.Address{Network: "tcp", At: "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local:5005"},
+	for profile, o := range map[string]xds.ConfigOptions{
+		"gateway": {Provider: xds.Kubernetes, Server: xds.Address{Network: "tcp", Addr: "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local:5005"},
 			Namespace: "tailscale-gateway-system", MaxMessage: 64 << 20},
-		"gateway-sidecar": {Provider: gatewayxds.Kubernetes, Server: gatewayxds.Address{Network: "unix", At: "/var/run/tailplane/extension.sock"}, MaxMessage: 64 << 20},
+		"gateway-sidecar": {Provider: xds.Kubernetes, Server: xds.Address{Network: "unix", Addr: "/var/run/tailplane/extension.sock"}, MaxMessage: 64 << 20},
 	} {
-		b, err := gatewayxds.Config(o)
+		b, err := xds.Config(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +207,7 @@ func TestGatewayModes(t *testing.T) {
 			}
 		}},
 		{"certManager", "gateway.extensionServer.tls.mode=certManager", func(out string) {
-			for name, dns := range map[string][]any{"server": {"tailscale-extension-server.tailscale-gateway-system.svc", "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local"}, "client": {gatewayxds.ClientName}} {
+			for name, dns := range map[string][]any{"server": {"tailscale-extension-server.tailscale-gateway-system.svc", "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local"}, "client": {xds.ClientName}} {
 				u := rendered(t, out, "Certificate", "tailplane-extension-"+name)
 				got, _, _ := unstructured.NestedSlice(u.Object, "spec", "dnsNames")
 				secret, _, _ := unstructured.NestedString(u.Object, "spec", "secretName")
@@ -404,7 +402,7 @@ func TestGatewayMakesGroups(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all := append(o.Whole(), o.ConfigMap)
+			all := append(o.Unchanged(), o.ConfigMap)
 			for _, s := range append(o.Config, o.Certs...) {
 				all = append(all, s)
 			}
@@ -474,7 +472,7 @@ func (r *recorder) all() []string {
 
 // startGateway runs the gateway with an account's rights until the test ends. The recorder contains the refused
 // requests.
-func startGateway(t *testing.T, config *rest.Config, change func(*gatewaykube.Controllers)) *recorder {
+func startGateway(t *testing.T, config *rest.Config, change func(*controller.Runner)) *recorder {
 	t.Helper()
 	r := new(recorder)
 	t.Cleanup(func() {
@@ -488,11 +486,11 @@ func startGateway(t *testing.T, config *rest.Config, change func(*gatewaykube.Co
 		}
 	})
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recorded{r, next} })
-	c := &gatewaykube.Controllers{
+	c := &controller.Runner{
 		Config: config, Namespace: "tailscale-gateway-system", CredentialNamespaces: []string{"tailnet-credentials"}, ProxyNamespaces: []string{"relays"}, ConsumerNamespaces: []string{"shop"},
 		BaseURLs: []string{"https://api.tailscale.com"}, Clients: new(tsapi.Clients), UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000,
 		ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: "envoy-gateway-system", Addresses: true,
-		Board: new(gather.Board), Relays: workload.Settings{Image: "registry.invalid/tailplaned:1"}, Release: "tailplane", LeaseNamespace: "tailscale-gateway-system",
+		Publisher: new(controller.Publisher), Relays: workload.Settings{Image: "registry.invalid/tailplaned:1"}, Release: "tailplane", LeaseNamespace: "tailscale-gateway-system",
 		Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	}
 	change(c)
@@ -505,7 +503,7 @@ func startGateway(t *testing.T, config *rest.Config, change func(*gatewaykube.Co
 			t.Error(err)
 		}
 	})
-	until(t, "there is a decision", func() bool { return c.Board.Result() != nil })
+	until(t, "there is a decision", func() bool { return c.Publisher.Result() != nil })
 	return r
 }
 
@@ -536,9 +534,9 @@ func TestGatewayActs(t *testing.T) {
 	if err := c.Apply(t.Context(), []byte(docs)); err != nil {
 		t.Fatal(err)
 	}
-	r := startGateway(t, configOf(t, c, "tailscale-gateway-system", "tailplane-gateway"), func(c *gatewaykube.Controllers) {
+	r := startGateway(t, configOf(t, c, "tailscale-gateway-system", "tailplane-gateway"), func(c *controller.Runner) {
 		c.BaseURLs = append(c.BaseURLs, api.URL())
-		c.Certificates = &extensiontls.Keeper{Namespace: c.Namespace, Names: []string{"tailscale-extension-server"}, Client: gatewayxds.ClientName, Log: c.Log, Now: time.Now}
+		c.Certificates = &controller.ExtensionCertificates{Namespace: c.Namespace, Names: []string{"tailscale-extension-server"}, Client: xds.ClientName, Log: c.Log, Now: time.Now}
 	})
 	admin := clientsOf(t, c.AdminConfig())
 	ours, err := dynamic.NewForConfig(c.AdminConfig())
@@ -575,7 +573,7 @@ func TestGatewayActs(t *testing.T) {
 			return err
 		}},
 		{"what Envoy Gateway is let in by", func() error {
-			_, err := admin.CoreV1().Secrets("tailscale-gateway-system").Get(t.Context(), extensiontls.ClientSecret, metav1.GetOptions{})
+			_, err := admin.CoreV1().Secrets("tailscale-gateway-system").Get(t.Context(), controller.ExtensionClientSecret, metav1.GetOptions{})
 			return err
 		}},
 		{"a relay's key", func() error {
@@ -604,7 +602,7 @@ func TestGatewayActs(t *testing.T) {
 // answers.
 func TestGatewayReadsAsSidecar(t *testing.T) {
 	c := installGateway(t, "gateway-sidecar")
-	startGateway(t, configOf(t, c, "envoy-gateway-system", "envoy-gateway"), func(c *gatewaykube.Controllers) { c.GatherOnly = true })
+	startGateway(t, configOf(t, c, "envoy-gateway-system", "envoy-gateway"), func(c *controller.Runner) { c.GatherOnly = true })
 }
 
 // The gateway's alerts are those of the page. They use existing metrics and link to their documentation.

@@ -18,8 +18,8 @@ import (
 // to names. The operator creates all objects in advance.
 func (g *group) role() *rbacv1.Role {
 	var secrets []string
-	for i := range g.standing() {
-		secrets = append(secrets, StateSecretName(g.Name, i), ConfigSecretName(g.Name, i))
+	for i := range g.ordinals() {
+		secrets = append(secrets, stateSecretName(g.Name, i), configSecretName(g.Name, i))
 	}
 	secrets = append(secrets, sorted(g.CertDomains)...)
 	r := &rbacv1.Role{TypeMeta: kind(rbacv1.SchemeGroupVersion, "Role"), ObjectMeta: g.meta(g.Name), Rules: []rbacv1.PolicyRule{

@@ -16,11 +16,11 @@ const (
 	configMount = "/etc/proxies"       // the group's ConfigMap; a relay reads it here only while the API is unreachable
 	stateMount  = "/var/run/tailplane" // data that a relay can lose
 
-	// grace is the termination grace period of a pod. If the drain timeout of a group is longer,
+	// terminationGrace is the termination grace period of a pod. If the drain timeout of a group is longer,
 	// the period is the timeout plus beforeWait, the time before the wait for open connections.
-	grace      = 6 * time.Minute
-	beforeWait = 2 * time.Minute
-	user       = int64(65532)
+	terminationGrace = 6 * time.Minute
+	beforeWait       = 2 * time.Minute
+	user             = int64(65532)
 )
 
 func (g *group) statefulSet() *appsv1.StatefulSet {
@@ -44,7 +44,7 @@ func (g *group) pod() corev1.PodTemplateSpec {
 		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: maps.Clone(g.Spec.PodAnnotations)},
 		Spec: corev1.PodSpec{
 			ServiceAccountName: g.Name, AutomountServiceAccountToken: new(true), EnableServiceLinks: new(false),
-			TerminationGracePeriodSeconds: new(int64(max(grace, g.drain()+beforeWait) / time.Second)),
+			TerminationGracePeriodSeconds: new(int64(max(terminationGrace, g.drain()+beforeWait) / time.Second)),
 			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(user), RunAsGroup: new(user), FSGroup: new(user),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 			NodeSelector: maps.Clone(g.Spec.NodeSelector), Tolerations: g.Spec.Tolerations, Affinity: g.Spec.Affinity.DeepCopy(),
@@ -90,9 +90,9 @@ func (g *group) container() corev1.Container {
 			{Name: "metrics", ContainerPort: v1alpha1.HealthPort, Protocol: corev1.ProtocolTCP},
 			{Name: "debug", ContainerPort: v1alpha1.DebugPort, Protocol: corev1.ProtocolTCP},
 		},
-		LivenessProbe:  &corev1.Probe{ProbeHandler: get("/livez"), PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 6},
-		ReadinessProbe: &corev1.Probe{ProbeHandler: get("/readyz"), PeriodSeconds: 5, TimeoutSeconds: 5, FailureThreshold: 1},
-		Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get("/pre-shutdown").HTTPGet}},
+		LivenessProbe:  &corev1.Probe{ProbeHandler: httpProbe("/livez"), PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 6},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: httpProbe("/readyz"), PeriodSeconds: 5, TimeoutSeconds: 5, FailureThreshold: 1},
+		Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: httpProbe("/pre-shutdown").HTTPGet}},
 		SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 		VolumeMounts: []corev1.VolumeMount{
@@ -102,7 +102,7 @@ func (g *group) container() corev1.Container {
 	}
 }
 
-func get(path string) corev1.ProbeHandler {
+func httpProbe(path string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(v1alpha1.HealthPort), Scheme: corev1.URISchemeHTTP}}
 }
 

@@ -52,10 +52,10 @@ type Plan struct {
 	// Tailnet is the name of the TailscaleTailnet that the relays join. Required.
 	Tailnet string
 
-	// Standing is the number of ordinals that still need their objects. It exceeds the replicas
+	// Ordinals is the number of ordinals that still need their objects. It exceeds the replicas
 	// while pods of a formerly larger group end, because they write their state until then. A
 	// smaller value means the number of replicas.
-	Standing int32
+	Ordinals int32
 
 	// Ports are the mapped ports that are in use.
 	Ports []v1alpha1.MappedPort
@@ -95,9 +95,9 @@ type Objects struct {
 	Certs []*corev1.Secret
 }
 
-// Whole returns the objects to apply without changes, in order: everything that a pod needs comes
+// Unchanged returns the objects to apply without changes, in order: everything that a pod needs comes
 // before the StatefulSet.
-func (o *Objects) Whole() []Object {
+func (o *Objects) Unchanged() []Object {
 	all := []Object{o.ServiceAccount}
 	for _, s := range o.State {
 		all = append(all, s)
@@ -121,7 +121,7 @@ type group struct {
 // of the operator or of the group.
 func Render(g *v1alpha1.TailscaleProxyGroup, s Settings, p Plan) (*Objects, error) {
 	r := group{g, s, p, Replicas(g)}
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return nil, err
 	}
 	o := &Objects{
@@ -137,9 +137,9 @@ func Render(g *v1alpha1.TailscaleProxyGroup, s Settings, p Plan) (*Objects, erro
 	if r.replicas > 1 {
 		o.DisruptionBudget = r.disruptionBudget()
 	}
-	for i := range r.standing() {
-		o.State = append(o.State, r.secret(StateSecretName(g.Name, i), v1alpha1.SecretTypeState, ordinal(i)))
-		o.Config = append(o.Config, r.secret(ConfigSecretName(g.Name, i), v1alpha1.SecretTypeConfig, ordinal(i)))
+	for i := range r.ordinals() {
+		o.State = append(o.State, r.secret(stateSecretName(g.Name, i), v1alpha1.SecretTypeState, ordinal(i)))
+		o.Config = append(o.Config, r.secret(configSecretName(g.Name, i), v1alpha1.SecretTypeConfig, ordinal(i)))
 	}
 	for _, domain := range r.CertDomains {
 		c := r.secret(domain, v1alpha1.SecretTypeCert, nil)
@@ -149,7 +149,7 @@ func Render(g *v1alpha1.TailscaleProxyGroup, s Settings, p Plan) (*Objects, erro
 	return o, nil
 }
 
-func (g *group) check() error {
+func (g *group) validate() error {
 	var errs []error
 	bad := func(wrong bool, format string, args ...any) {
 		if wrong {
@@ -158,7 +158,7 @@ func (g *group) check() error {
 	}
 	bad(g.Name == "" || len(g.Name) > maxName, "its name has %d characters; 1 to %d can be", len(g.Name), maxName)
 	bad(g.Namespace == "" || g.UID == "", "it is not stored: it has no namespace or no UID")
-	bad(g.replicas < 0 || g.replicas > MaxReplicas || g.Standing > MaxReplicas, "%d replicas, and %d that still have anything; 0 to %d can be", g.replicas, g.Standing, MaxReplicas)
+	bad(g.replicas < 0 || g.replicas > MaxReplicas || g.Ordinals > MaxReplicas, "%d replicas, and %d that still have anything; 0 to %d can be", g.replicas, g.Ordinals, MaxReplicas)
 	bad(g.Spec.Type != v1alpha1.Egress && g.Spec.Type != v1alpha1.Ingress, "its type %q is neither egress nor ingress", g.Spec.Type)
 	bad(!g.Spec.Runtime.Supported(), "its runtime %q is not supported", g.Spec.Runtime)
 	bad(g.Tailnet == "", "its tailnet is not known")
@@ -177,7 +177,7 @@ func Replicas(g *v1alpha1.TailscaleProxyGroup) int32 {
 	return *g.Spec.Replicas
 }
 
-func (g *group) standing() int32 { return max(g.Standing, g.replicas) }
+func (g *group) ordinals() int32 { return max(g.Ordinals, g.replicas) }
 
 func (g *group) image() string {
 	if g.AllowCustomImages && g.Spec.Image != "" {
@@ -186,15 +186,15 @@ func (g *group) image() string {
 	return g.Image
 }
 
-// StateSecretName is the name of the Secret that the relay with this ordinal writes. It equals the
+// stateSecretName is the name of the Secret that the relay with this ordinal writes. It equals the
 // name of the pod.
-func StateSecretName(group string, ordinal int32) string {
+func stateSecretName(group string, ordinal int32) string {
 	return group + "-" + strconv.Itoa(int(ordinal))
 }
 
-// ConfigSecretName is the name of the Secret with the auth key for the relay with this ordinal.
-func ConfigSecretName(group string, ordinal int32) string {
-	return StateSecretName(group, ordinal) + "-config"
+// configSecretName is the name of the Secret with the auth key for the relay with this ordinal.
+func configSecretName(group string, ordinal int32) string {
+	return stateSecretName(group, ordinal) + "-config"
 }
 
 // ConfigMapName is the name of the ConfigMap with the relay configuration of a group.

@@ -37,20 +37,20 @@ type input struct {
 	Plan     workload.Plan
 }
 
-// everything returns all objects of a group: first those that are applied unchanged, then those
+// allObjects returns all objects of a group: first those that are applied unchanged, then those
 // that get data before.
-func everything(o *workload.Objects) []workload.Object {
-	all := append(o.Whole(), o.ConfigMap)
+func allObjects(o *workload.Objects) []workload.Object {
+	all := append(o.Unchanged(), o.ConfigMap)
 	for _, s := range slices.Concat(o.Config, o.Certs) {
 		all = append(all, s)
 	}
 	return all
 }
 
-func show(t testing.TB, o *workload.Objects) []byte {
+func render(t testing.TB, o *workload.Objects) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	for _, object := range everything(o) {
+	for _, object := range allObjects(o) {
 		text, err := yaml.Marshal(object)
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestGolden(t *testing.T) {
 			if o, err := workload.Render(&in.Group, in.Settings, in.Plan); err != nil {
 				got = []byte("error: " + err.Error() + "\n")
 			} else {
-				got = show(t, o)
+				got = render(t, o)
 			}
 			if *update {
 				a.Files = append(a.Files[:1], txtar.File{Name: "out", Data: got})
@@ -112,7 +112,7 @@ func sample(r *rand.Rand) input {
 		Group: v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "relays", UID: types.UID(fmt.Sprintf("uid-%d", r.IntN(1000)))}},
 		Settings: workload.Settings{Image: "registry.example/tailplaned:1", AllowCustomImages: r.IntN(2) == 0,
 			EnvoyNamespaces: []string{"envoy-gateway-system", "edge"}[:r.IntN(3)], MonitoringNamespaces: []string{"monitoring"}[:r.IntN(2)], Version: "v1.2.3+dirty"},
-		Plan: workload.Plan{Tailnet: "corp", Standing: int32(r.IntN(51))},
+		Plan: workload.Plan{Tailnet: "corp", Ordinals: int32(r.IntN(51))},
 	}
 	spec := &in.Group.Spec
 	spec.Type = []v1alpha1.Direction{v1alpha1.Egress, v1alpha1.Ingress}[r.IntN(2)]
@@ -161,7 +161,7 @@ func TestLaws(t *testing.T) {
 			t.Fatalf("Render changed what it was given: %+v", in)
 		}
 		lawOfBytes(t, in, o)
-		for _, object := range everything(o) {
+		for _, object := range allObjects(o) {
 			lawOfObject(t, in, object)
 		}
 		lawOfRights(t, in, o)
@@ -225,7 +225,7 @@ func lawOfObject(t *testing.T, in input, object workload.Object) {
 // GTW-22: a pod may read and write the Secrets of its group by name, watch its ConfigMap and
 // create events. It has no rights without names, and none to create or list.
 func lawOfRights(t *testing.T, in input, o *workload.Objects) {
-	n := int(max(workload.Replicas(&in.Group), in.Plan.Standing))
+	n := int(max(workload.Replicas(&in.Group), in.Plan.Ordinals))
 	var secrets []string
 	for i := range n {
 		pod := in.Group.Name + "-" + strconv.Itoa(i)
@@ -233,7 +233,7 @@ func lawOfRights(t *testing.T, in input, o *workload.Objects) {
 	}
 	secrets = append(secrets, in.Plan.CertDomains...)
 	slices.Sort(secrets)
-	var named, made []string
+	var named, created []string
 	for _, rule := range o.Role.Rules {
 		if len(rule.Resources) != 1 || !slices.Equal(rule.APIGroups, []string{""}) || len(rule.NonResourceURLs) > 0 {
 			t.Errorf("the rule %+v", rule)
@@ -263,10 +263,10 @@ func lawOfRights(t *testing.T, in input, o *workload.Objects) {
 		t.Errorf("the Secrets %v, want %v", named, secrets)
 	}
 	for _, s := range slices.Concat(o.State, o.Config, o.Certs) {
-		made = append(made, s.Name)
+		created = append(created, s.Name)
 	}
-	if slices.Sort(made); !slices.Equal(made, secrets) {
-		t.Errorf("the Secrets %v are made, %v may be used", made, secrets)
+	if slices.Sort(created); !slices.Equal(created, secrets) {
+		t.Errorf("the Secrets %v are made, %v may be used", created, secrets)
 	}
 	b := o.RoleBinding
 	if b.RoleRef != (rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: in.Group.Name}) ||
@@ -352,7 +352,7 @@ func lawOfNetwork(t *testing.T, o *workload.Objects) {
 // lawOfRest: changes of ports and replicas do not change the pod template.
 func lawOfRest(t *testing.T, in input, o *workload.Objects) {
 	other := clone(t, in)
-	other.Plan.Ports, other.Plan.CertDomains, other.Plan.Standing = nil, nil, 0
+	other.Plan.Ports, other.Plan.CertDomains, other.Plan.Ordinals = nil, nil, 0
 	other.Settings.Version, other.Settings.EnvoyNamespaces, other.Settings.MonitoringNamespaces = "v9", nil, nil
 	other.Group.Spec.Consumers = v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesAll}
 	was := workload.Replicas(&in.Group)
@@ -381,7 +381,7 @@ func TestRefused(t *testing.T) {
 		{"a label of its pods would not fit", func(in *input) { in.Group.Name = strings.Repeat("n", 53) }, "1 to 52"},
 		{"nothing would own its objects", func(in *input) { in.Group.UID = "" }, "not stored"},
 		{"more than a group can have", func(in *input) { in.Group.Spec.Replicas = new(int32(51)) }, "0 to 50"},
-		{"more than a group ever had", func(in *input) { in.Plan.Standing = 51 }, "0 to 50"},
+		{"more than a group ever had", func(in *input) { in.Plan.Ordinals = 51 }, "0 to 50"},
 		{"which way?", func(in *input) { in.Group.Spec.Type = "both" }, `"both"`},
 		{"a node of which tailnet?", func(in *input) { in.Plan.Tailnet = "" }, "tailnet is not known"},
 		{"a runtime of an earlier release", func(in *input) { in.Group.Spec.Runtime = v1alpha1.RuntimeContainerboot }, `runtime "Containerboot" is not supported`},
@@ -430,7 +430,7 @@ func TestRelayContract(t *testing.T) {
 					t.Errorf("%s=%s stands before what it needs", k, v)
 				}
 			}
-			c, err := relay.ReadContract(func(k string) string { return env[k] })
+			c, err := relay.ParseEnvironment(func(k string) string { return env[k] })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ import (
 // GW-06. Tailscale's API refuses, fails, rate-limits, disconnects and returns empty results. The gateway reports each
 // case, keeps what it knew, respects a requested pause, and recovers from all of it without help.
 //
-// Guard: discovery.Memory.Next, gatewaykube.discoverer, tailnets' classes and circuit.
+// Guard: gateway.KnownServices.Update, controller.discoveryReconciler, tailnets' classes and circuit.
 func TestGW06_API(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -121,7 +121,7 @@ func TestGW06_API(t *testing.T) {
 // GW-11. Ten reconciles without a change create no key. A changed Secret is used after one verification. A resource
 // of one tailnet is never requested with the credential of another. No secret is stored anywhere except in Secrets.
 //
-// Guard: standing.Next, gatewaykube.credential, tsapi.Clients, tsapi.Secret.
+// Guard: gateway.NextTailnetAction, controller.tailnetReconciler.credential, tsapi.Clients, tsapi.Secret.
 func TestGW11_QuietAndSecret(t *testing.T) {
 	w := start(t)
 	const corp, newKey = "TailscaleTailnet corp", "POST /tailnet/{tailnet}/keys"

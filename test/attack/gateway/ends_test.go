@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/gateway/vip"
+	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/kubetest"
@@ -29,7 +29,7 @@ import (
 // its namespace. A tailnet service belongs to another owner, or also to another operator. Everything ends, objects of
 // others stay unchanged, and no device, key or service of the gateway remains.
 //
-// Guard: upkeep.Next and groups.look.tidy; vip.Keep, vip.Leave and services.look.leaveVIP; gather.Refusals, which
+// Guard: gateway.NextGroupStep and controller.groupReconciliation.deletePendingKeys; gateway.ReconcileVIP, gateway.ReleaseVIP and controller.serviceReconciliation.releaseVIP; controller.forbiddenTracker, which
 // lets a gateway start although a namespace of relays is gone.
 func TestGW10_EndsByHand(t *testing.T) {
 	w := start(t)
@@ -187,7 +187,7 @@ func (w *env) servicesEnd(t *testing.T) {
 	addresses := made.Addrs
 
 	// A third client writes an old version of the annotation, so the other operator's update is lost.
-	both, err := vip.ParseOwners(made.Annotations[vip.Annotation])
+	both, err := gateway.ParseVIPOwners(made.Annotations[gateway.OwnersAnnotation])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func (w *env) servicesEnd(t *testing.T) {
 	lost.Annotations = maps.Clone(made.Annotations)
 	for _, o := range ownersOf(t, made) {
 		if o.OperatorID == "tp-other" {
-			lost.Annotations[vip.Annotation] = both.Without(o).String()
+			lost.Annotations[gateway.OwnersAnnotation] = both.Without(o).String()
 		}
 	}
 	if err := w.corp.hand.PutService(ctx, lost); err != nil {
@@ -228,10 +228,10 @@ func (w *env) servicesEnd(t *testing.T) {
 }
 
 // ownersOf returns the owners in the annotation of a service.
-func ownersOf(t *testing.T, s tsapi.Service) []vip.Owner {
+func ownersOf(t *testing.T, s tsapi.Service) []gateway.VIPOwner {
 	t.Helper()
-	var all struct{ OwnerRefs []vip.Owner }
-	if text := s.Annotations[vip.Annotation]; text != "" {
+	var all struct{ OwnerRefs []gateway.VIPOwner }
+	if text := s.Annotations[gateway.OwnersAnnotation]; text != "" {
 		if err := json.Unmarshal([]byte(text), &all); err != nil {
 			t.Fatal(err)
 		}

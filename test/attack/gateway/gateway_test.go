@@ -21,7 +21,7 @@ import (
 // Service, without a grant of that tenant. Neither connection works. With the grant it works, and without it again it
 // does not.
 //
-// Guard: gateway.builder.granted, queried by builder.backend and by the decision on ingress services.
+// Guard: gateway.builder.granted, queried by builder.resolveBackend and by the decision on ingress services.
 func TestGW01_NoGrant(t *testing.T) {
 	w := start(t)
 	w.apply(t, `apiVersion: gateway.tailscale.com/v1alpha1
@@ -88,7 +88,7 @@ spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: sho
 // gateway sends a credential only to listed APIs and follows no redirect. It does not read a Secret of another
 // namespace.
 //
-// Guard: gateway.builder.tailnetFor and the decision on groups; gatewaykube's credential (namespaces, base URLs);
+// Guard: gateway.builder.tailnetFor and the decision on groups; controller.tailnetReconciler.credential (namespaces, base URLs);
 // tailnets, which follows no redirect.
 func TestGW02_SomebodyElses(t *testing.T) {
 	w := start(t)
@@ -179,7 +179,7 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 // GW-07. No spelling of an address or a name leads outside the tailnet. The schema or the decision refuses each
 // target, and the gateway creates nothing for it.
 //
-// Guard: the rules of api/gateway/v1alpha1, gateway.builder.target. The relay's netmap limits the addresses that a
+// Guard: the rules of api/gateway/v1alpha1, gateway.builder.validateTarget. The relay's netmap limits the addresses that a
 // relay dials (TestGTW21_ForbiddenTargets in test/relay tests it with real nodes).
 func TestGW07_TargetsOutside(t *testing.T) {
 	w := start(t)

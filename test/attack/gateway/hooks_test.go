@@ -98,8 +98,8 @@ func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTransla
 // GW-03. A replica with incomplete caches does not answer. A request about a Gateway without rendered resources, or a
 // malformed request, is returned unchanged.
 //
-// Guard: gatewayxds.Server.Run, which listens after the first snapshot; gather, which decides only when every cache
-// is complete; gatewayxds.translation.
+// Guard: xds.Server.Run, which listens after the first snapshot; controller.gatherer, which decides only when every cache
+// is complete; xds.translation.
 func TestGW03_Echo(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -208,7 +208,7 @@ func (w *env) certificates(t *testing.T) (authority []byte, own tls.Certificate)
 // GW-04. A message larger than gRPC's default limit, messages with unreadable content, and callers that wait only a
 // second or disconnect. The answer is valid and arrives, and the server stays healthy.
 //
-// Guard: gatewayxds: the maximum message sizes, Server.answer's deadlines, translation.check.
+// Guard: xds: the maximum message sizes, the deadlines of respond, translation.validate.
 func TestGW04_LargeAndMalformed(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -263,7 +263,7 @@ func TestGW04_LargeAndMalformed(t *testing.T) {
 // GW-05. Clusters, routes and hosts of users have the names of the gateway's resources. The gateway omits its own and
 // keeps the users'. The same request always gets the same bytes.
 //
-// Guard: gatewayxds.clusters.usable, translation.check, deterministic marshalling within Any.
+// Guard: xds.clusters.usable, translation.validate, deterministic marshalling within Any.
 func TestGW05_Collisions(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
@@ -310,7 +310,7 @@ func TestGW05_Collisions(t *testing.T) {
 // GW-08. A client without Envoy Gateway's certificate gets no answer. The configuration that the gateway prints
 // prevents Envoy Gateway from sending private keys. A key that is sent nevertheless is returned and stored nowhere.
 //
-// Guard: gatewayxds.Certificates.Config, envoy-gateway.yaml.tmpl, gatewayxds.translation.
+// Guard: xds.Certificates.Config, envoy-gateway.yaml.tmpl, xds.translation.
 func TestGW08_Strangers(t *testing.T) {
 	w := start(t)
 	root, own := w.certificates(t)
@@ -409,7 +409,7 @@ func read(t *testing.T, path string) string {
 // GW-09. The extension server hangs, is killed and restarts. Callers wait, and the first answer contains the
 // gateway's routes. No request makes the server answer with an error.
 //
-// Guard: gatewayxds.Server.Run, which listens only when every cache is complete.
+// Guard: xds.Server.Run, which listens only when every cache is complete.
 func TestGW09_Restarts(t *testing.T) {
 	w := start(t)
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })

@@ -1,0 +1,243 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// attachmentConflictRequeue is the interval for checking whether a conflicting name is free.
+const attachmentConflictRequeue = 10 * time.Second
+
+// maxRoutedServices is the maximum number of services in a status.
+const maxRoutedServices = 100
+
+// reconcileAttachment applies the decision about a TailscaleGateway and writes its status.
+func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var a v1alpha1.TailscaleGateway
+	if err := c.client.Get(ctx, req.NamespacedName, &a); err != nil || a.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err) // garbage collection deletes the objects that it owns
+	}
+	result := c.publisher.Result()
+	if result == nil {
+		return reconcile.Result{}, nil
+	}
+	report, decided := result.Attachments[gatewayName(req.NamespacedName)]
+	if !decided || !c.publisher.Includes(&a) {
+		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil
+	}
+	now := c.Now()
+	var wake time.Duration
+	status := v1alpha1.TailscaleGatewayStatus{ObservedGeneration: a.Generation, TailnetCount: int32(report.TailnetCount), ServiceCount: int32(len(report.Routed)),
+		Services: report.Routed[:min(len(report.Routed), maxRoutedServices)], Revision: a.Status.Revision}
+	programmed := report.Programmed
+	var failed error
+	g := result.Snapshot.Gateways[gateway.Name{Namespace: a.Namespace, Name: a.Spec.TargetRef.Name}]
+	if report.Accepted.OK && g != nil && g.Attachment == gatewayName(req.NamespacedName) {
+		p, taken, later, err := c.ensureRevision(ctx, g, *metav1.NewControllerRef(&a, v1alpha1.GroupVersion.WithKind("TailscaleGateway")))
+		failed = err
+		if p != nil {
+			var condition gateway.Condition
+			condition, wake = c.translationCondition(p, g, now)
+			if later > 0 {
+				wake = later
+			}
+			if programmed.OK {
+				programmed = condition
+			}
+			status.Revision = revisionStatus(a.Status.Revision, p, now)
+		}
+		if taken {
+			programmed = gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "somebody else has a TailscaleRoutePolicy of the name " + revisionName(g)}
+		}
+	}
+	conflict, err := c.ensureIngresses(ctx, &a, report)
+	failed = errors.Join(failed, err)
+	if conflict != "" && programmed.OK {
+		programmed = gateway.Condition{Reason: v1alpha1.ReasonServiceNameConflict, Message: conflict}
+	}
+	if programmed.Reason == v1alpha1.ReasonConflicted || programmed.Reason == v1alpha1.ReasonServiceNameConflict {
+		wake = cmp.Or(wake, attachmentConflictRequeue) // deletion of another owner's object triggers no reconcile
+	}
+	all := reportConditions(report.Accepted, report.ResolvedRefs, programmed)
+	all[v1alpha1.ConditionDegraded] = attachmentDegraded(&a, report, c.publisher.Err())
+	status.Conditions = conditionsOf(a.Generation, now, a.Status.Conditions, all)
+	if !sameStatus(&a.Status, &status) {
+		err := c.applyStatus(ctx, "TailscaleGateway", req.NamespacedName, a.UID, &status)
+		if err != nil {
+			err = fmt.Errorf("write the status of the gateway %s: %w", req, err)
+		}
+		failed = errors.Join(failed, err)
+	}
+	if failed != nil {
+		return requeueIfStale(failed)
+	}
+	return reconcile.Result{RequeueAfter: wake}, nil
+}
+
+// sameStatus reports whether this controller's part of the status is up to date.
+func sameStatus(is, want *v1alpha1.TailscaleGatewayStatus) bool {
+	return is.ObservedGeneration == want.ObservedGeneration && is.TailnetCount == want.TailnetCount && is.ServiceCount == want.ServiceCount &&
+		equalLists(is.Services, want.Services) && apiequality.Semantic.DeepEqual(is.Revision, want.Revision) && equalLists(ownConditions(is.Conditions), want.Conditions)
+}
+
+// translationCondition reports whether Envoy Gateway has the current revision, and when to check again.
+func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePolicy, g *gateway.Gateway, now time.Time) (gateway.Condition, time.Duration) {
+	if p.Annotations[v1alpha1.TranslatedAnnotation] != g.Revision {
+		limit := cmp.Or(c.TranslationTimeout, TranslationTimeout)
+		last, ok := requestTime(p)
+		if unreadable := last.Add(limit).Sub(now); ok && unreadable > 0 {
+			return gateway.Condition{Reason: v1alpha1.ReasonPending, Message: "Envoy Gateway has not asked for the newest revision yet"}, min(unreadable, limit)
+		}
+		return gateway.Condition{Reason: v1alpha1.ReasonExtensionNotCalled, Message: fmt.Sprintf("Envoy Gateway has not asked for the newest revision within %v: is its extension manager configured, and does it reach the extension server?", limit)}, 0
+	}
+	var seen translationProblems
+	if text := p.Annotations[v1alpha1.TranslationAnnotation]; text != "" {
+		if err := json.Unmarshal([]byte(text), &seen); err != nil {
+			seen = translationProblems{}
+		}
+	}
+	switch {
+	case seen.Incomplete && len(g.Routes) > 0:
+		return gateway.Condition{Reason: v1alpha1.ReasonEnvoyGatewayConfigIncomplete, Message: "Envoy Gateway neither asks about virtual hosts nor shows its routes: see tailplaned gateway envoy-config"}, 0
+	case len(seen.Ambiguous) > 0:
+		return gateway.Condition{Reason: v1alpha1.ReasonSecurityAmbiguous, Message: "the routes of a host differ in their security, so none is added there; name one with inheritFrom: " + joinNames(seen.Ambiguous)}, 0
+	case len(seen.Conflicted) > 0:
+		return gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "somebody else has clusters of these names: " + joinNames(seen.Conflicted)}, 0
+	}
+	return gateway.Condition{OK: true, Reason: v1alpha1.ReasonProgrammed}, 0
+}
+
+func joinNames(names []string) string {
+	var text []string
+	for _, n := range names {
+		text = append(text, gateway.Printable(n))
+	}
+	return strings.Join(text, ", ")
+}
+
+// revisionStatus returns the requested and the last rendered revision.
+func revisionStatus(was *v1alpha1.GatewayRevision, p *v1alpha1.TailscaleRoutePolicy, now time.Time) *v1alpha1.GatewayRevision {
+	is := &v1alpha1.GatewayRevision{Desired: revisionOf(p), Translated: p.Annotations[v1alpha1.TranslatedAnnotation]}
+	switch {
+	case was != nil && was.Translated == is.Translated:
+		is.Time = was.Time
+	case is.Translated != "":
+		is.Time = new(metav1.NewTime(now.Truncate(time.Second)))
+	}
+	return is
+}
+
+// attachmentDegraded reports whether a TailscaleGateway works with outdated information.
+func attachmentDegraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport, err error) gateway.Condition {
+	if err != nil {
+		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonFailed, Message: "nothing newer can be decided; what was decided last stays"}
+	}
+	if len(report.Unreadable) > 0 {
+		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonNamespaceForbidden, Message: forbiddenMessage(joinNames(report.Unreadable))}
+	}
+	var stale []string
+	for _, t := range a.Status.Tailnets {
+		if t.Stale {
+			stale = append(stale, t.Name)
+		}
+	}
+	if len(stale) > 0 {
+		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonAPIUnavailable, Message: "the services of these tailnets are those that were known last: " + joinNames(stale)}
+	}
+	return gateway.Condition{Reason: v1alpha1.ReasonAsExpected}
+}
+
+// gatewayIngressName is the name of the TailscaleService that exposes a Gateway on a tailnet.
+func gatewayIngressName(gatewayName, tailnet string) string {
+	return gateway.Shorten(gatewayName+"-"+tailnet+"-ingress", 63)
+}
+
+// ensureIngresses maintains the TailscaleServices that expose the Gateway on tailnets. conflict is a
+// message if another owner has one of the names.
+func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport) (conflict string, err error) {
+	desired := map[string]bool{}
+	var taken []string
+	if report.Accepted.OK {
+		for _, t := range a.Spec.Tailnets {
+			if t.RouteGeneration.Ingress == nil {
+				continue
+			}
+			at := types.NamespacedName{Namespace: a.Namespace, Name: gatewayIngressName(a.Name, t.TailnetRef.Name)}
+			desired[at.Name] = true
+			owned, err := c.ensureIngress(ctx, a, t, at)
+			if err != nil {
+				return "", err
+			}
+			if !owned {
+				taken = append(taken, at.Name)
+			}
+		}
+	}
+	var all v1alpha1.TailscaleServiceList
+	if err := c.client.List(ctx, &all, client.InNamespace(a.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return "", err
+	}
+	for i := range all.Items {
+		s := &all.Items[i]
+		if report.Accepted.OK && s.Spec.Type == v1alpha1.Ingress && metav1.IsControlledBy(s, a) && !desired[s.Name] && s.DeletionTimestamp == nil {
+			if err := kube.Delete(ctx, c.client, s); err != nil {
+				return "", fmt.Errorf("take the gateway %s/%s off a tailnet: %w", a.Namespace, a.Name, err)
+			}
+		}
+	}
+	if len(taken) > 0 {
+		conflict = "somebody else has TailscaleServices of these names: " + joinNames(taken)
+	}
+	return conflict, nil
+}
+
+// ensureIngress maintains one of these TailscaleServices. mine is false if another owner has its name.
+func (c *attachmentReconciler) ensureIngress(ctx context.Context, a *v1alpha1.TailscaleGateway, t v1alpha1.AttachedTailnet, at types.NamespacedName) (owned bool, err error) {
+	i := t.RouteGeneration.Ingress
+	spec := v1alpha1.TailscaleServiceSpec{
+		Type: v1alpha1.Ingress, TailnetRef: &v1alpha1.TailnetReference{Name: t.TailnetRef.Name}, Ports: i.Ports, VIPService: &i.VIPService,
+		BackendRef:    &v1alpha1.BackendReference{Group: gatewayapi.GroupName, Kind: v1alpha1.KindGateway, Name: a.Spec.TargetRef.Name},
+		ProxyProtocol: cmp.Or(i.ProxyProtocol, v1alpha1.ProxyProtocolNone),
+	}
+	var is v1alpha1.TailscaleService
+	err = c.client.Get(ctx, at, &is)
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return false, err
+	case !metav1.IsControlledBy(&is, a):
+		return false, nil
+	case apiequality.Semantic.DeepEqual(is.Spec, spec) || is.DeletionTimestamp != nil:
+		return true, nil
+	}
+	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
+	if err != nil {
+		return false, err
+	}
+	u := newObject("TailscaleService", at)
+	u.SetLabels(map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.TailnetLabel: t.TailnetRef.Name})
+	u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(a, v1alpha1.GroupVersion.WithKind("TailscaleGateway"))})
+	u.Object["spec"] = part
+	if err := c.apply(ctx, u); err != nil {
+		return false, fmt.Errorf("put the gateway %s/%s on the tailnet %s: %w", a.Namespace, a.Name, t.TailnetRef.Name, err)
+	}
+	return true, nil
+}

@@ -1,0 +1,181 @@
+//go:build unix
+
+package controller
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+)
+
+// verifyCertificate returns an error unless a certificate is valid for a name and signed by a CA in the
+// bundle.
+func verifyCertificate(bundle, certificate []byte, name string, usage x509.ExtKeyUsage, now time.Time) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	leaf, err := parseLeaf(certificate)
+	if err != nil {
+		return err
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return err
+}
+
+func parseLeaf(certificate []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(certificate)
+	if block == nil {
+		return nil, errors.New("there is no certificate")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// GW-08: at each step of a rotation, each side trusts the certificate of the other. This holds for
+// the files of this step and of the step before, in any combination.
+func TestCertificateRotation(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	w := rotationTimes{extensionCertificateLifetime, authorityPublishTime, authorityRetainTime}
+	fresh := func(now time.Time) (certificateSet, error) {
+		return issueCertificates([]string{"server.example"}, "client.example", now, w.lifetime)
+	}
+	var s rotationStage
+	issued := map[string]bool{}
+	for range 60 {
+		again, err := parseStage(s.data())
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, wake, err := again.next(now, w, fresh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.serving.server != nil {
+			for _, have := range []rotationStage{s, next} {
+				for _, trusting := range []rotationStage{s, next} {
+					for _, c := range []struct {
+						certificate []byte
+						name        string
+						usage       x509.ExtKeyUsage
+					}{{have.serving.server, "server.example", x509.ExtKeyUsageServerAuth}, {have.serving.client, "client.example", x509.ExtKeyUsageClientAuth}} {
+						if err := verifyCertificate(trusting.bundle(), c.certificate, c.name, c.usage, now); err != nil {
+							t.Fatalf("at %v: %s: %v", now, c.name, err)
+						}
+					}
+				}
+			}
+		}
+		s = next
+		issued[string(s.serving.server)] = true
+		if wake.After(now) {
+			now = wake
+		}
+	}
+	if len(issued) < 3 {
+		t.Errorf("%d certificates in all that time", len(issued))
+	}
+	touched := s
+	touched.serving.client = []byte("somebody's")
+	if next, _, err := touched.next(now, w, fresh); err != nil || bytes.Equal(next.serving.server, s.serving.server) {
+		t.Errorf("what is broken stays: %v", err)
+	}
+	if _, err := parseStage(map[string][]byte{"published": []byte("soon")}); err == nil {
+		t.Error("a time that is none")
+	}
+}
+
+// The Keeper on a real API server: three Secrets, a rotation, and the repair of manual damage.
+func TestExtensionCertificates(t *testing.T) {
+	c := kubetest.Start(t)
+	ns := c.Namespace(t)
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := manager.New(kube.Unthrottled(c.AdminConfig()), manager.Options{
+		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			return kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Secret")}, nil), nil
+		},
+		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ahead atomic.Int64
+	k := &ExtensionCertificates{Namespace: ns, Names: []string{"server.example"}, Client: "client.example", Log: slog.New(slog.DiscardHandler), CheckInterval: 50 * time.Millisecond,
+		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}
+	if err := k.Add(mgr); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	read := func(name string) map[string][]byte {
+		var s corev1.Secret
+		if err := mgr.GetAPIReader().Get(t.Context(), client.ObjectKey{Namespace: ns, Name: name}, &s); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		return s.Data
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("not within two minutes: " + what)
+			}
+		}
+	}
+	consistent := func() bool {
+		bundle, server, own := read(extensionAuthoritySecret)["tls.crt"], read(extensionServerSecret)["tls.crt"], read(ExtensionClientSecret)["tls.crt"]
+		_, err := tls.X509KeyPair(own, read(ExtensionClientSecret)["tls.key"])
+		return err == nil && verifyCertificate(bundle, server, "server.example", x509.ExtKeyUsageServerAuth, k.Now()) == nil &&
+			verifyCertificate(bundle, own, "client.example", x509.ExtKeyUsageClientAuth, k.Now()) == nil
+	}
+	until("three Secrets", consistent)
+	first := read(extensionServerSecret)["tls.crt"]
+	ahead.Store(int64(extensionCertificateLifetime * 2 / 3))
+	until("an authority besides", func() bool { return read(extensionServerSecret)["published"] != nil && consistent() })
+	if !bytes.Equal(read(extensionServerSecret)["tls.crt"], first) {
+		t.Error("the server changed before the other side could know")
+	}
+	ahead.Add(int64(authorityPublishTime))
+	until("another certificate", func() bool { return !bytes.Equal(read(extensionServerSecret)["tls.crt"], first) && consistent() })
+	ahead.Add(int64(authorityRetainTime))
+	until("the old authority is gone", func() bool {
+		return read(extensionServerSecret)["previous-ca.crt"] == nil && bytes.Count(read(extensionAuthoritySecret)["tls.crt"], []byte("BEGIN CERTIFICATE")) == 1 && consistent()
+	})
+	for _, name := range []string{ExtensionClientSecret, extensionAuthoritySecret, extensionServerSecret} {
+		s := &corev1.Secret{}
+		s.Namespace, s.Name = ns, name
+		if err := k.client.Delete(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		until(name+" is made again", consistent)
+	}
+}

@@ -1,0 +1,260 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"runtime/debug"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// The gatherer collects the objects for a decision, calls gateway.Build and publishes the result to
+// the controllers. It follows law 7: there is no decision until everything is known, and a decision
+// stays until there is a new one.
+
+// Default times of a Gatherer. They are short, because one change often needs three decisions:
+// first for a group, then for a port of it, then for the route. The requests to Envoy Gateway are
+// limited separately.
+const (
+	quietTime        = 100 * time.Millisecond // time without changes before a decision
+	maxDecisionDelay = time.Second            // maximum time from the first change to the decision
+)
+
+// pauseFactor is the minimum pause between two decisions as a multiple of the decision time. During many
+// changes, two thirds of the time remain for other work.
+const pauseFactor = 2
+
+const (
+	optionalKindsInterval = 10 * time.Second // between checks for kinds that are not served
+	referencesInterval    = time.Minute      // between reads of objects that are not watched
+	cacheSyncTimeout      = time.Minute      // for the cache of one kind to sync
+	referenceTimeout      = 20 * time.Second // for one object that is not watched
+	gatherRetryTime       = 5 * time.Second  // after an error
+)
+
+// A gatherer computes a new decision whenever an object changes. Fields are required unless
+// documented otherwise.
+type gatherer struct {
+	Namespace       string   // the operator's namespace
+	ClusterDomain   string   // such as cluster.local
+	Controller      string   // controllerName of Envoy Gateway's classes
+	EnvoyNamespace  string   // namespace of Envoy Gateway's Services
+	ProxyNamespaces []string // additional namespaces of groups; may be empty
+	Addresses       bool     // use addresses of relays as endpoints, not DNS names
+
+	Publisher *Publisher
+	Log       *slog.Logger
+
+	// UnreadableNamespaces returns the namespaces of groups that cannot be read now. The owner of the function
+	// must call Trigger when the result changes. Optional.
+	UnreadableNamespaces func() []string
+
+	// Publish receives each new snapshot after the Publisher. Optional.
+	Publish func(*gateway.Snapshot)
+
+	// Measure is called after each decision with its duration and its error. Optional.
+	Measure func(took time.Duration, err error)
+
+	// QuietTime and MaxDelay replace the default times. Optional.
+	QuietTime, MaxDelay time.Duration
+
+	// Build replaces gateway.Build. Optional.
+	Build func(gateway.Objects) gateway.Result
+
+	cache                cache.Cache
+	direct               client.Reader // reads from the API server
+	changed              chan struct{}
+	follows              map[string]bool // kinds with a synced cache
+	optionalKindsChecked time.Time       // last check for kinds that are not served
+	roots                map[gateway.Name]string
+	wake                 time.Duration // until the next decision without a change; 0 means never
+	rested               time.Time     // earliest time of the next decision
+}
+
+// Add registers the Gatherer to run on every replica, leader or not.
+func (g *gatherer) Add(mgr manager.Manager) error {
+	if g.Namespace == "" || g.ClusterDomain == "" || g.Controller == "" || g.EnvoyNamespace == "" || g.Publisher == nil || g.Log == nil {
+		return errors.New("the gatherer lacks a setting: namespaces, cluster domain, controller, board and log are required")
+	}
+	g.cache, g.direct = mgr.GetCache(), mgr.GetAPIReader()
+	g.changed, g.follows, g.roots = make(chan struct{}, 1), map[string]bool{}, map[gateway.Name]string{}
+	return mgr.Add(gathererRunnable{g})
+}
+
+// gathererRunnable runs on every replica.
+type gathererRunnable struct{ *gatherer }
+
+func (gathererRunnable) NeedLeaderElection() bool { return false }
+
+// Start runs the Gatherer until ctx ends.
+func (e gathererRunnable) Start(ctx context.Context) error {
+	e.run(ctx)
+	return nil
+}
+
+func (g *gatherer) run(ctx context.Context) {
+	logged := ""
+	for ctx.Err() == nil {
+		err := g.rebuild(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		g.Publisher.setErr(err)
+		if err != nil {
+			g.wake = gatherRetryTime
+			if err.Error() != logged {
+				g.Log.Error("what is shown is not the newest: it cannot be gathered or decided", "err", err)
+			}
+			logged = err.Error()
+		} else if logged != "" {
+			g.Log.Info("gathered and decided again")
+			logged = ""
+		}
+		g.wait(ctx)
+	}
+}
+
+// wait returns when a decision is due: some time after a change, so that following changes are
+// included, or when wake has passed.
+func (g *gatherer) wait(ctx context.Context) {
+	var due <-chan time.Time
+	if g.wake > 0 {
+		due = time.After(g.wake)
+	}
+	select {
+	case <-g.changed:
+	case <-due:
+		return
+	case <-ctx.Done():
+		return
+	}
+	latest := time.After(max(cmp.Or(g.MaxDelay, maxDecisionDelay), time.Until(g.rested)))
+	for {
+		quiet := time.NewTimer(max(cmp.Or(g.QuietTime, quietTime), time.Until(g.rested)))
+		select {
+		case <-g.changed:
+			quiet.Stop()
+		case <-quiet.C:
+			return
+		case <-latest:
+			quiet.Stop()
+			return
+		case <-ctx.Done():
+			quiet.Stop()
+			return
+		}
+	}
+}
+
+// rebuild gathers the objects, computes a decision and publishes it.
+func (g *gatherer) rebuild(ctx context.Context) (err error) {
+	began := time.Now()
+	defer func() {
+		if g.Measure != nil && ctx.Err() == nil {
+			g.Measure(time.Since(began), err)
+		}
+	}()
+	g.wake = 0
+	objects, err := g.gather(ctx)
+	if err != nil {
+		return err
+	}
+	began = time.Now() // the wait for caches does not count
+	result, err := g.decide(objects)
+	g.rested = time.Now().Add(pauseFactor * time.Since(began))
+	if err != nil {
+		return err
+	}
+	defer g.Publisher.setIncluded(generations(objects)) // after the decision is published
+	if was := g.Publisher.Result(); was == nil || !reflect.DeepEqual(was, result) {
+		g.Publisher.Publish(result)
+		if g.Publish != nil {
+			g.Publish(result.Snapshot)
+		}
+	}
+	return nil
+}
+
+// generations returns the generations of Tailplane's objects by UID.
+func generations(o gateway.Objects) map[types.UID]int64 {
+	seen := make(map[types.UID]int64, len(o.Groups)+len(o.Services)+len(o.Attachments)+len(o.Policies))
+	for _, x := range o.Groups {
+		seen[x.UID] = x.Generation
+	}
+	for _, x := range o.Services {
+		seen[x.UID] = x.Generation
+	}
+	for _, x := range o.Attachments {
+		seen[x.UID] = x.Generation
+	}
+	for _, x := range o.Policies {
+		seen[x.UID] = x.Generation
+	}
+	return seen
+}
+
+// decide calls Build. A panic, which only an unexpected object can cause, becomes a fault, and the
+// previous decision stays.
+func (g *gatherer) decide(objects gateway.Objects) (result *gateway.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the decision failed: %v", p)
+			g.Log.Error("the decision failed", "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	build := g.Build
+	if build == nil {
+		build = gateway.Build
+	}
+	r := build(objects)
+	return &r, nil
+}
+
+// Trigger triggers a new decision although no object has changed. Add must have been called before.
+func (g *gatherer) Trigger() { g.notifyChange() }
+
+// notifyChange reports a change.
+func (g *gatherer) notifyChange() {
+	select {
+	case g.changed <- struct{}{}:
+	default:
+	}
+}
+
+// watchKind syncs the cache of a kind and registers for its changes.
+func (g *gatherer) watchKind(ctx context.Context, kind string, o client.Object) error {
+	if g.follows[kind] {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, cacheSyncTimeout)
+	defer cancel()
+	informer, err := g.cache.GetInformer(limited, o)
+	if err != nil {
+		return fmt.Errorf("the cache of %s does not fill; may this account list and watch them? %w", kind, err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { g.notifyChange() },
+		DeleteFunc: func(any) { g.notifyChange() },
+		UpdateFunc: func(was, is any) {
+			if affectsDecision(was, is) {
+				g.notifyChange()
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("follow %s: %w", kind, err)
+	}
+	g.follows[kind] = true
+	return nil
+}

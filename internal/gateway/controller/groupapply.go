@@ -1,0 +1,327 @@
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+)
+
+// appliedHashAnnotation contains the hash of the applied object, so that removed fields are detected
+// too.
+const appliedHashAnnotation = "gateway.tailscale.com/applied"
+
+// portsKey is the key of the port table in the group's ConfigMap.
+const portsKey = "ports"
+
+// applyObjects applies everything that a pod of the group needs: its configuration, its Secrets and its
+// rights. Keys come next, and the pods last.
+func (l *groupReconciliation) applyObjects(ctx context.Context) error {
+	table, current, err := l.allocatePorts(ctx)
+	if err != nil {
+		return err
+	}
+	data, err := l.relayConfig(ctx, table, current)
+	if err != nil {
+		return err
+	}
+	objects, err := l.render(table)
+	if err != nil {
+		return err
+	}
+	if err := l.applyCertificates(ctx, objects); err != nil {
+		return err
+	}
+	cm := objects.ConfigMap
+	cm.Data = data
+	if current != nil {
+		cm.ResourceVersion = current.ResourceVersion // fails if the table changed since it was read
+	}
+	if err := l.ensure(ctx, cm); err != nil {
+		return err
+	}
+	if len(l.conflicts) == 0 {
+		l.table = &table // the table is stored
+	}
+	for _, o := range objects.Unchanged() {
+		if o.GetObjectKind().GroupVersionKind().Kind == "StatefulSet" {
+			continue
+		}
+		if err := l.ensure(ctx, o); err != nil {
+			return err
+		}
+	}
+	for i, s := range objects.Config {
+		if previous := l.config[i]; previous != nil { // keep the key, which an apply without it would remove
+			s.Data, s.ResourceVersion = previous.Data, previous.ResourceVersion
+			for _, name := range []string{v1alpha1.AuthKeyIDAnnotation, v1alpha1.AuthKeyExpiresAnnotation} {
+				if v, ok := previous.Annotations[name]; ok {
+					metav1.SetMetaDataAnnotation(&s.ObjectMeta, name, v)
+				}
+			}
+		}
+		if err := l.ensure(ctx, s); err != nil {
+			return err
+		}
+	}
+	if objects.DisruptionBudget == nil {
+		return l.deleteDisruptionBudget(ctx)
+	}
+	return nil
+}
+
+// applyStatefulSet applies the StatefulSet.
+func (l *groupReconciliation) applyStatefulSet(ctx context.Context) error {
+	objects, err := l.render(gateway.PortTable{})
+	if err != nil {
+		return err
+	}
+	return l.ensure(ctx, objects.StatefulSet)
+}
+
+// render renders the desired objects of the group. Rights remain for ordinals whose pods still
+// end.
+func (l *groupReconciliation) render(table gateway.PortTable) (*workload.Objects, error) {
+	ordinals := workload.Replicas(l.group)
+	for i := range l.facts.Ordinals {
+		ordinals = max(ordinals, min(int32(i)+1, workload.MaxReplicas))
+	}
+	return workload.Render(l.group, l.Workload, workload.Plan{Tailnet: l.report.Tailnet, Ordinals: ordinals, Ports: mappedPorts(table), CertDomains: slices.Collect(maps.Keys(l.issue))})
+}
+
+func mappedPorts(table gateway.PortTable) (out []v1alpha1.MappedPort) {
+	for _, p := range table.Ports {
+		if p.Until.IsZero() {
+			out = append(out, v1alpha1.MappedPort{Service: p.Service, Protocol: v1alpha1.PortProtocol(p.Protocol), MatchPort: int32(p.MatchPort), TargetPort: int32(p.TargetPort)})
+		}
+	}
+	return out
+}
+
+// allocatePorts allocates the ports of the group, starting from the table in its ConfigMap. If that table
+// is invalid, it uses the ports in the status.
+func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.PortTable, current *corev1.ConfigMap, err error) {
+	cm := &corev1.ConfigMap{}
+	switch err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.group.Namespace, Name: workload.ConfigMapName(l.group)}, cm); {
+	case err == nil:
+		current = cm
+	case !apierrors.IsNotFound(err):
+		return next, nil, fmt.Errorf("look at the ConfigMap: %w", err)
+	}
+	if l.group.Spec.Type != v1alpha1.Egress {
+		return next, current, nil
+	}
+	var table gateway.PortTable
+	if text, ok := cm.Data[portsKey]; ok {
+		table, err = gateway.ParsePortTable([]byte(text))
+	}
+	if _, ok := cm.Data[portsKey]; !ok || err != nil {
+		if err != nil {
+			l.Log.Warn("the table of ports cannot be read; the status has it too", "group", l.group.Namespace+"/"+l.group.Name, "err", err)
+		}
+		table = gateway.PortTable{}
+		for _, p := range l.group.Status.Ports {
+			table.Ports = append(table.Ports, gateway.TablePort{PortKey: gateway.PortKey{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)}, MatchPort: uint16(p.MatchPort)})
+		}
+	}
+	next, refused, wake := table.Allocate(l.result.RequiredPorts[groupNameOf(l.group)], l.Now().Truncate(time.Second))
+	l.refused = refused
+	l.requeueAt(wake)
+	for _, p := range next.Ports {
+		if _, previous := table.Lookup(p.PortKey); !previous && p.Until.IsZero() {
+			l.allocated++
+		}
+	}
+	return next, current, nil
+}
+
+func groupNameOf(o client.Object) gateway.Name {
+	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// withdrawServices removes all services from the configuration of a group that is no longer accepted. Its
+// devices stay, because the cause may be temporary.
+func (l *groupReconciliation) withdrawServices(ctx context.Context) error {
+	table, current, err := l.allocatePorts(ctx)
+	if err != nil || current == nil || !metav1.IsControlledBy(current, l.group) {
+		return err
+	}
+	want := current.DeepCopy()
+	for _, key := range []string{"egress-services", "serve-config", "ingress-config.json"} {
+		if _, ok := want.Data[key]; ok {
+			want.Data[key] = "{}"
+		}
+	}
+	if l.group.Spec.Type == v1alpha1.Egress {
+		want.Data[portsKey] = string(table.Encode())
+	}
+	if text, ok := want.Data["relay.json"]; ok {
+		if want.Data["relay.json"], err = withoutServices(text); err != nil {
+			return err
+		}
+	}
+	if !maps.Equal(current.Data, want.Data) {
+		if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(current, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("withdraw what it carries: %w", err)
+		}
+	}
+	l.table = &table
+	return nil
+}
+
+func (l *groupReconciliation) deleteDisruptionBudget(ctx context.Context) error {
+	pdb := &policyv1.PodDisruptionBudget{}
+	err := l.direct.Get(ctx, client.ObjectKeyFromObject(l.group), pdb)
+	if err != nil || !metav1.IsControlledBy(pdb, l.group) {
+		return client.IgnoreNotFound(err)
+	}
+	return l.delete(ctx, pdb)
+}
+
+// ensure applies an object if it differs. It never changes an object of another owner.
+func (l *groupReconciliation) ensure(ctx context.Context, want client.Object) error {
+	name := want.GetObjectKind().GroupVersionKind().Kind + " " + want.GetName()
+	current := l.currentSecret(want)
+	if current == nil {
+		current = reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
+		if err := l.direct.Get(ctx, client.ObjectKeyFromObject(want), current); apierrors.IsNotFound(err) {
+			current = nil
+		} else if err != nil {
+			return fmt.Errorf("look at the %s: %w", name, err)
+		}
+	}
+	if current != nil && !metav1.IsControlledBy(current, l.group) {
+		if owner := metav1.GetControllerOf(current); owner != nil && owner.Name == l.group.Name && owner.Kind == "TailscaleProxyGroup" {
+			l.requeueAt(l.Now().Add(groupRequeueSoon)) // belongs to a former group with this name and is garbage-collected
+		}
+		l.conflicts = append(l.conflicts, name)
+		return nil
+	}
+	if current != nil && current.GetDeletionTimestamp() != nil {
+		l.requeueAt(l.Now().Add(groupRequeueSoon))
+		return nil
+	}
+	if _, err := applyIfChanged(ctx, l.direct, want, current); err != nil {
+		return fmt.Errorf("apply the %s: %w", name, err)
+	}
+	return nil
+}
+
+// applyIfChanged applies want if current differs from it. current is nil if the object does not exist.
+// wrote reports whether it was applied. If want has a resourceVersion, only that version is
+// changed.
+func applyIfChanged(ctx context.Context, to client.Client, want, current client.Object) (wrote bool, err error) {
+	desired, err := appliedForm(want)
+	if err != nil {
+		return false, err
+	}
+	if current != nil {
+		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(current)
+		if err != nil {
+			return false, err
+		}
+		if containsValues(desired, is) {
+			return false, nil
+		}
+	}
+	u := &unstructured.Unstructured{Object: desired}
+	if rv := want.GetResourceVersion(); rv != "" {
+		u.SetResourceVersion(rv)
+	}
+	return true, to.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+}
+
+// currentSecret returns the Secret with this name that this reconcile has read, or nil.
+func (l *groupReconciliation) currentSecret(want client.Object) client.Object {
+	if _, ok := want.(*corev1.Secret); !ok {
+		return nil
+	}
+	for _, list := range []map[int]*corev1.Secret{l.state, l.config} {
+		for _, s := range list {
+			if s.Name == want.GetName() {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// appliedForm returns the object to apply, with the hash of its contents and without fields that are
+// empty but serialized.
+func appliedForm(o client.Object) (map[string]any, error) {
+	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	delete(out, "status")
+	for _, path := range [][]string{{"metadata", "creationTimestamp"}, {"metadata", "resourceVersion"}, {"spec", "template", "metadata", "creationTimestamp"}} {
+		unstructured.RemoveNestedField(out, path...)
+	}
+	hashed := maps.Clone(out)
+	delete(hashed, "data") // do not hash secrets; their data is compared directly
+	delete(hashed, "apiVersion")
+	text, err := json.Marshal(hashed)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	if err := unstructured.SetNestedField(out, hex.EncodeToString(sum[:8]), "metadata", "annotations", appliedHashAnnotation); err != nil {
+		return nil, errors.Join(errors.New("annotations"), err)
+	}
+	return out, nil
+}
+
+// containsValues reports whether is contains all values in want. Additional fields of other managers are
+// ignored.
+func containsValues(want, is any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		is, _ := is.(map[string]any)
+		for key, value := range want {
+			switch key {
+			case "apiVersion", "kind": // not set in objects read by type
+				continue
+			case "ownerReferences": // more owners are allowed; the controller was checked before
+				continue
+			case "data": // all of it belongs to the operator
+				if w, ok := value.(map[string]any); ok && is[key] != nil && len(w) != len(is[key].(map[string]any)) {
+					return false
+				}
+			}
+			if !containsValues(value, is[key]) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		is, _ := is.([]any)
+		if len(want) != len(is) {
+			return false
+		}
+		for i := range want {
+			if !containsValues(want[i], is[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(want, is)
+}

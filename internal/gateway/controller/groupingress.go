@@ -1,0 +1,251 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/relay/config"
+)
+
+// Labels on the Service that Envoy Gateway creates for a Gateway.
+const (
+	owningGatewayName      = "gateway.envoyproxy.io/owning-gateway-name"
+	owningGatewayNamespace = "gateway.envoyproxy.io/owning-gateway-namespace"
+)
+
+const (
+	backendRequeue = 15 * time.Second // between checks whether backends have endpoints
+	maxExposed     = 100              // limit of the relay; it rejects a configuration with more services
+)
+
+// A groupIngress is what a group exposes to the tailnet, for Tailplane's relay and in the two formats
+// of Tailscale's image.
+type groupIngress struct {
+	relay    map[string]config.IngressService
+	serve    serveConfig
+	mappings map[string]ingressMapping
+}
+
+type serveConfig struct {
+	Services map[string]serveService `json:"Services,omitempty"`
+}
+
+type serveService struct {
+	TCP map[string]serveTCP `json:"TCP"`
+}
+
+type serveTCP struct {
+	TCPForward    string `json:"TCPForward"`
+	TerminateTLS  string `json:"TerminateTLS,omitempty"`
+	ProxyProtocol int    `json:"ProxyProtocol,omitempty"`
+}
+
+type ingressMapping struct {
+	IPv4Mapping *vipMapping `json:"IPv4Mapping,omitempty"`
+	IPv6Mapping *vipMapping `json:"IPv6Mapping,omitempty"`
+}
+
+type vipMapping struct {
+	TailscaleServiceIP netip.Addr
+	ClusterIP          netip.Addr
+}
+
+// gatherIngress collects the services that this group exposes to the tailnet.
+func (l *groupReconciliation) gatherIngress(ctx context.Context) (*groupIngress, error) {
+	var all v1alpha1.TailscaleServiceList
+	if err := l.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("look up services: %w", err)
+	}
+	slices.SortFunc(all.Items, func(a, b v1alpha1.TailscaleService) int {
+		return gateway.Name{Namespace: a.Namespace, Name: a.Name}.Compare(gateway.Name{Namespace: b.Namespace, Name: b.Name})
+	})
+	out := &groupIngress{map[string]config.IngressService{}, serveConfig{map[string]serveService{}}, map[string]ingressMapping{}}
+	for i := range all.Items {
+		s := &all.Items[i]
+		report := l.result.Services[groupNameOf(s)]
+		l.retainCertificate(s, report.Group)
+		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != groupNameOf(l.group) || !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.BackendRef == nil {
+			continue
+		}
+		if len(out.relay) == maxExposed {
+			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; those after %s are left out", maxExposed, groupNameOf(s)))
+			break
+		}
+		if err := l.expose(ctx, s, out); err != nil {
+			return nil, err
+		}
+	}
+	if len(out.relay) > 0 {
+		l.requeueAt(l.Now().Add(backendRequeue))
+	}
+	return out, nil
+}
+
+// expose adds one service if its backend exists.
+func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *groupIngress) error {
+	backend, err := l.backendService(ctx, s)
+	if err != nil || backend == nil {
+		return err
+	}
+	host := backend.Spec.ClusterIP
+	if host == "" || host == corev1.ClusterIPNone {
+		host = backend.Name + "." + backend.Namespace + ".svc." + l.ClusterDomain
+	}
+	domain := ""
+	if terminatesTLS(s) {
+		if !mayHost(s) { // the operator must not hold a certificate for it either
+			return nil
+		}
+		if domain, err = l.ensureCertificate(ctx, s); err != nil || domain == "" {
+			return err
+		}
+	}
+	file, serve, omitted := carriedPorts(s, host, domain)
+	file.Issue = l.issue[domain]
+	if omitted {
+		l.omitted = append(l.omitted, groupNameOf(s).String()+" has UDP beside TCP, or with a PROXY header, which relays do not carry")
+	}
+	if file.VIP != "" && !mayHost(s) {
+		return nil
+	}
+	if len(file.Ports) == 0 {
+		return nil
+	}
+	if file.Ready, err = l.hasEndpoint(ctx, backend); err != nil {
+		return err
+	}
+	out.relay[gateway.ServiceKey(groupNameOf(s))] = file
+	if file.VIP != "" && file.Ready {
+		out.serve.Services[file.VIP] = serve
+		out.mappings[file.VIP] = mappingOf(s, backend)
+	}
+	return nil
+}
+
+// carriedPorts returns the ports of a service that relays forward to a host, in the relay's format and
+// in that of Tailscale's image. If relays terminate TLS, domain is the name of the certificate. A
+// tailnet service carries only TCP, so UDP uses the relays' own addresses. left means that ports
+// were left out.
+func carriedPorts(s *v1alpha1.TailscaleService, host, domain string) (file config.IngressService, serve serveService, omitted bool) {
+	file.Domain = domain
+	file.ProxyProtocol, serve.TCP = s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2, map[string]serveTCP{}
+	if s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.Protocol != v1alpha1.UDP }) {
+		file.VIP = s.Spec.VIPService.Name
+	}
+	for _, p := range s.Spec.Ports {
+		to := net.JoinHostPort(host, strconv.Itoa(int(cmp.Or(p.TargetPort, p.Port))))
+		protocol := config.Protocol(strings.ToLower(string(cmp.Or(p.Protocol, v1alpha1.TCP))))
+		if protocol == config.UDP && (file.VIP != "" || file.ProxyProtocol) {
+			omitted = true
+			continue
+		}
+		ends := p.TLS == v1alpha1.TLSTerminate
+		file.Ports = append(file.Ports, config.IngressPort{Protocol: protocol, Port: uint16(p.Port), Backend: to,
+			Terminate: ends, H2: ends && (p.AppProtocol == v1alpha1.AppH2C || p.AppProtocol == v1alpha1.AppGRPC)})
+		if protocol == config.TCP {
+			one := serveTCP{TCPForward: to}
+			if ends {
+				one.TerminateTLS = domain
+			}
+			if file.ProxyProtocol {
+				one.ProxyProtocol = 2
+			}
+			serve.TCP[strconv.Itoa(int(p.Port))] = one
+		}
+	}
+	return file, serve, omitted
+}
+
+// mayHost reports whether the relays may offer themselves as hosts of the service, which requires
+// ownership of the tailnet service. Offering before that would impersonate another owner's
+// service, and a rule of the tailnet might approve it automatically.
+func mayHost(s *v1alpha1.TailscaleService) bool {
+	vip, c := s.Status.VIP, meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionProgrammed)
+	return vip != nil && vip.Name == s.Spec.VIPService.Name && len(vip.Addresses) > 0 &&
+		c != nil && (c.Status == metav1.ConditionTrue || c.Reason != v1alpha1.ReasonVIPNotOwned && c.Reason != v1alpha1.ReasonVIPConflict)
+}
+
+// mappingOf combines the addresses of a tailnet service with those of its backend.
+func mappingOf(s *v1alpha1.TailscaleService, backend *corev1.Service) (m ingressMapping) {
+	if s.Status.VIP == nil {
+		return m
+	}
+	for _, text := range s.Status.VIP.Addresses {
+		vip, err := netip.ParseAddr(text)
+		if err != nil {
+			continue
+		}
+		for _, text := range backend.Spec.ClusterIPs {
+			ip, err := netip.ParseAddr(text)
+			switch {
+			case err != nil || ip.Is4() != vip.Is4():
+			case vip.Is4():
+				m.IPv4Mapping = &vipMapping{vip, ip}
+			default:
+				m.IPv6Mapping = &vipMapping{vip, ip}
+			}
+		}
+	}
+	return m
+}
+
+// backendService returns the Service behind an ingress service: the named Service, or Envoy's Service of
+// the named Gateway. It returns nil if there is none.
+func (l *groupReconciliation) backendService(ctx context.Context, s *v1alpha1.TailscaleService) (*corev1.Service, error) {
+	ref := s.Spec.BackendRef
+	namespace := cmp.Or(ref.Namespace, s.Namespace)
+	if ref.Kind != v1alpha1.KindGateway {
+		out := &corev1.Service{}
+		err := l.direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, out)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at the backend of %s: %w", groupNameOf(s), err)
+		}
+		return out, nil
+	}
+	for _, envoy := range l.Workload.EnvoyNamespaces {
+		var list corev1.ServiceList
+		if err := l.direct.List(ctx, &list, client.InNamespace(envoy), client.MatchingLabels{owningGatewayName: ref.Name, owningGatewayNamespace: namespace}); err != nil {
+			return nil, fmt.Errorf("look for Envoy's Service of the Gateway %s/%s: %w", namespace, ref.Name, err)
+		}
+		if len(list.Items) > 0 {
+			return &list.Items[0], nil // the first by name, in the API server's list order
+		}
+	}
+	return nil, nil
+}
+
+// hasEndpoint reports whether a Service has a ready endpoint. A Service without a selector and
+// without EndpointSlices has none.
+func (l *groupReconciliation) hasEndpoint(ctx context.Context, s *corev1.Service) (bool, error) {
+	var list discoveryv1.EndpointSliceList
+	if err := l.direct.List(ctx, &list, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
+		return false, fmt.Errorf("look at the endpoints of %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	for i := range list.Items {
+		for _, e := range list.Items[i].Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

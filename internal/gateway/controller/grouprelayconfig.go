@@ -1,0 +1,215 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/relay/config"
+)
+
+// pingsPerRelay is the number of pings that a draining relay sends per relay of the group, so that the
+// pings probably reach each of them.
+const pingsPerRelay = 3
+
+// relayConfig returns the data of the group's ConfigMap for the relays.
+func (l *groupReconciliation) relayConfig(ctx context.Context, table gateway.PortTable, current *corev1.ConfigMap) (map[string]string, error) {
+	file := config.RelayFile{Tailnet: config.Tailnet{ControlURL: l.controlURL(), HostnamePrefix: l.hostnamePrefix(), Tags: l.tags()}}
+	if d := l.group.Spec.DrainTimeout; d != nil {
+		file.DrainTimeout = d.Duration.String()
+	}
+	data := map[string]any{}
+	if l.group.Spec.Type == v1alpha1.Egress {
+		services, targets, err := l.egressServices(ctx, table, lastTargets(current))
+		if err != nil {
+			return nil, err
+		}
+		file.Targets = targets
+		data[config.EgressKey] = services
+	} else {
+		ingress, err := l.gatherIngress(ctx)
+		if err != nil {
+			return nil, err
+		}
+		file.Ingress = ingress.relay
+		data["serve-config"], data["ingress-config.json"] = ingress.serve, ingress.mappings
+	}
+	data[config.RelayKey] = file
+	out := map[string]string{}
+	for key, value := range data {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		out[key] = string(text)
+	}
+	if l.group.Spec.Type == v1alpha1.Egress {
+		out[config.PingsKey] = strconv.Itoa(pingsPerRelay * int(workload.Replicas(l.group)))
+		out[portsKey] = string(table.Encode())
+	}
+	return out, nil
+}
+
+// lastTargets returns the targets in the current configuration of the relays.
+func lastTargets(current *corev1.ConfigMap) map[string][]config.Target {
+	var file config.RelayFile
+	if current == nil || json.Unmarshal([]byte(current.Data[config.RelayKey]), &file) != nil {
+		return nil
+	}
+	return file.Targets
+}
+
+// withoutServices removes all services from relay.json and keeps the node settings.
+func withoutServices(text string) (string, error) {
+	var file config.RelayFile
+	if err := json.Unmarshal([]byte(text), &file); err != nil {
+		return "", fmt.Errorf("%s: %w", config.RelayKey, err)
+	}
+	file.Targets, file.Ingress = nil, nil
+	out, err := json.Marshal(file)
+	return string(out), err
+}
+
+// egressServices returns the services that have ports, with their targets. If the API does not answer, the
+// known targets stay.
+func (l *groupReconciliation) egressServices(ctx context.Context, table gateway.PortTable, last map[string][]config.Target) (map[string]config.EgressService, map[string][]config.Target, error) {
+	services, targets := map[string]config.EgressService{}, map[string][]config.Target{}
+	for _, p := range table.Ports {
+		if !p.Until.IsZero() {
+			continue
+		}
+		s := services[p.Service]
+		s.Ports = append(s.Ports, config.Port{Protocol: config.Protocol(strings.ToLower(p.Protocol)), Match: p.MatchPort, Target: p.TargetPort})
+		services[p.Service] = s
+	}
+	for _, key := range slices.Sorted(maps.Keys(services)) {
+		s := services[key]
+		t, real, err := l.serviceTarget(ctx, key)
+		if err != nil {
+			return nil, nil, err
+		}
+		list, err := l.resolveTargets(ctx, t, last[key])
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(list) == 0 {
+			delete(services, key) // the destination is unknown
+			l.omitted = append(l.omitted, key+" leads nowhere that is known")
+			continue
+		}
+		if real != nil {
+			s.HealthCheckEndpoint = fmt.Sprintf("http://%s.%s.svc.%s:%d/healthz", gateway.GroupServiceName(groupNameOf(real)), l.group.Namespace, l.ClusterDomain, v1alpha1.HealthPort)
+		}
+		s.TailnetTarget, targets[key] = list[0], list
+		services[key] = s
+	}
+	return services, targets, nil
+}
+
+// serviceTarget returns the target of the service with this key: the target of the TailscaleService, or
+// the group's own target. A service for which the group was created has both; the group's target
+// is then used, because it is more detailed.
+func (l *groupReconciliation) serviceTarget(ctx context.Context, key string) (v1alpha1.TailnetTarget, *v1alpha1.TailscaleService, error) {
+	own := l.group.Spec.TailnetTarget
+	ns, name, _ := strings.Cut(key, ".")
+	s := &v1alpha1.TailscaleService{}
+	err := l.cache.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, s)
+	switch {
+	case err == nil && s.Spec.Target != nil && l.result.Services[groupNameOf(s)].Group == groupNameOf(l.group):
+	case err == nil || apierrors.IsNotFound(err):
+		if own == nil {
+			return v1alpha1.TailnetTarget{}, nil, nil
+		}
+		return *own, nil, nil
+	default:
+		return v1alpha1.TailnetTarget{}, nil, fmt.Errorf("look up the service %s: %w", key, err)
+	}
+	t := v1alpha1.TailnetTarget{ServiceName: s.Spec.Target.ServiceName, Tags: s.Spec.Target.Tags, FQDN: s.Spec.Target.FQDN, IP: s.Spec.Target.IP}
+	if own != nil && own.ServiceName != "" && strings.TrimPrefix(own.ServiceName, "svc:") == strings.TrimPrefix(t.ServiceName, "svc:") {
+		t = *own
+	}
+	return t, s, nil
+}
+
+// resolveTargets returns the current nodes and services of a target: an address or a name, the named
+// service if it exists, otherwise all devices with all tags.
+func (l *groupReconciliation) resolveTargets(ctx context.Context, t v1alpha1.TailnetTarget, last []config.Target) ([]config.Target, error) {
+	switch {
+	case t.IP != "":
+		return []config.Target{{IP: t.IP}}, nil
+	case t.FQDN != "":
+		return []config.Target{{FQDN: t.FQDN}}, nil
+	case t.ServiceName == "" && len(t.Tags) == 0:
+		return nil, nil
+	case t.ServiceName == "":
+		return []config.Target{{Tags: t.Tags}}, nil
+	}
+	label, ok := gateway.ServiceLabel(t.ServiceName)
+	if !ok {
+		return nil, nil
+	}
+	var vip []config.Target
+	if suffix := l.tailnetDomain(); suffix != "" {
+		vip = []config.Target{{FQDN: label + "." + suffix}}
+	}
+	exists, known, addrs := l.vipService(ctx, "svc:"+label)
+	for _, a := range addrs {
+		if vip == nil {
+			vip = []config.Target{{IP: a}} // use the address until the tailnet's domain is known
+		}
+	}
+	switch {
+	case known && exists:
+		return vip, nil
+	case !known && len(last) > 0:
+		return last, nil
+	case len(t.Tags) > 0:
+		return []config.Target{{Tags: t.Tags}}, nil
+	}
+	return vip, nil // the service may be created later
+}
+
+// tailnetDomain returns the tailnet's domain, or "" if it is unknown.
+func (l *groupReconciliation) tailnetDomain() string {
+	if l.tailnet == nil || l.tailnet.Status.TailnetInfo == nil {
+		return ""
+	}
+	return l.tailnet.Status.TailnetInfo.Name
+}
+
+// vipService reports whether the tailnet has a service. known is false if this is unknown. It uses
+// the same list as the tailnet's check and discovery.
+func (l *groupReconciliation) vipService(ctx context.Context, name string) (exists, known bool, addrs []string) {
+	if l.api == nil || !l.tailnetReady() {
+		return false, false, nil
+	}
+	interval := cmp.Or(l.tailnet.Spec.SyncInterval.Duration, maxGroupRequeue/2)
+	l.requeueAt(l.Now().Add(interval))
+	list, err := l.api.Services(ctx, interval)
+	if err != nil || list.Refused != nil {
+		l.Log.Debug("services of the tailnet are not known", "group", l.group.Name, "err", err)
+		return false, false, nil
+	}
+	for _, s := range list.Services {
+		if s.Name != name {
+			continue
+		}
+		for _, a := range s.Addrs {
+			addrs = append(addrs, a.String())
+		}
+		return true, true, addrs
+	}
+	return false, true, nil
+}

@@ -1,0 +1,327 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/relay/config"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+)
+
+const (
+	maxStatusDevices = 100 // maximum in the status
+	maxMessage       = 500 // characters
+
+	reasonCleanupBlocked  = "CleanupBlocked" // reason of Degraded and of the event
+	reasonObjectConflict  = "ObjectInTheWay"
+	reasonServicesOmitted = "ServicesLeftOut"
+)
+
+// recordDevices writes the devices of the group to the status. The status must contain the devices to
+// delete before other records of them are deleted.
+func (l *groupReconciliation) recordDevices(ctx context.Context) error {
+	was := l.group.DeepCopy()
+	l.group.Status.Devices = l.deviceRows()
+	if apiequality.Semantic.DeepEqual(was.Status, l.group.Status) {
+		return nil
+	}
+	if err := l.direct.Status().Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write the devices down: %w", err)
+	}
+	return nil
+}
+
+// deviceRows returns the status rows of the replicas and of devices that must still be deleted.
+func (l *groupReconciliation) deviceRows() []v1alpha1.RelayDevice {
+	previous := map[string]v1alpha1.RelayDevice{}
+	for _, d := range l.group.Status.Devices {
+		previous[d.NodeID] = d
+	}
+	known := map[string]bool{}
+	var out []v1alpha1.RelayDevice
+	for i, r := range l.facts.Ordinals {
+		d := v1alpha1.RelayDevice{Ordinal: int32(i), NodeID: r.Node}
+		if s := l.state[i]; s != nil && r.Node != "" {
+			d.PodUID = types.UID(r.WriterPod)
+			d.FQDN, d.Hostname = strings.TrimSuffix(string(s.Data[config.DeviceFQDN]), "."), cmp.Or(previous[r.Node].Hostname, l.hostname(i))
+			var ips []string
+			if json.Unmarshal(s.Data[config.DeviceIPs], &ips) == nil {
+				d.IPs = ips[:min(len(ips), 4)]
+			}
+			if d.FQDN == "" { // while the relay starts, keep the values of the same device
+				d.FQDN, d.IPs = previous[r.Node].FQDN, previous[r.Node].IPs
+			}
+		}
+		d.Ready = r.Pod != "" && r.Ready && r.WriterPod == r.Pod && r.Node != "" && i < l.facts.Replicas
+		if !d.Ready {
+			d.Reason = notReadyReason(i < l.facts.Replicas, r.Pod != "", r.Node != "", r.Reissue != "")
+		}
+		if d.NodeID == "" && i >= l.facts.Replicas {
+			continue
+		}
+		known[d.NodeID] = true
+		out = append(out, d)
+	}
+	for _, d := range l.facts.Recorded {
+		if !known[d.Node] {
+			one := previous[d.Node]
+			one.Ready, one.Reason = false, "Deleting"
+			out = append(out, one)
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.RelayDevice) int {
+		return cmp.Or(cmp.Compare(a.Ordinal, b.Ordinal), cmp.Compare(a.NodeID, b.NodeID))
+	})
+	return out[:min(len(out), maxStatusDevices)]
+}
+
+// notReadyReason returns the reason why a replica is not ready.
+func notReadyReason(desired, pod, joined, asks bool) string {
+	switch {
+	case !desired:
+		return "Deleting"
+	case !pod:
+		return "NoPod"
+	case asks:
+		return "NeedsAuthKey"
+	case !joined:
+		return "Joining"
+	}
+	return "PodNotReady"
+}
+
+// A groupCondition is a condition without its times.
+type groupCondition struct {
+	status          metav1.ConditionStatus
+	reason, message string
+}
+
+func conditionTrue(reason, message string) groupCondition {
+	return groupCondition{metav1.ConditionTrue, reason, message}
+}
+func conditionFalse(reason, message string) groupCondition {
+	return groupCondition{metav1.ConditionFalse, reason, message}
+}
+
+// writeStatus writes the status if it changed, and emits events. It is called at the end of every
+// reconcile, and no other function writes the complete status. trouble is the error that ended the
+// reconcile early.
+func (l *groupReconciliation) writeStatus(ctx context.Context, cause error) error {
+	was := l.group.DeepCopy()
+	s := &l.group.Status
+	s.ObservedGeneration = l.group.Generation
+	if l.facts.Ordinals != nil { // only if the objects were read
+		s.Replicas, s.ReadyReplicas, s.Devices = int32(len(l.pods)), 0, l.deviceRows()
+		for _, d := range s.Devices {
+			if d.Ready {
+				s.ReadyReplicas++
+			}
+		}
+	}
+	s.Selector = labels.SelectorFromSet(workload.PodLabels(l.group.UID)).String()
+	if l.table != nil {
+		s.Ports = mappedPorts(*l.table)
+	}
+	for kind, v := range l.conditions(cause) {
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: v.status, Reason: v.reason, Message: truncateGroupMessage(v.message), ObservedGeneration: l.group.Generation})
+	}
+	slices.SortStableFunc(s.Conditions, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
+		if err := l.direct.Status().Patch(ctx, l.group, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("write the status: %w", err)
+		}
+	}
+	l.emitEvents()
+	return nil
+}
+
+func (l *groupReconciliation) conditions(cause error) map[string]groupCondition {
+	if l.forbidden { // the other conditions may still be true
+		out := map[string]groupCondition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
+		switch {
+		case l.group.DeletionTimestamp != nil:
+			out[v1alpha1.ConditionReady] = conditionFalse(v1alpha1.ReasonDeleting, "It is being deleted.")
+		case meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady) == nil:
+			out[v1alpha1.ConditionReady] = conditionFalse(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
+		}
+		return out
+	}
+	if cause != nil && l.facts.Ordinals == nil { // the other conditions may still be true
+		return map[string]groupCondition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
+	}
+	out := map[string]groupCondition{v1alpha1.ConditionAccepted: l.acceptedCondition()}
+	ready, desired := int(l.group.Status.ReadyReplicas), l.facts.Replicas
+	out[v1alpha1.ConditionAvailable] = conditionFalse(v1alpha1.ReasonPodsNotReady, "No relay is ready.")
+	if ready > 0 {
+		out[v1alpha1.ConditionAvailable] = conditionTrue("Available", fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+	}
+	out[v1alpha1.ConditionReady] = l.readyCondition(ready, desired)
+	out[v1alpha1.ConditionDegraded] = l.degradedCondition(cause)
+	return out
+}
+
+func (l *groupReconciliation) acceptedCondition() groupCondition {
+	switch v := l.report.Accepted; {
+	case !v.OK && v.Reason == "": // the group is being deleted, and there is no decision about it
+		return conditionFalse(v1alpha1.ReasonDeleting, "It is being deleted.")
+	case !v.OK:
+		return conditionFalse(v.Reason, v.Message)
+	case len(l.refused) > 0:
+		return conditionFalse(v1alpha1.ReasonPortsExhausted, fmt.Sprintf("All %d ports of the relays are given; %s has none.", gateway.LastPort-gateway.FirstPort+1, joinKeys(l.refused)))
+	}
+	return conditionTrue(v1alpha1.ReasonAccepted, "")
+}
+
+func (l *groupReconciliation) readyCondition(ready, desired int) groupCondition {
+	g := l.group
+	extra := len(l.pods) > desired
+	switch {
+	case g.DeletionTimestamp != nil:
+		return conditionFalse(v1alpha1.ReasonDeleting, "It is being deleted.")
+	case !l.report.Accepted.OK:
+		return conditionFalse(l.report.Accepted.Reason, l.report.Accepted.Message)
+	case ready == desired && !extra:
+		return conditionTrue(v1alpha1.ReasonReady, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+	case l.failure != nil && l.failure.Op == tsapi.CreateKey:
+		return conditionFalse(v1alpha1.ReasonAuthKeyFailed, l.failure.Error())
+	case !l.facts.HasClient && l.needsKey():
+		return conditionFalse(v1alpha1.ReasonTailnetNotReady, "A relay needs an auth key, and the tailnet cannot be asked for one.")
+	case l.pausedUntil().After(l.Now()) && l.needsKey():
+		if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == v1alpha1.ReasonAuthKeyFailed {
+			return conditionFalse(c.Reason, c.Message) // the API is paused; keep the last failure
+		}
+	case g.Status.ObservedGeneration != 0 && (extra || len(l.pods) < desired && len(l.pods) > 0):
+		return conditionFalse(v1alpha1.ReasonScaling, fmt.Sprintf("There are %d relays, and there are to be %d.", len(l.pods), desired))
+	}
+	if ready == 0 && !meta.IsStatusConditionTrue(l.before.Status.Conditions, v1alpha1.ConditionAvailable) && l.before.Status.ReadyReplicas == 0 &&
+		!slices.ContainsFunc(l.before.Status.Devices, func(d v1alpha1.RelayDevice) bool { return d.FQDN != "" && d.Ready }) {
+		return conditionFalse(v1alpha1.ReasonCreating, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+	}
+	return conditionFalse(v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+}
+
+// needsKey reports whether a desired relay has neither a device nor a key.
+func (l *groupReconciliation) needsKey() bool {
+	for i, r := range l.facts.Ordinals {
+		if i < l.facts.Replicas && (r.Node == "" || r.Reissue != "") && !r.Key.Stored {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *groupReconciliation) degradedCondition(cause error) groupCondition {
+	switch {
+	case l.blocked:
+		why := "the tailnet's API cannot be asked now"
+		if l.failure != nil {
+			why = l.failure.Error()
+		} else if l.forbidden {
+			why = forbiddenMessage(l.group.Namespace)
+		} else if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Reason == reasonCleanupBlocked {
+			return conditionTrue(c.Reason, c.Message) // the API is paused; keep the last reason
+		} else if !l.manages(l.group.Namespace) {
+			why = "the operator runs no relays in this namespace any more"
+		}
+		return conditionTrue(reasonCleanupBlocked, fmt.Sprintf("Not deleted yet: %s: %s. The annotation %s=true lets it go without.", l.remainingObjects(), why, v1alpha1.SkipRemoteCleanupAnnotation))
+	case l.forbidden:
+		return conditionTrue(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
+	case l.failure != nil:
+		return conditionTrue(v1alpha1.ReasonAPIUnavailable, l.failure.Error())
+	case cause != nil:
+		return conditionTrue("Failed", "The cluster refused what was to be done; the operator's log has the reason.")
+	case len(l.conflicts) > 0:
+		return conditionTrue(reasonObjectConflict, "Somebody else has objects of these names: "+strings.Join(l.conflicts, ", "))
+	case len(l.omitted) > 0:
+		return conditionTrue(reasonServicesOmitted, strings.Join(l.omitted, "; "))
+	}
+	return conditionFalse(v1alpha1.ReasonAsExpected, "")
+}
+
+// remainingObjects lists what must still be deleted at Tailscale. A key is listed by its ID, which is
+// not secret.
+func (l *groupReconciliation) remainingObjects() string {
+	var names []string
+	for _, d := range l.facts.Recorded {
+		if l.facts.Deleting || d.Ordinal >= l.facts.Replicas || l.facts.Ordinals[d.Ordinal].Node != d.Node {
+			names = append(names, "device "+d.Node)
+		}
+	}
+	for _, r := range l.facts.Ordinals {
+		if r.Key.Stored && l.facts.Deleting {
+			names = append(names, "auth key "+r.Key.ID)
+		}
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		return "what it has at Tailscale"
+	}
+	return strings.Join(names, ", ")
+}
+
+func joinKeys(keys []gateway.PortKey) string {
+	k := keys[0]
+	text := fmt.Sprintf("%s %s %d", k.Service, k.Protocol, k.TargetPort)
+	if len(keys) > 1 {
+		text += fmt.Sprintf(" (and %d more)", len(keys)-1)
+	}
+	return text
+}
+
+// truncateGroupMessage limits a message to the maximum length in the status.
+func truncateGroupMessage(s string) string {
+	if r := []rune(s); len(r) > maxMessage {
+		return string(r[:maxMessage]) + "…"
+	}
+	return s
+}
+
+// emitEvents emits events for actions and changes.
+func (l *groupReconciliation) emitEvents() {
+	event := func(kind, reason, action, format string, args ...any) {
+		l.events.Eventf(l.group, nil, kind, reason, action, "%s", truncateGroupMessage(fmt.Sprintf(format, args...)))
+	}
+	slices.SortFunc(l.issuedKeys, func(a, b issuedKey) int { return cmp.Compare(a.ordinal, b.ordinal) })
+	for _, m := range l.issuedKeys {
+		reason := "AuthKeyIssued"
+		if m.reissued {
+			reason = "AuthKeyReissued"
+		}
+		event(corev1.EventTypeNormal, reason, "Mint", "Auth key %s for relay %d.", m.id, m.ordinal)
+	}
+	previous := map[string]bool{}
+	for _, d := range l.before.Status.Devices {
+		previous[d.NodeID] = true
+	}
+	for _, d := range l.group.Status.Devices {
+		if d.NodeID != "" && !previous[d.NodeID] {
+			event(corev1.EventTypeNormal, "DeviceRegistered", "Join", "Relay %d is the device %s.", d.Ordinal, d.NodeID)
+		}
+	}
+	slices.Sort(l.deleted)
+	for _, id := range l.deleted {
+		event(corev1.EventTypeNormal, "DeviceDeleted", "Delete", "The device %s is gone from the tailnet.", id)
+	}
+	if l.allocated > 0 {
+		event(corev1.EventTypeNormal, "PortAllocated", "Allocate", "%d ports were given to what the relays carry.", l.allocated)
+	}
+	is, was := meta.FindStatusCondition(l.group.Status.Conditions, v1alpha1.ConditionDegraded), meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded)
+	if is.Reason == reasonCleanupBlocked && (was == nil || was.Reason != reasonCleanupBlocked) {
+		event(corev1.EventTypeWarning, reasonCleanupBlocked, "Delete", "%s", is.Message)
+	}
+}

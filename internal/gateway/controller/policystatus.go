@@ -1,0 +1,144 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// writtenPolicy is the last written status of a policy. Envoy Gateway erases the status when it writes
+// its own part, including the transition times.
+type writtenPolicy struct {
+	name       types.NamespacedName
+	generation int64
+	conditions []metav1.Condition
+	at         time.Time
+}
+
+// reconcilePolicy writes the status of a policy.
+func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var p v1alpha1.TailscaleRoutePolicy
+	err := c.client.Get(ctx, req.NamespacedName, &p)
+	if apierrors.IsNotFound(err) {
+		c.forgetPolicy(req.NamespacedName)
+	}
+	if err != nil || p.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	result := c.publisher.Result()
+	if result == nil {
+		return reconcile.Result{}, nil
+	}
+	report, decided := result.Policies[gatewayName(req.NamespacedName)]
+	if !decided || !c.publisher.Includes(&p) {
+		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil // the last decision does not include this generation
+	}
+	c.mu.Lock()
+	last, previous := c.written[p.UID]
+	c.mu.Unlock()
+	now := c.Now()
+	before := p.Status.Conditions
+	if previous {
+		before = slices.Concat(before, last.conditions) // if a type occurs twice, the first one counts
+	}
+	conditions := conditionsOf(p.Generation, now, before, reportConditions(report.Accepted, report.ResolvedRefs, report.Programmed))
+	if p.Status.ObservedGeneration == p.Generation && equalLists(p.Status.Rules, report.Rules) && equalLists(ownConditions(p.Status.Conditions), conditions) {
+		return reconcile.Result{}, nil
+	}
+	if wait := attachmentRequeueSoon - now.Sub(last.at); previous && wait > 0 && wait <= attachmentRequeueSoon {
+		return reconcile.Result{RequeueAfter: wait}, nil // limit the rate of rewrites if another party also writes the status
+	}
+	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: conditions}
+	if err := c.applyStatus(ctx, "TailscaleRoutePolicy", req.NamespacedName, p.UID, &status); err != nil {
+		return requeueIfStale(fmt.Errorf("write the status of the policy %s: %w", req, err))
+	}
+	if previous && last.generation == p.Generation && len(p.Status.Conditions) == 0 && c.OnRestore != nil {
+		c.OnRestore()
+	}
+	c.mu.Lock()
+	c.written[p.UID] = writtenPolicy{req.NamespacedName, p.Generation, conditions, now}
+	c.mu.Unlock()
+	return reconcile.Result{}, nil
+}
+
+func (c *attachmentReconciler) forgetPolicy(at types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, w := range c.written {
+		if w.name == at {
+			delete(c.written, uid)
+		}
+	}
+}
+
+func equalLists[T any](a, b []T) bool {
+	return len(a) == 0 && len(b) == 0 || apiequality.Semantic.DeepEqual(a, b)
+}
+
+// ownConditions returns the conditions of the types that Tailplane writes.
+func ownConditions(all []metav1.Condition) (out []metav1.Condition) {
+	for _, c := range all {
+		switch c.Type {
+		case v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded:
+			out = append(out, c)
+		}
+	}
+	return sortedBy(out, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+}
+
+// reportConditions returns the conditions of a decision and the summary Ready.
+func reportConditions(accepted, resolved, programmed gateway.Condition) map[string]gateway.Condition {
+	all := map[string]gateway.Condition{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
+	ready := gateway.Condition{OK: true, Reason: v1alpha1.ReasonReady}
+	for _, v := range []gateway.Condition{accepted, resolved, programmed} {
+		if !v.OK {
+			ready = v
+			break
+		}
+	}
+	all[v1alpha1.ConditionReady] = ready
+	return all
+}
+
+// conditionsOf adds transition times to conditions. A time stays if the status did not change.
+func conditionsOf(generation int64, now time.Time, before []metav1.Condition, conditions map[string]gateway.Condition) []metav1.Condition {
+	var all []metav1.Condition
+	for kind, v := range conditions {
+		one := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: cmp.Or(v.Reason, v1alpha1.ReasonPending), Message: v.Message, ObservedGeneration: generation}
+		if v.OK {
+			one.Status = metav1.ConditionTrue
+		}
+		one.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
+		if was := meta.FindStatusCondition(before, kind); was != nil && was.Status == one.Status {
+			one.LastTransitionTime = was.LastTransitionTime
+		}
+		all = append(all, one)
+	}
+	return ownConditions(all)
+}
+
+// applyStatus applies this controller's part of a status and keeps the fields of other managers.
+func (c *attachmentReconciler) applyStatus(ctx context.Context, kind string, at types.NamespacedName, uid types.UID, status any) error {
+	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
+	if err != nil {
+		return err
+	}
+	u := newObject(kind, at)
+	u.SetUID(uid)
+	u.Object["status"] = part
+	return c.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+}

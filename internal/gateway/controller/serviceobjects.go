@@ -1,0 +1,214 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// serviceAnnotation is set on objects that the controller creates for a TailscaleService. Its value is
+// the namespace and name of the TailscaleService. An object with it and ManagedLabel belongs to
+// this controller.
+const serviceAnnotation = "gateway.tailscale.com/tailscale-service"
+
+// parseServiceAnnotation returns the TailscaleService for which an object was created.
+func parseServiceAnnotation(o client.Object) (namespace, name string, ok bool) {
+	if o.GetLabels()[v1alpha1.ManagedLabel] != "true" {
+		return "", "", false
+	}
+	return strings.Cut(o.GetAnnotations()[serviceAnnotation], "/")
+}
+
+// createdFor reports whether an object was created for a service.
+func createdFor(o client.Object, s *v1alpha1.TailscaleService) bool {
+	namespace, name, ok := parseServiceAnnotation(o)
+	return ok && namespace == s.Namespace && name == s.Name
+}
+
+// A portMapping is one port of a service and the corresponding port on the relays.
+type portMapping struct {
+	name        string // of the port in Services and EndpointSlices
+	port        int32  // port for clients
+	protocol    corev1.Protocol
+	appProtocol v1alpha1.AppProtocol
+	target      uint16 // in the tailnet
+	match       uint16 // on the relays
+}
+
+const healthPortName = "health"
+
+// portMappings returns the ports of a service that have a port on the group's relays, and messages for
+// the ports that have none.
+func portMappings(s *v1alpha1.TailscaleService, g *v1alpha1.TailscaleProxyGroup) (have []portMapping, lack []string) {
+	key := gateway.ServiceKey(objectName(s))
+	for _, p := range s.Spec.Ports {
+		protocol := cmp.Or(p.Protocol, v1alpha1.TCP)
+		m := portMapping{name: cmp.Or(p.Name, strings.ToLower(string(protocol))+"-"+fmt.Sprint(p.Port)), port: p.Port, protocol: corev1.Protocol(protocol), appProtocol: p.AppProtocol,
+			target: uint16(cmp.Or(p.TargetPort, p.Port))}
+		if g != nil {
+			for _, allocated := range g.Status.Ports {
+				if allocated.Service == key && allocated.Protocol == protocol && allocated.TargetPort == int32(m.target) {
+					m.match = uint16(allocated.MatchPort)
+				}
+			}
+		}
+		if m.match == 0 {
+			lack = append(lack, fmt.Sprintf("%s %d", protocol, p.Port))
+			continue
+		}
+		have = append(have, m)
+	}
+	return have, lack
+}
+
+// healthPort returns the health port of the relays as a port of the Service. ok is false if the
+// service itself uses that port or name.
+func healthPort(ports []portMapping) (portMapping, bool) {
+	m := portMapping{name: healthPortName, port: v1alpha1.HealthPort, protocol: corev1.ProtocolTCP, match: v1alpha1.HealthPort}
+	taken := slices.ContainsFunc(ports, func(p portMapping) bool { return p.name == m.name || p.port == m.port && p.protocol == m.protocol })
+	return m, !taken
+}
+
+// kubeAppProtocol returns the appProtocol of a port in Kubernetes' terms.
+func (m portMapping) kubeAppProtocol() *string {
+	switch m.appProtocol {
+	case v1alpha1.AppHTTP, v1alpha1.AppHTTPS, v1alpha1.AppGRPC:
+		return new(string(m.appProtocol))
+	case v1alpha1.AppH2C:
+		return new("kubernetes.io/h2c")
+	}
+	return nil
+}
+
+func servicePorts(ports []portMapping) (out []corev1.ServicePort) {
+	for _, m := range ports {
+		out = append(out, corev1.ServicePort{Name: m.name, Protocol: m.protocol, Port: m.port, AppProtocol: m.kubeAppProtocol(), TargetPort: intstr.FromInt32(int32(m.match))})
+	}
+	return out
+}
+
+// frontService returns the Service in front of the relays of a group, which maps client ports to relay
+// ports. It has no selector, because the controller writes its EndpointSlices.
+func frontService(s *v1alpha1.TailscaleService, group gateway.Name, ports []portMapping) *corev1.Service {
+	if h, ok := healthPort(ports); ok {
+		ports = append(slices.Clone(ports), h)
+	}
+	o := &corev1.Service{
+		ObjectMeta: serviceObjectMeta(s, group, gateway.GroupServiceName(objectName(s))),
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack), Ports: servicePorts(ports)},
+	}
+	return o
+}
+
+// aliasService returns the Service through which pods in the namespace of the TailscaleService reach
+// front.
+func aliasService(s *v1alpha1.TailscaleService, group gateway.Name, serviceName, domain string, ports []portMapping) *corev1.Service {
+	meta := serviceObjectMeta(s, group, serviceName)
+	meta.Namespace = s.Namespace
+	meta.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s, v1alpha1.GroupVersion.WithKind("TailscaleService"))}
+	o := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeExternalName, ExternalName: gateway.GroupServiceName(objectName(s)) + "." + group.Namespace + ".svc." + domain,
+	}}
+	for _, p := range servicePorts(ports) { // an ExternalName has no port mapping; the ports are only information
+		p.TargetPort = intstr.FromInt32(p.Port)
+		o.Spec.Ports = append(o.Spec.Ports, p)
+	}
+	return o
+}
+
+// serviceObjectMeta returns the metadata of objects for a service in the namespace of its group.
+func serviceObjectMeta(s *v1alpha1.TailscaleService, group gateway.Name, serviceName string) metav1.ObjectMeta {
+	meta := metav1.ObjectMeta{Namespace: group.Namespace, Name: serviceName,
+		Labels:      map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: group.Name},
+		Annotations: map[string]string{serviceAnnotation: s.Namespace + "/" + s.Name}}
+	if group.Namespace == s.Namespace {
+		meta.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s, v1alpha1.GroupVersion.WithKind("TailscaleService"))}
+	}
+	return meta
+}
+
+// endpointSlices returns the EndpointSlices of front. A relay is an endpoint only for the ports
+// that it has reported. Ports with the same set of relays share one EndpointSlice. A service has
+// at most 33 ports and a group at most 50 relays, so they fit in one EndpointSlice.
+func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID types.UID, ports []portMapping, relays []readyRelay) (out []*discoveryv1.EndpointSlice) {
+	key := gateway.ServiceKey(objectName(s))
+	serviceName := gateway.GroupServiceName(objectName(s))
+	for _, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
+		sets := map[string][]portMapping{} // by the set of relays that carry the ports
+		carried := map[int]bool{}
+		for _, m := range ports {
+			set := ""
+			for i, r := range relays {
+				if r.carries(key, m) && len(r.addresses(family)) > 0 {
+					set += fmt.Sprint(i, " ")
+					carried[i] = true
+				}
+			}
+			sets[set] = append(sets[set], m)
+		}
+		if h, ok := healthPort(ports); ok {
+			set := ""
+			for _, i := range slices.Sorted(maps.Keys(carried)) {
+				set += fmt.Sprint(i, " ")
+			}
+			sets[set] = append(sets[set], h)
+		}
+		n := 0
+		for _, set := range slices.SortedFunc(maps.Keys(sets), func(a, b string) int { return cmp.Compare(sets[a][0].match, sets[b][0].match) }) {
+			if set == "" {
+				continue // no relay carries these ports
+			}
+			o := &discoveryv1.EndpointSlice{ObjectMeta: serviceObjectMeta(s, group, serviceName+"-"+strings.ToLower(string(family))), AddressType: family}
+			if n++; n > 1 {
+				o.Name += fmt.Sprint("-", n)
+			}
+			o.Labels[discoveryv1.LabelServiceName] = serviceName
+			o.Labels[discoveryv1.LabelManagedBy] = v1alpha1.EndpointsManager
+			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: serviceName, UID: frontUID, Controller: new(true)}} // nothing waits for it
+			for _, m := range sets[set] {
+				o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(m.name), Protocol: new(m.protocol), Port: new(int32(m.match)), AppProtocol: m.kubeAppProtocol()})
+			}
+			for index := range strings.FieldsSeq(set) {
+				var i int
+				if _, err := fmt.Sscan(index, &i); err != nil {
+					panic(err) // the index was written above
+				}
+				r := relays[i]
+				e := discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+					TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: group.Namespace, Name: r.pod, UID: types.UID(r.uid)}}
+				for _, a := range r.addresses(family)[:1] { // an endpoint has one address; Kubernetes does not define the meaning of more
+					e.Addresses = append(e.Addresses, a.String())
+				}
+				if r.node != "" {
+					e.NodeName = new(r.node)
+				}
+				o.Endpoints = append(o.Endpoints, e)
+			}
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// addresses returns the relay's addresses of a family.
+func (r readyRelay) addresses(family discoveryv1.AddressType) (out []netip.Addr) {
+	for _, a := range r.ips {
+		if a.Is4() == (family == discoveryv1.AddressTypeIPv4) {
+			out = append(out, a)
+		}
+	}
+	return out
+}

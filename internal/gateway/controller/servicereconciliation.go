@@ -1,0 +1,268 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// A serviceReconciliation is one reconcile of one service. Its methods change the status in object, and report
+// writes it.
+type serviceReconciliation struct {
+	*serviceReconciler
+	object   *v1alpha1.TailscaleService // desired state
+	before   *v1alpha1.TailscaleService // as last read or written
+	decision gateway.ServiceReport
+	wake     time.Time // next reconcile without a change; zero means never
+
+	programmed serviceCondition
+	ready      serviceCondition
+	degraded   *serviceCondition // nil leaves the condition unchanged
+}
+
+// A serviceCondition is one condition without its times.
+type serviceCondition struct {
+	ok      bool
+	reason  string
+	message string
+}
+
+func objectName(o client.Object) gateway.Name {
+	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func deepEqual(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
+
+// requeueAt sets the latest time of the next reconcile.
+func (l *serviceReconciliation) requeueAt(t time.Time) {
+	if l.wake.IsZero() || t.Before(l.wake) {
+		l.wake = t
+	}
+}
+
+func (l *serviceReconciliation) run(ctx context.Context) error {
+	if l.object.DeletionTimestamp != nil {
+		return l.finalize(ctx)
+	}
+	result := l.publisher.Result()
+	if result == nil {
+		return nil
+	}
+	decision, ok := result.Services[objectName(l.object)]
+	if !ok || decision.Generation != l.object.Generation {
+		return nil // a new decision will trigger a reconcile
+	}
+	l.decision = decision
+	if at := decision.Group.Namespace; at != "" && (decision.Unreadable || l.Forbidden != nil && l.Forbidden(at)) {
+		return l.reportUnreadable(ctx, at)
+	}
+	l.ready = serviceCondition{ok: true, reason: v1alpha1.ReasonReady}
+	var err error
+	if l.object.Spec.Type == v1alpha1.Ingress {
+		err = l.reconcileIngress(ctx)
+	} else {
+		err = l.reconcileEgress(ctx)
+	}
+	if err != nil {
+		return err // the facts are unknown, so the last status stays
+	}
+	l.setConditions()
+	return l.report(ctx)
+}
+
+// reportUnreadable handles a service whose relays cannot be read. Its status and its endpoints stay.
+func (l *serviceReconciliation) reportUnreadable(ctx context.Context, namespace string) error {
+	l.requeueAt(l.Now().Add(unreadableRequeue))
+	l.setCondition(v1alpha1.ConditionDegraded, serviceCondition{true, v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(namespace)})
+	if meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionReady) == nil {
+		l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonNamespaceForbidden, message: forbiddenMessage(namespace)})
+	}
+	return l.report(ctx)
+}
+
+// usable reports whether the service is accepted and its references are resolved.
+func (l *serviceReconciliation) usable() bool {
+	return l.decision.Accepted.OK && l.decision.ResolvedRefs.OK
+}
+
+// setConditions computes the conditions from the results.
+func (l *serviceReconciliation) setConditions() {
+	accepted := serviceCondition{l.decision.Accepted.OK, l.decision.Accepted.Reason, l.decision.Accepted.Message}
+	resolved := serviceCondition{l.decision.ResolvedRefs.OK, l.decision.ResolvedRefs.Reason, l.decision.ResolvedRefs.Message}
+	if resolved.reason == "" {
+		resolved = serviceCondition{reason: v1alpha1.ReasonPending, message: "nothing is looked up for a service that cannot be"}
+	}
+	if !accepted.ok || !resolved.ok {
+		l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the service cannot be as it is"}
+	}
+	ready := l.ready
+	for _, v := range []serviceCondition{l.programmed, resolved, accepted} { // the first failing condition in order of importance wins
+		if !v.ok {
+			ready = v
+		}
+	}
+	l.object.Status.ObservedGeneration = l.object.Generation
+	l.setCondition(v1alpha1.ConditionAccepted, accepted)
+	l.setCondition(v1alpha1.ConditionResolvedRefs, resolved)
+	l.setCondition(v1alpha1.ConditionProgrammed, l.programmed)
+	l.setCondition(v1alpha1.ConditionReady, ready)
+	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
+	if l.degraded == nil && was != nil && was.Reason == v1alpha1.ReasonNamespaceForbidden {
+		l.degraded = &serviceCondition{reason: v1alpha1.ReasonAsExpected} // the relays can be read again
+	}
+	if l.degraded != nil {
+		l.setCondition(v1alpha1.ConditionDegraded, *l.degraded)
+	}
+}
+
+func (l *serviceReconciliation) setCondition(kind string, v serviceCondition) {
+	status := metav1.ConditionFalse
+	if v.ok {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&l.object.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: v.reason, Message: v.message, ObservedGeneration: l.object.Generation})
+}
+
+// report writes the status if it changed.
+func (l *serviceReconciliation) report(ctx context.Context) error {
+	if deepEqual(l.before.Status, l.object.Status) {
+		return nil
+	}
+	if err := l.client.Status().Patch(ctx, l.object, client.MergeFromWithOptions(l.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	l.before = l.object.DeepCopy()
+	return nil
+}
+
+// setFinalizer adds or removes the finalizer. The finalizer is needed while there are objects that
+// Kubernetes does not garbage-collect.
+func (l *serviceReconciliation) setFinalizer(ctx context.Context, needed bool) error {
+	if controllerutil.ContainsFinalizer(l.object, v1alpha1.Finalizer) == needed || needed && l.object.DeletionTimestamp != nil {
+		return nil
+	}
+	status := l.object.Status
+	next := l.before.DeepCopy()
+	if needed {
+		controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
+	} else {
+		controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer)
+	}
+	if err := l.client.Patch(ctx, next, client.MergeFromWithOptions(l.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		if !needed {
+			err = client.IgnoreNotFound(err)
+		}
+		if err != nil {
+			return fmt.Errorf("write the finalizer: %w", err)
+		}
+	}
+	l.object = next
+	l.before = next.DeepCopy()
+	l.object.Status = status
+	return nil
+}
+
+// finalize deletes what Kubernetes does not garbage-collect, and then removes the finalizer.
+func (l *serviceReconciliation) finalize(ctx context.Context) error {
+	if !controllerutil.ContainsFinalizer(l.object, v1alpha1.Finalizer) {
+		return nil
+	}
+	l.object.Status.ObservedGeneration = l.object.Generation
+	if e := l.object.Status.Egress; e != nil && e.Service != "" {
+		if err := l.deleteFront(ctx, e.Service); err != nil {
+			return err
+		}
+	}
+	if v := l.object.Status.VIP; v != nil && v.Name != "" {
+		gone, err := l.releaseVIP(ctx, v.Tailnet, v.Name)
+		switch skip := l.object.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true"; {
+		case err != nil && skip:
+			l.Log.Warn("a service of a tailnet is left behind, as its annotation wishes", "service", objectName(l.object).String(), "vip", v.Name, "tailnet", v.Tailnet, "err", err)
+		case err != nil:
+			return l.reportBlocked(ctx, v, err)
+		case !gone && !skip:
+			l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonDeleting, message: "its service of the tailnet is being taken away"})
+			return l.report(ctx)
+		}
+	}
+	return l.setFinalizer(ctx, false)
+}
+
+// reportBlocked reports why the object cannot be deleted yet.
+func (l *serviceReconciliation) reportBlocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) error {
+	reason, wait := failureReason(why)
+	l.requeueAt(l.Now().Add(wait))
+	message := fmt.Sprintf("%s of the tailnet %s cannot be taken away: %s; the annotation %s: \"true\" leaves it behind", v.Name, v.Tailnet, truncateServiceMessage(why.Error()), v1alpha1.SkipRemoteCleanupAnnotation)
+	// The object may have been degraded for the same reason before its deletion.
+	ready := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionReady)
+	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
+	if ready == nil || ready.Reason != v1alpha1.ReasonDeleting || was == nil || was.Reason != reason || was.Status != metav1.ConditionTrue {
+		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, "CleanupBlocked", "Delete", "%s", message)
+	}
+	l.setCondition(v1alpha1.ConditionDegraded, serviceCondition{true, reason, truncateServiceMessage(why.Error())})
+	l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonDeleting, message: message})
+	return l.report(ctx)
+}
+
+// forget removes the state of a deleted object.
+func (c *serviceReconciler) forget(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.vips, key)
+	for service, w := range c.written {
+		if w.want.Annotations[serviceAnnotation] == key.String() {
+			delete(c.written, service)
+		}
+	}
+}
+
+// truncateServiceMessage limits a text to the maximum length in a condition.
+func truncateServiceMessage(s string) string {
+	if runes := []rune(s); len(runes) > 400 {
+		return string(runes[:400]) + "…"
+	}
+	return s
+}
+
+// carryingGroup returns the group that carries the service, or nil if it does not exist yet.
+func (l *serviceReconciliation) carryingGroup(ctx context.Context) (*v1alpha1.TailscaleProxyGroup, error) {
+	if l.decision.Group.Name == "" {
+		return nil, nil
+	}
+	g := &v1alpha1.TailscaleProxyGroup{}
+	err := l.client.Get(ctx, types.NamespacedName(l.decision.Group), g)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("look at the proxy group %s", l.decision.Group), err)
+	}
+	return g, nil
+}
+
+// portsExhausted reports whether a group has no free ports.
+func portsExhausted(g *v1alpha1.TailscaleProxyGroup) bool {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionAccepted)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonPortsExhausted
+}
+
+// desiredReplicas returns the desired number of relays of a group.
+func desiredReplicas(g *v1alpha1.TailscaleProxyGroup) int32 {
+	if g.Spec.Replicas == nil {
+		return 2 // default of the API server
+	}
+	return *g.Spec.Replicas
+}

@@ -1,0 +1,340 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+)
+
+const (
+	maxTailnetActions     = 12               // per reconcile; a complete proof needs fewer
+	tailnetCleanupTimeout = 10 * time.Second // for a deletion, even if the context of the reconcile has ended
+)
+
+// A tailnetReconciler maintains the API clients of tailnets and reports their health.
+type tailnetReconciler struct {
+	*Runner
+	client.Client
+	events  events.EventRecorder
+	watches *secretWatches
+}
+
+// tailnetsUsedBy returns the tailnets that an object uses.
+func (r *tailnetReconciler) tailnetsUsedBy(ctx context.Context, o client.Object) (out []reconcile.Request) {
+	for _, name := range tailnetsOf(o) {
+		if name != "" {
+			out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+			continue
+		}
+		var all v1alpha1.TailscaleTailnetList
+		if err := r.List(ctx, &all); err != nil {
+			r.Log.Error("look up tailnets in the cache", "err", err)
+		}
+		for i := range all.Items {
+			if all.Items[i].Annotations[v1alpha1.DefaultAnnotation] == "true" {
+				out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: all.Items[i].Name}})
+			}
+		}
+	}
+	return out
+}
+
+// Reconcile reconciles one tailnet: gather facts, decide, act, report.
+func (r *tailnetReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	o := &v1alpha1.TailscaleTailnet{}
+	if err := r.Get(ctx, req.NamespacedName, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.Name)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("look at the tailnet %s: %w", req.Name, err)
+	}
+	reconciliation := &tailnetReconciliation{tailnetReconciler: r, object: o, before: o.DeepCopy()}
+	wake, err := reconciliation.run(ctx)
+	switch {
+	case kube.Stale(err):
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale cache: try again in a moment
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("tailnet %s: %w", req.Name, err)
+	case wake.IsZero():
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: min(max(wake.Sub(r.Now()), time.Millisecond), maxRequeueAfter)}, nil
+}
+
+func (r *tailnetReconciler) forget(name string) {
+	r.Clients.Drop(name)
+	r.watches.follow(name, types.NamespacedName{})
+}
+
+// A tailnetReconciliation is one reconcile of one tailnet.
+type tailnetReconciliation struct {
+	*tailnetReconciler
+	object *v1alpha1.TailscaleTailnet // as last written
+	before *v1alpha1.TailscaleTailnet // as read at the start
+	facts  gateway.TailnetFacts
+	client *tsapi.Client // nil if there is no credential
+	lists  *tsapi.Lists  // of the check in this reconcile
+}
+
+func (l *tailnetReconciliation) run(ctx context.Context) (wake time.Time, err error) {
+	if err := l.gather(ctx); err != nil {
+		return time.Time{}, err
+	}
+	action := gateway.TailnetAction("")
+	for range maxTailnetActions {
+		if action, wake = gateway.NextTailnetAction(l.facts, l.Now()); action == gateway.TailnetWait {
+			break
+		}
+		if err = l.act(ctx, action); err != nil || action == gateway.TailnetRemoveFinalizer {
+			break
+		}
+	}
+	if action == gateway.TailnetRemoveFinalizer && err == nil {
+		return time.Time{}, nil
+	}
+	if kube.Stale(err) {
+		return time.Time{}, err // the facts are outdated, so they are not reported
+	}
+	if action != gateway.TailnetWait && wake.IsZero() {
+		wake = l.Now()
+	}
+	return wake, errors.Join(err, l.report(context.WithoutCancel(ctx), wake))
+}
+
+func (l *tailnetReconciliation) gather(ctx context.Context) error {
+	o := l.object
+	has, err := l.credential(ctx, o)
+	if err != nil {
+		return err
+	}
+	l.watches.follow(o.Name, has.secret)
+	l.facts = tailnetFactsOf(o)
+	l.facts.Credential, l.facts.CredentialProblem = has.version, has.problem
+	if l.facts.Users, err = l.users(ctx, o); err != nil {
+		return err
+	}
+	if has.version == "" {
+		l.Clients.Drop(o.Name)
+		return nil
+	}
+	version := tsapi.Version{UID: string(o.UID), Generation: o.Generation, Credential: has.version}
+	l.client, err = l.Clients.Put(o.Name, version, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: o.Spec.APIBaseURL, Tailnet: o.Spec.Tailnet, Credential: has.credential, UserAgent: l.UserAgent,
+			PerSecond: l.PerSecond, Burst: l.Burst, Now: l.Now, Observe: l.Observe}, nil
+	})
+	return err
+}
+
+// users returns the objects that use the tailnet, as "kind namespace/name".
+func (r *tailnetReconciler) users(ctx context.Context, o *v1alpha1.TailscaleTailnet) (users []string, err error) {
+	names := []string{o.Name}
+	if o.Annotations[v1alpha1.DefaultAnnotation] == "true" {
+		names = append(names, "")
+	}
+	for _, name := range names {
+		var groups v1alpha1.TailscaleProxyGroupList
+		var services v1alpha1.TailscaleServiceList
+		var gateways v1alpha1.TailscaleGatewayList
+		for _, list := range []client.ObjectList{&groups, &services, &gateways} {
+			if err := r.List(ctx, list, client.MatchingFields{byTailnet: name}, client.UnsafeDisableDeepCopy); err != nil {
+				return nil, fmt.Errorf("look up who uses it: %w", err)
+			}
+		}
+		for i := range groups.Items {
+			users = append(users, "TailscaleProxyGroup "+groups.Items[i].Namespace+"/"+groups.Items[i].Name)
+		}
+		for i := range services.Items {
+			users = append(users, "TailscaleService "+services.Items[i].Namespace+"/"+services.Items[i].Name)
+		}
+		for i := range gateways.Items {
+			users = append(users, "TailscaleGateway "+gateways.Items[i].Namespace+"/"+gateways.Items[i].Name)
+		}
+	}
+	return users, nil
+}
+
+// act executes an action and stores the result in the facts. It returns only Kubernetes errors;
+// failures of Tailscale's API become facts.
+func (l *tailnetReconciliation) act(ctx context.Context, action gateway.TailnetAction) error {
+	switch action {
+	case gateway.TailnetAddFinalizer:
+		return l.addFinalizer(ctx)
+	case gateway.TailnetRemoveFinalizer:
+		return l.removeFinalizer(ctx)
+	case gateway.TailnetProveCredential:
+		return l.proveCredential(ctx)
+	case gateway.TailnetDeleteKey:
+		return l.deleteLeftoverKey(ctx)
+	case gateway.TailnetForgetKey:
+		l.facts.KeyExpired = l.facts.Proof.Phase == gateway.ProofCleanupPending
+		l.facts.Proof = gateway.CredentialProof{Phase: gateway.ProofPending}
+		return nil
+	case gateway.TailnetCheck:
+		return l.check(ctx)
+	}
+	return fmt.Errorf("no such deed: %q", action)
+}
+
+func (l *tailnetReconciliation) addFinalizer(ctx context.Context) error {
+	was := l.object.DeepCopy()
+	controllerutil.AddFinalizer(l.object, v1alpha1.Finalizer)
+	if err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("put the finalizer on: %w", err)
+	}
+	l.facts.HasFinalizer = true
+	return nil
+}
+
+func (l *tailnetReconciliation) removeFinalizer(ctx context.Context) error {
+	l.forget(l.object.Name)
+	was := l.object.DeepCopy()
+	controllerutil.RemoveFinalizer(l.object, v1alpha1.Finalizer)
+	err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("take the finalizer off: %w", err)
+	}
+	return nil
+}
+
+// proveCredential creates a key and deletes it immediately. It records each step before the next one, so
+// that a process that continues after a crash can find the key.
+func (l *tailnetReconciliation) proveCredential(ctx context.Context) error {
+	nonce := make([]byte, 4)
+	rand.Read(nonce) // never fails
+	p := &l.facts.Proof
+	*p = gateway.CredentialProof{Phase: gateway.ProofInProgress, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
+	if err := l.writeProof(ctx, client.MergeFromWithOptimisticLock{}); err != nil {
+		return err // nothing was created: the object has changed
+	}
+	key, err := l.client.CreateKey(ctx, tsapi.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: gateway.ValidationKeyLifetime, Description: l.description()})
+	if err != nil {
+		l.recordFailure(err)
+		if f := l.facts.Failure; f.Class != gateway.FailureUnavailable {
+			p.Phase, p.Nonce, p.At = gateway.ProofPending, "", l.Now() // these failures mean that no key was created
+		}
+		return nil
+	}
+	l.Log.Info("validation key made", "tailnet", l.object.Name, "key", key.ID)
+	p.Phase, p.KeyID = gateway.ProofCleanupPending, key.ID
+	written := l.writeProof(context.WithoutCancel(ctx), nil)
+	if l.deleteKey(ctx, key.ID) {
+		p.Phase, p.At = gateway.ProofDone, l.Now()
+	}
+	return written
+}
+
+// description returns the description by which the key can be found again. Tailscale allows 50
+// letters, digits and hyphens.
+func (l *tailnetReconciliation) description() string {
+	return "tailplane-validate-" + fmt.Sprintf("%.8s", l.object.UID) + "-" + l.facts.Proof.Nonce
+}
+
+// deleteKey deletes a key. It does not stop with ctx, so that a canceled reconcile leaves no key
+// behind.
+func (l *tailnetReconciliation) deleteKey(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tailnetCleanupTimeout)
+	defer cancel()
+	if err := l.client.DeleteKey(ctx, id); err != nil {
+		l.recordFailure(err)
+		return false
+	}
+	l.Log.Info("validation key deleted", "tailnet", l.object.Name, "key", id)
+	return true
+}
+
+// deleteLeftoverKey deletes the key that an earlier proof left behind. If a key existed and that proof was for
+// the current credential and spec, the proof succeeded.
+func (l *tailnetReconciliation) deleteLeftoverKey(ctx context.Context) error {
+	p := &l.facts.Proof
+	found := p.KeyID
+	if p.Phase == gateway.ProofInProgress {
+		var err error
+		if found, err = l.findKey(ctx); err != nil {
+			l.recordFailure(err)
+			return nil
+		}
+	}
+	if found != "" && !l.deleteKey(ctx, found) {
+		return nil
+	}
+	if found != "" && p.Credential == l.facts.Credential && p.Generation == l.facts.Generation {
+		p.Phase, p.KeyID, p.At = gateway.ProofDone, found, l.Now()
+	} else {
+		*p = gateway.CredentialProof{Phase: gateway.ProofPending}
+	}
+	return nil
+}
+
+// findKey returns the ID of the key with the proof's nonce, or "" if there is none.
+func (l *tailnetReconciliation) findKey(ctx context.Context) (string, error) {
+	ids, err := l.client.Keys(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, id := range ids {
+		k, err := l.client.Key(ctx, id)
+		if f, ok := errors.AsType[*tsapi.Error](err); ok && f.Class == tsapi.NotFound {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if k.Description == l.description() {
+			return id, nil
+		}
+	}
+	return "", nil
+}
+
+// check reads the lists of devices and services, or uses a recent result of another reader.
+func (l *tailnetReconciliation) check(ctx context.Context) error {
+	maxAge := l.facts.Interval / 2
+	if l.facts.Previous[v1alpha1.ConditionReady].Status != "True" {
+		maxAge = 0
+	}
+	lists, err := l.client.Lists(ctx, maxAge)
+	if err != nil {
+		l.recordFailure(err)
+		return nil
+	}
+	a := &gateway.CheckResult{Devices: len(lists.Devices), Services: len(lists.Services)}
+	for _, d := range lists.Devices {
+		if !d.External {
+			a.Names = append(a.Names, d.Name)
+		}
+	}
+	if refused := lists.ServicesRefused; refused != nil {
+		a.ServicesRefused = fmt.Sprintf("The credential lacks the scope %s: services of the tailnet are not seen. %v", refused.Op.Scope(), refused)
+	}
+	l.facts.Checked, l.lists = a, lists
+	return nil
+}
+
+// recordFailure stores an API error in the facts.
+func (l *tailnetReconciliation) recordFailure(err error) {
+	out := &gateway.APIFailure{Class: gateway.FailureUnavailable, Message: err.Error(), Wait: time.Second}
+	if f, ok := errors.AsType[*tsapi.Error](err); ok {
+		out.Class, out.AtToken, out.Scope, out.Wait = gateway.FailureClass(f.Class), f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
+		out.CreateKey = f.Op == tsapi.CreateKey
+		if f.Class == tsapi.Dropped {
+			out.Class = gateway.FailureUnavailable // a newer reconcile has replaced the client
+		}
+	}
+	l.facts.Failure = out
+}

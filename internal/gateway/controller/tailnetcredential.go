@@ -1,0 +1,203 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+)
+
+const (
+	keyClientID     = "client_id"
+	keyClientSecret = "client_secret"
+
+	// reasonBaseURLNotAllowed means that the settings do not allow the operator to send
+	// credentials to this URL.
+	reasonBaseURLNotAllowed = "APIBaseURLNotAllowed"
+
+	assertionLifetime = 10 * time.Minute
+	filesPollInterval = 2 * time.Second
+)
+
+// foundCredential is the result of a search for the credential of a tailnet: the credential and its version,
+// or the reason why there is none.
+type foundCredential struct {
+	version    string
+	credential tsapi.Credential
+	problem    gateway.TailnetCondition
+	secret     types.NamespacedName // the Secret to watch
+}
+
+func missingCredential(reason, format string, args ...any) foundCredential {
+	return foundCredential{problem: gateway.TailnetCondition{Status: string(metav1.ConditionFalse), Reason: reason, Message: fmt.Sprintf(format, args...)}}
+}
+
+// credential finds the credential of a tailnet. An error means that it is unknown whether a
+// credential exists.
+func (r *tailnetReconciler) credential(ctx context.Context, o *v1alpha1.TailscaleTailnet) (foundCredential, error) {
+	spec := o.Spec
+	if !r.baseURLAllowed(spec.APIBaseURL) {
+		return missingCredential(reasonBaseURLNotAllowed, "The operator sends credentials only to the APIs of its settings (tailnet.apiBaseURLs)."), nil
+	}
+	switch {
+	case spec.WorkloadIdentity != nil && spec.OAuthSecretName != "":
+		return missingCredential(v1alpha1.ReasonCredentialsMissing, "workloadIdentity and oauthSecretName exclude each other."), nil
+	case spec.WorkloadIdentity != nil:
+		w := *spec.WorkloadIdentity
+		return foundCredential{version: "workload-identity", credential: tsapi.Credential{ClientID: w.ClientID,
+			Assert: func(ctx context.Context) (tsapi.Secret, error) { return r.serviceAccountToken(ctx, w.Audience) }}}, nil
+	case spec.OAuthSecretName != "":
+		return r.secretCredential(ctx, spec)
+	case spec.OAuthSecretNamespace != "":
+		return missingCredential(v1alpha1.ReasonCredentialsMissing, "oauthSecretNamespace needs oauthSecretName."), nil
+	}
+	return r.fileCredential()
+}
+
+func (r *tailnetReconciler) baseURLAllowed(base string) bool {
+	want, err := tsapi.ParseBaseURL(base)
+	return err == nil && slices.ContainsFunc(r.BaseURLs, func(s string) bool {
+		u, err := tsapi.ParseBaseURL(s)
+		return err == nil && *u == *want
+	})
+}
+
+func (r *tailnetReconciler) secretCredential(ctx context.Context, spec v1alpha1.TailscaleTailnetSpec) (foundCredential, error) {
+	key := types.NamespacedName{Namespace: spec.OAuthSecretNamespace, Name: spec.OAuthSecretName}
+	if key.Namespace == "" {
+		key.Namespace = r.Namespace
+	}
+	notAllowed := missingCredential(v1alpha1.ReasonSecretNamespaceNotAllowed, "The operator may not read Secrets of the namespace %q; its settings list those (credentialNamespaces).", key.Namespace)
+	if key.Namespace != r.Namespace && !slices.Contains(r.CredentialNamespaces, key.Namespace) {
+		return notAllowed, nil
+	}
+	var s corev1.Secret
+	err := r.Get(ctx, key, &s)
+	var out foundCredential
+	switch {
+	case apierrors.IsNotFound(err):
+		out = missingCredential(v1alpha1.ReasonSecretNotFound, "There is no Secret %s.", key)
+	case apierrors.IsForbidden(err):
+		out = notAllowed
+	case err != nil:
+		return foundCredential{}, fmt.Errorf("read the Secret %s: %w", key, err)
+	default:
+		id, secret := trimNewline(s.Data[keyClientID]), trimNewline(s.Data[keyClientSecret])
+		if id == "" || secret == "" {
+			out = missingCredential(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs %s and %s, neither empty.", key, keyClientID, keyClientSecret)
+			break
+		}
+		out = foundCredential{version: string(s.UID) + "/" + s.ResourceVersion, credential: tsapi.Credential{ClientID: id, Secret: tsapi.NewSecret(secret)}}
+	}
+	out.secret = key
+	return out, nil
+}
+
+func (r *tailnetReconciler) fileCredential() (foundCredential, error) {
+	if r.ClientIDFile == "" {
+		return missingCredential(v1alpha1.ReasonCredentialsMissing, "It names no oauthSecretName and no workloadIdentity, and the operator has no mounted credential."), nil
+	}
+	version, err := r.filesVersion()
+	if errors.Is(err, os.ErrNotExist) {
+		return missingCredential(v1alpha1.ReasonCredentialsMissing, "The operator's mounted credential is not there."), nil
+	}
+	var id, secret []byte
+	if err == nil {
+		id, err = os.ReadFile(r.ClientIDFile)
+	}
+	if err == nil {
+		secret, err = os.ReadFile(r.ClientSecretFile)
+	}
+	if err != nil {
+		return foundCredential{}, fmt.Errorf("read the mounted credential: %w", err)
+	}
+	out := foundCredential{version: version, credential: tsapi.Credential{ClientID: trimNewline(id), Secret: tsapi.NewSecret(trimNewline(secret))}}
+	if out.credential.ClientID == "" || out.credential.Secret.IsZero() {
+		return missingCredential(v1alpha1.ReasonSecretKeyMissing, "The operator's mounted credential is empty."), nil
+	}
+	return out, nil
+}
+
+// filesVersion returns a version that changes with the modification times of the mounted
+// credential.
+func (r *tailnetReconciler) filesVersion() (string, error) {
+	a, err := os.Stat(r.ClientIDFile)
+	if err != nil {
+		return "", err
+	}
+	b, err := os.Stat(r.ClientSecretFile)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("files/%d/%d", a.ModTime().UnixNano(), b.ModTime().UnixNano()), nil
+}
+
+// watchFiles triggers a reconcile of all tailnets when the mounted credential changes. It polls,
+// because the kubelet changes a mounted Secret through a symbolic link, which cannot be watched by
+// name.
+func (r *tailnetReconciler) watchFiles(ctx context.Context) {
+	if r.ClientIDFile == "" {
+		return
+	}
+	t := time.NewTicker(filesPollInterval)
+	defer t.Stop()
+	was, _ := r.filesVersion()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		is, _ := r.filesVersion()
+		if is == was {
+			continue
+		}
+		var all v1alpha1.TailscaleTailnetList
+		if err := r.List(ctx, &all); err != nil {
+			r.Log.Error("look up tailnets in the cache", "err", err)
+			continue
+		}
+		was = is
+		for i := range all.Items {
+			r.watches.notify(ctx, all.Items[i].Name)
+		}
+	}
+}
+
+// trimNewline returns b as a string without one trailing newline, which editors often add.
+func trimNewline(b []byte) string {
+	return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+}
+
+// serviceAccountToken requests a token for the operator's own ServiceAccount.
+func (r *tailnetReconciler) serviceAccountToken(ctx context.Context, audience string) (tsapi.Secret, error) {
+	me := &authenticationv1.SelfSubjectReview{}
+	if err := r.Create(ctx, me, client.DisableReadYourWritesConsistency); err != nil {
+		return tsapi.Secret{}, fmt.Errorf("who am I: %w", err)
+	}
+	name, ok := strings.CutPrefix(me.Status.UserInfo.Username, "system:serviceaccount:")
+	namespace, name, two := strings.Cut(name, ":")
+	if !ok || !two {
+		return tsapi.Secret{}, fmt.Errorf("the operator runs as %q, which is no ServiceAccount", me.Status.UserInfo.Username)
+	}
+	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(assertionLifetime / time.Second))}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := r.SubResource("token").Create(ctx, account, req); err != nil {
+		return tsapi.Secret{}, fmt.Errorf("token for %s/%s: %w", namespace, name, err)
+	}
+	return tsapi.NewSecret(req.Status.Token), nil
+}

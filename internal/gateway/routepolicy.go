@@ -1,0 +1,312 @@
+package gateway
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+type conditionType = metav1.Condition
+
+// A routeKey identifies a route.
+type routeKey struct {
+	kind string
+	name Name
+}
+
+// processPolicies processes every TailscaleRoutePolicy, oldest first. If two policies claim the same
+// rule or listener, the older policy gets it and the newer policy is refused as a whole.
+func (b *builder) processPolicies() {
+	routes := make(map[routeKey]RouteObject, len(b.routes))
+	for _, r := range b.routes {
+		routes[routeKey{r.Kind, r.Name}] = r
+	}
+	for _, p := range slices.SortedFunc(slices.Values(b.o.Policies), func(x, y *gatewayv1alpha1.TailscaleRoutePolicy) int { return older(x, y) }) {
+		if !p.DeletionTimestamp.IsZero() {
+			continue
+		}
+		var report PolicyReport
+		target := Name{p.Namespace, p.Spec.TargetRef.Name}
+		if p.Spec.TargetRef.Kind == gatewayv1alpha1.KindGateway {
+			report = b.processAccessPolicy(p, target)
+		} else if route, ok := routes[routeKey{p.Spec.TargetRef.Kind, target}]; ok {
+			report = b.processRoutePolicy(p, route)
+		} else {
+			report = refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "there is no such route in this namespace")
+		}
+		b.result.Policies[nameOf(p)] = report
+	}
+}
+
+func refusedPolicy(reason, message string) PolicyReport {
+	v := conditionFalse(reason, message)
+	return PolicyReport{Accepted: v, ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Programmed: v}
+}
+
+// processRoutePolicy processes a policy whose target is a route.
+func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObject) PolicyReport {
+	var keys []RuleKey
+	for i, rule := range route.Rules {
+		if s := p.Spec.TargetRef.SectionName; s == "" || s == rule.Name {
+			keys = append(keys, RuleKey{route.Kind, route.Name, i})
+		}
+	}
+	if len(keys) == 0 {
+		return refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "the route has no such rule")
+	}
+	for _, k := range keys {
+		if other, taken := b.claimedRules[k]; taken {
+			return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy has a rule of the route: "+other.Name)
+		}
+	}
+	for _, k := range keys {
+		b.claimedRules[k] = nameOf(p)
+	}
+	report := PolicyReport{Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Programmed: conditionTrue(gatewayv1alpha1.ReasonProgrammed)}
+	if ref := p.Spec.TailnetRef; ref != nil {
+		if _, ok := b.tailnetFor(ref.Name, p.Namespace); !ok {
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)
+		}
+	}
+	states := make([]gatewayv1alpha1.RuleState, len(p.Spec.RouteRules))
+	gateways := parents(route)
+	if len(gateways) == 0 {
+		report.Programmed = conditionFalse(gatewayv1alpha1.ReasonNoVirtualHost, "no Gateway has accepted the route")
+	}
+	defaults := 0
+	for _, g := range gateways {
+		if _, managed := b.gatewayObjects[g]; managed && report.ResolvedRefs.OK {
+			defaults += b.applyRules(p, route, keys, b.gatewayState(g), states)
+		}
+	}
+	for i, s := range states {
+		s = cmp.Or(s, gatewayv1alpha1.RuleNotResolved)
+		report.Rules = append(report.Rules, gatewayv1alpha1.RuleStatus{Index: int32(i), State: s})
+		if s == gatewayv1alpha1.RuleNotResolved && report.ResolvedRefs.OK {
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "a service of a rule is not known, may not be used here or has no port on its relays yet")
+		}
+	}
+	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute && defaults == 0 && report.ResolvedRefs.OK {
+		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "no service that tailscaleTarget means is ready; the route keeps its own backends")
+	}
+	return report
+}
+
+// parents returns the Gateways that accepted a route, without duplicates, sorted.
+func parents(route RouteObject) (names []Name) {
+	for _, p := range route.Parents {
+		if !slices.Contains(names, p.Gateway) {
+			names = append(names, p.Gateway)
+		}
+	}
+	slices.SortFunc(names, Name.Compare)
+	return names
+}
+
+// applyRules writes the effect of a policy on one Gateway into the Gateway's rules and into states. It
+// returns the number of clusters that the policy's target selects there.
+func (b *builder) applyRules(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObject, keys []RuleKey, r *gatewayState, states []gatewayv1alpha1.RuleState) int {
+	scope := b.policyScope(p, r)
+	var paths []PathRule
+	for i, rule := range p.Spec.RouteRules {
+		path, err := parsePath(rule.Match.Path)
+		if err != nil {
+			continue
+		}
+		c, ok := b.namedCluster(scope, rule.Backend)
+		if !ok {
+			continue
+		}
+		r.clusters[c.Name] = c
+		paths = append(paths, PathRule{ruleRouteName(nameOf(p), i), path, c.Name})
+		for _, k := range keys {
+			states[i] = moreInformative(states[i], overlap(path, route.Rules[k.Index]))
+		}
+	}
+	slices.SortStableFunc(paths, func(x, y PathRule) int { return x.Path.Compare(y.Path) })
+	var byDefault []WeightedCluster
+	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute {
+		for _, c := range b.selectedClusters(scope, *p.Spec.TailscaleTarget) {
+			r.clusters[c.Name] = c
+			byDefault = append(byDefault, WeightedCluster{c.Name, 1})
+		}
+	}
+	for _, k := range keys {
+		object := route.Rules[k.Index]
+		if object.Answered {
+			continue
+		}
+		var pathRules []PathRule
+		for _, path := range paths {
+			if s := overlap(path.Path, object); s == gatewayv1alpha1.RuleActive {
+				pathRules = append(pathRules, path)
+			}
+		}
+		if len(pathRules) == 0 && len(byDefault) == 0 {
+			continue
+		}
+		rule := r.rule(k)
+		rule.Policies = append(rule.Policies, PolicyStamp{nameOf(p), p.Generation})
+		rule.Paths, rule.Default = pathRules, byDefault
+	}
+	return len(byDefault)
+}
+
+func (r *gatewayState) rule(k RuleKey) *Rule {
+	if r.rules[k] == nil {
+		r.rules[k] = &Rule{Key: k}
+	}
+	return r.rules[k]
+}
+
+// overlap returns the state of a policy path for one rule of a route.
+func overlap(path Path, rule RuleObject) gatewayv1alpha1.RuleState {
+	if rule.Answered {
+		return gatewayv1alpha1.RuleNoOverlap
+	}
+	matches := rule.Paths
+	if len(matches) == 0 {
+		matches = []Path{{Kind: PathPrefix}}
+	}
+	state := gatewayv1alpha1.RuleNoOverlap
+	for _, m := range matches {
+		switch path.Relation(m) {
+		case PathCovers, PathWithin:
+			state = moreInformative(state, gatewayv1alpha1.RuleActive)
+		case PathUnsupported:
+			state = moreInformative(state, gatewayv1alpha1.RuleUnsupportedMatch)
+		}
+	}
+	return state
+}
+
+// moreInformative returns the more informative of two states of a rule with several matches.
+func moreInformative(x, y gatewayv1alpha1.RuleState) gatewayv1alpha1.RuleState {
+	rank := []gatewayv1alpha1.RuleState{"", gatewayv1alpha1.RuleNotResolved, gatewayv1alpha1.RuleNoOverlap, gatewayv1alpha1.RuleUnsupportedMatch, gatewayv1alpha1.RuleActive}
+	if slices.Index(rank, y) > slices.Index(rank, x) {
+		return y
+	}
+	return x
+}
+
+// A scopeTailnet is one tailnet in which a policy resolves services.
+type scopeTailnet struct {
+	services map[string]*service // services in the policy's namespace, by label
+	attached *attachedTailnet    // tailnet attached to the Gateway; nil if it is not attached
+}
+
+// policyScope returns the tailnets in which a policy resolves services, in order. It is the tailnet that
+// the policy names, otherwise the tailnets of the Gateway. Tailnets that the policy's namespace
+// may not use are skipped.
+func (b *builder) policyScope(p *gatewayv1alpha1.TailscaleRoutePolicy, r *gatewayState) []scopeTailnet {
+	var names []string
+	if p.Spec.TailnetRef != nil {
+		names = []string{p.Spec.TailnetRef.Name}
+	} else {
+		for _, a := range r.attached {
+			names = append(names, a.tailnet)
+		}
+	}
+	var places []scopeTailnet
+	for _, name := range names {
+		if _, ok := b.tailnetFor(name, p.Namespace); !ok {
+			continue
+		}
+		at := scopeTailnet{services: b.byLabel(p.Namespace, name)}
+		if i := slices.IndexFunc(r.attached, func(a attachedTailnet) bool { return a.tailnet == name }); i >= 0 {
+			at.attached = &r.attached[i]
+		}
+		places = append(places, at)
+	}
+	return places
+}
+
+// byLabel returns the services of a namespace in a tailnet by label. If two services have the same
+// label, the older one wins.
+func (b *builder) byLabel(ns, tailnet string) map[string]*service {
+	key := [2]string{ns, tailnet}
+	labels, cached := b.servicesByLabel[key]
+	if !cached {
+		labels = make(map[string]*service, len(b.servicesByScope[key]))
+		for _, s := range b.servicesByScope[key] {
+			if s.label != "" && labels[s.label] == nil {
+				labels[s.label] = s
+			}
+		}
+		b.servicesByLabel[key] = labels
+	}
+	return labels
+}
+
+// namedCluster returns the cluster of the service and port that a policy rule names. It also demands the
+// port from the group.
+func (b *builder) namedCluster(scope []scopeTailnet, backend gatewayv1alpha1.RuleBackend) (Cluster, bool) {
+	label, ok := ServiceLabel(backend.ServiceName)
+	if !ok {
+		return Cluster{}, false
+	}
+	port := uint16(backend.Port)
+	for _, at := range scope {
+		if at.attached != nil {
+			if m, ok := at.attached.byLabel[label]; ok {
+				b.requirePort(m.group, m.key("TCP", port))
+				return b.memberCluster(*at.attached, m, port)
+			}
+		}
+		if s := at.services[label]; s != nil {
+			b.requirePort(s.group, s.key("TCP", port))
+			return b.cluster(s, s.clusterName(port), port, s.appProtocol(port))
+		}
+	}
+	return Cluster{}, false
+}
+
+// clusterName returns the cluster name for a port of a TailscaleService that is in no attached
+// tailnet. port is the number in the tailnet.
+func (s *service) clusterName(port uint16) string {
+	for _, p := range s.object.Spec.Ports {
+		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
+			return backendClusterName(s.name, uint16(p.Port))
+		}
+	}
+	return policyClusterName(s.name, port)
+}
+
+// selectedClusters returns the clusters of the services that a policy's target selects, sorted by name.
+func (b *builder) selectedClusters(scope []scopeTailnet, t gatewayv1alpha1.PolicyTarget) []Cluster {
+	means := func(s *service) bool {
+		return t.ServicePattern != "" && matchPattern(t.ServicePattern, "svc:"+s.label) ||
+			slices.ContainsFunc(t.Tags, func(tag string) bool { return slices.Contains(s.tags, tag) })
+	}
+	found := map[string]Cluster{}
+	for _, at := range scope {
+		if at.attached != nil {
+			for _, m := range at.attached.services {
+				if !means(m.service) {
+					continue
+				}
+				if port, _, ok := m.defaultPort(at.attached.requestedPort()); ok {
+					if c, ok := b.memberCluster(*at.attached, m, port); ok {
+						found[c.Name] = c
+					}
+				}
+			}
+		}
+		for label, s := range at.services {
+			if !means(s) || at.attached != nil && at.attached.byLabel[label].service != nil {
+				continue // not selected, or the same service as above
+			}
+			if port, speaks, ok := s.defaultPort(80); ok {
+				if c, ok := b.cluster(s, s.clusterName(port), port, speaks); ok {
+					found[c.Name] = c
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(x, y Cluster) int { return strings.Compare(x.Name, y.Name) })
+}

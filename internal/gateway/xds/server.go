@@ -1,0 +1,222 @@
+// Package xds implements Envoy Gateway's extension hooks. It renders a gateway.Snapshot
+// into Envoy routes, clusters and listeners. If a snapshot cannot be rendered, it uses the last
+// good one. No call returns an error or removes resources from the request.
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/envoyproxy/gateway/proto/extension"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// Result is the outcome of a call.
+type Result string
+
+const (
+	Changed   Result = "changed"   // the answer contains changes
+	Unchanged Result = "unchanged" // the answer equals the request
+	Fallback  Result = "fallback"  // rendering the newest snapshot failed; the last good snapshot or the unchanged request was returned
+	Stale     Result = "stale"     // Envoy Gateway requested a newer revision than the server has
+)
+
+// Results returns all values of Result, for metrics.
+func Results() []Result { return []Result{Changed, Unchanged, Fallback, Stale} }
+
+// Hook is one of the six calls, named as in Envoy Gateway's configuration.
+type Hook string
+
+const (
+	RouteHook       Hook = "Route"
+	VirtualHostHook Hook = "VirtualHost"
+	ListenerHook    Hook = "HTTPListener"
+	ClusterHook     Hook = "Cluster"
+	EndpointsHook   Hook = "Endpoints"
+	TranslationHook Hook = "Translation"
+)
+
+// Hooks returns all values of Hook.
+func Hooks() []Hook {
+	return []Hook{RouteHook, VirtualHostHook, ListenerHook, ClusterHook, EndpointsHook, TranslationHook}
+}
+
+// A Call is the measurement of one call.
+type Call struct {
+	Hook    Hook
+	Result  Result
+	Took    time.Duration
+	In, Out int // bytes
+}
+
+// Server is the extension server. Fields are required unless documented otherwise.
+type Server struct {
+	Deadline   time.Duration // maximum time of one call; the caller's deadline may be earlier
+	MaxMessage int           // maximum message size in bytes in both directions; must equal Envoy Gateway's maxMessageSize
+	Log        *slog.Logger
+	Measure    func(Call)
+	Report     func(TranslationReport) // optional: called with the result of each Translation; must not block
+
+	Reflection bool // turns on gRPC reflection for tools such as grpcurl
+
+	extension.UnimplementedEnvoyGatewayExtensionServer
+
+	open    atomic.Bool
+	once    sync.Once
+	first   chan struct{} // closed by the first snapshot
+	current atomic.Pointer[published]
+	hosts   sync.Map // Names of Gateways whose virtual hosts were requested since their last Translation
+	good    sync.Map // Gateway Name -> the last *gateway.Snapshot that rendered without error
+}
+
+// published is a snapshot with a channel that is closed when a newer one replaces it.
+type published struct {
+	snapshot *gateway.Snapshot
+	replaced chan struct{}
+}
+
+func (s *Server) validate() error {
+	switch {
+	case s.Deadline <= 0:
+		return errors.New("extension server: no deadline")
+	case s.MaxMessage <= 0:
+		return errors.New("extension server: no size of messages")
+	case s.Log == nil || s.Measure == nil:
+		return errors.New("extension server: nowhere to log or to measure")
+	}
+	return nil
+}
+
+// Ready returns a channel that is closed when the first snapshot is published.
+func (s *Server) Ready() <-chan struct{} {
+	s.once.Do(func() { s.first = make(chan struct{}) })
+	return s.first
+}
+
+// Open reports whether the server listens.
+func (s *Server) Open() bool { return s.open.Load() }
+
+// Publish makes n the snapshot for subsequent calls. The caller must not modify n afterwards and
+// must not call Publish concurrently.
+func (s *Server) Publish(n *gateway.Snapshot) {
+	ready := s.Ready()
+	was := s.current.Swap(&published{n, make(chan struct{})})
+	if was != nil {
+		close(was.replaced)
+		return
+	}
+	select {
+	case <-ready:
+	default:
+		close(s.first)
+	}
+}
+
+// errInvalidResult marks an answer that did not pass the checks.
+var errInvalidResult = errors.New("unsound")
+
+// A call is the work of one hook. It can run on any snapshot.
+type call[M proto.Message] struct {
+	hook    Hook
+	gateway gateway.Name // zero if the call names no Gateway; such calls share one last good snapshot
+	request proto.Message
+	echo    M                                                                       // the answer without changes
+	work    func(context.Context, *gateway.Snapshot) (m M, changed bool, err error) // must not modify ask or echo
+	stale   bool
+}
+
+// respond runs the work on the newest snapshot. If that fails, it uses the last good snapshot. If
+// that fails too, it returns the answer without changes.
+func respond[M proto.Message](ctx context.Context, s *Server, c call[M]) M {
+	began := time.Now()
+	limit := s.Deadline
+	if d, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(d)-100*time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	m, result := respondWithin(ctx, s, c, limit/2)
+	s.Measure(Call{Hook: c.hook, Result: result, Took: time.Since(began), In: proto.Size(c.request), Out: proto.Size(m)})
+	return m
+}
+
+// respondWithin limits the first try to share, so that time is left for a second try.
+func respondWithin[M proto.Message](ctx context.Context, s *Server, c call[M], share time.Duration) (M, Result) {
+	now := s.current.Load()
+	if now == nil {
+		return c.echo, Unchanged
+	}
+	first, cancel := context.WithTimeout(ctx, share)
+	m, changed, err := attempt(first, c, now.snapshot)
+	cancel()
+	if err == nil {
+		s.good.Store(c.gateway, now.snapshot)
+		switch {
+		case c.stale:
+			return m, Stale
+		case changed:
+			return m, Changed
+		}
+		return m, Unchanged
+	}
+	s.Log.Error("a hook could not be answered from the newest snapshot", "hook", c.hook, "gateway", c.gateway.String(), "err", err)
+	if last, ok := s.good.Load(c.gateway); ok && last != now.snapshot {
+		m, _, err := attempt(ctx, c, last.(*gateway.Snapshot))
+		if err == nil {
+			return m, Fallback
+		}
+		s.Log.Error("nor from the last good one", "hook", c.hook, "gateway", c.gateway.String(), "err", err)
+	}
+	return c.echo, Fallback
+}
+
+// attempt runs the work in its own goroutine and waits at most until ctx ends, even if the work does
+// not return.
+func attempt[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapshot) (M, bool, error) {
+	type outcome struct {
+		m       M
+		changed bool
+		err     error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		defer func() {
+			if p := recover(); p != nil {
+				o.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+			done <- o
+		}()
+		o.m, o.changed, o.err = c.work(ctx, n)
+	}()
+	select {
+	case o := <-done:
+		return o.m, o.changed, o.err
+	case <-ctx.Done():
+		var none M
+		return none, false, context.Cause(ctx)
+	}
+}
+
+// recordHostHook records a call of the hook for virtual hosts for a Gateway.
+func (s *Server) recordHostHook(name gateway.Name) { s.hosts.Store(name, true) }
+
+// resetHostHook reports whether the hook for virtual hosts was called since the previous call of asked.
+func (s *Server) resetHostHook(name gateway.Name) bool {
+	_, was := s.hosts.LoadAndDelete(name)
+	return was
+}
+
+func (s *Server) report(r TranslationReport) {
+	if s.Report != nil {
+		s.Report(r)
+	}
+}
