@@ -33,7 +33,7 @@ var exceptions = []struct{ from, to string }{
 	{"internal/gateway/", "internal/relay/"}, // the operator writes the relays' configuration
 	{"internal/cli", "internal/plane"},       // tka calls the plane with its wire types
 	{"internal/cli", "internal/gossip/memberlist"},
-	{"internal/plane/", "internal/fleet/change"},
+	{"internal/plane/", "internal/fleet/gitops"},
 }
 
 // deep lists the packages that may import below a domain's root, because they watch and write the domains' objects.
@@ -42,7 +42,7 @@ var deep = []string{"internal/plane/planekube", "internal/plane/planegit"}
 // worlds maps each external system to the folders that may access it.
 var worlds = map[string]string{
 	"tailscale.com/":                   "internal/tailnet testkit",
-	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/fleetkube internal/gateway/controller internal/gossip/gossipkube internal/plane/planekube internal/signin/signinkube cmd/tailplaned testkit",
+	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/controller internal/gateway/controller internal/gossip/gossipkube internal/plane/planekube internal/signin/signinkube cmd/tailplaned testkit",
 	"github.com/envoyproxy/":           "internal/gateway/xds",
 	"google.golang.org/grpc":           "internal/gateway/xds",
 	"github.com/google/go-github/":     "internal/fleet/forge",

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/fleet/canary"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
 // said is the file for a container's termination message.
@@ -19,7 +19,7 @@ const said = "/dev/termination-log"
 
 // canaryCommand is the command that the fleet runs next to an organisation's jobs. It reads no settings and has no rights.
 func canaryCommand() *cobra.Command {
-	var c canary.Canary
+	var c isolation.CanaryProbe
 	var listen string
 	cmd := &cobra.Command{Use: "canary", Short: "Try, from the place of a job, to reach what no job may reach", Args: noArguments,
 		Long: "Try, from the place of a job, to reach what no job may reach. The fleet starts it (fleet.canary). It ends with code 3 and the addresses\n" +
@@ -43,9 +43,9 @@ func canaryCommand() *cobra.Command {
 			return err
 		}}
 	f := cmd.Flags()
-	f.StringArrayVar(&c.Never, "never", nil, "host:port that must not answer; may be given again")
-	f.StringArrayVar(&c.Always, "always", nil, "host:port of which one must answer; may be given again")
-	f.DurationVar(&c.Every, "every", time.Minute, "how often it tries")
+	f.StringArrayVar(&c.Forbidden, "never", nil, "host:port that must not answer; may be given again")
+	f.StringArrayVar(&c.Required, "always", nil, "host:port of which one must answer; may be given again")
+	f.DurationVar(&c.Interval, "every", time.Minute, "how often it tries")
 	f.StringVar(&listen, "listen", ":9094", "where it says whether it is ready")
 	return cmd
 }
@@ -55,8 +55,8 @@ func exitCode(err error) int {
 	if _, usage := errors.AsType[usageError](err); usage {
 		return 2
 	}
-	if _, reached := errors.AsType[*canary.ReachedError](err); reached {
-		return canary.Code
+	if _, reached := errors.AsType[*isolation.CanaryReachedError](err); reached {
+		return isolation.CanaryExitCode
 	}
 	return 1
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/fleetkube"
-	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
+	"github.com/tailplane/tailplane/internal/fleet/controller"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -49,17 +48,17 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 	debug.SetGCPercent(50) // the large cache of scale sets barely changes; at 100 as much garbage could pile up
 	s := set.Fleet
 	metrics := health.NewFleet(version(), commit())
-	controllers := &fleetkube.Controllers{
-		Isolation: isolation.Settings{Namespace: s.Namespace, Account: fleetAccount, Shared: s.SharedNamespace, ClusterCIDRs: s.Prefixes(), APIServers: s.Servers(), Images: isolation.Images(s.Images), Canary: isolation.Canary(s.Canary)},
+	controllers := &controller.Controllers{
+		Isolation: isolation.Settings{Namespace: s.Namespace, Account: fleetAccount, Shared: s.SharedNamespace, ClusterCIDRs: s.Prefixes(), APIServers: s.Servers(), Images: isolation.Images(s.Images), Canary: isolation.CanarySettings(s.Canary)},
 		Rules:     fleetRules(s), ARCNamespace: s.ARCNamespace,
 		ByPlane: s.Approval == settings.ApprovalPlane, IsAdmin: s.Approver,
-		Log: log, Now: time.Now, TruthCheckEvery: time.Duration(s.TruthCheckEvery), UserAgent: "tailplane-fleet/" + version(), Asked: metrics.Asked, Allocated: metrics.Allocated,
+		Log: log, Now: time.Now, DriftCheckInterval: time.Duration(s.TruthCheckEvery), UserAgent: "tailplane-fleet/" + version(), OnForgeRequest: metrics.Asked, OnAllocation: metrics.Allocated,
 	}
 	if elect {
 		controllers.LeaseNamespace = s.Namespace
 	}
 	metrics.Values(func() (health.FleetValues, bool) {
-		now, known := controllers.Figures()
+		now, known := controllers.Metrics()
 		return fleetValues(now, time.Now()), known
 	})
 	probes := &health.Listener{Address: set.Health, Gatherer: metrics, Log: log}
@@ -100,7 +99,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 }
 
 // fleetValues converts figures to metrics. It leaves out unknown values.
-func fleetValues(now board.Figures, at time.Time) (v health.FleetValues) {
+func fleetValues(now controller.Metrics, at time.Time) (v health.FleetValues) {
 	for _, w := range now.Workloads {
 		labels := []string{w.Forge, w.Org, w.Pool}
 		for _, x := range []struct {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
-	"github.com/tailplane/tailplane/internal/fleet/stack"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops/tfvars"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
@@ -77,13 +77,13 @@ func readCredential(dir string) (map[string][]byte, error) {
 // openBook returns the format in which the repository stores objects.
 func openBook(g settings.GitOps) (planechange.Book, error) {
 	if g.Format != settings.FormatTfvars {
-		return change.Manifests{Pattern: g.Path}, nil
+		return gitops.Manifests{Pattern: g.Path}, nil
 	}
-	var stacks []stack.Stack
+	var stacks []tfvars.Stack
 	for _, s := range g.Stacks {
-		stacks = append(stacks, stack.Stack(s))
+		stacks = append(stacks, tfvars.Stack(s))
 	}
-	book, err := stack.New(stacks...)
+	book, err := tfvars.NewStacks(stacks...)
 	if err != nil {
 		return nil, fmt.Errorf("plane.gitops.stacks: %w", err)
 	}
@@ -110,7 +110,7 @@ func (s *planeServer) newChanges() error {
 		s.changes.Repository = repo
 	}
 	rules := fleetRules(s.set.Fleet)
-	s.changes.Breaks = func(ctx context.Context, r change.Ref, spec map[string]any) ([]planechange.Rule, error) {
+	s.changes.Breaks = func(ctx context.Context, r gitops.Ref, spec map[string]any) ([]planechange.Rule, error) {
 		return kept.Breaks(ctx, rules, r, spec)
 	}
 	every := time.Duration(g.LookEvery)
@@ -145,9 +145,9 @@ func (s *planeServer) lookAgain() []planefleet.Look {
 
 // stillMay returns a function that reports whether the approver of a change still has the right to approve. If the approval names a device,
 // the tailnet's current data on that device decides. Otherwise the settings and the lists of organisations decide.
-func (s *planeServer) stillMay(node *tailnet.Node) func(context.Context, change.Approval, string, access.Verb) bool {
+func (s *planeServer) stillMay(node *tailnet.Node) func(context.Context, gitops.Approval, string, access.Verb) bool {
 	policy := s.set.PlanePolicy()
-	return func(ctx context.Context, a change.Approval, org string, v access.Verb) bool {
+	return func(ctx context.Context, a gitops.Approval, org string, v access.Verb) bool {
 		c := access.Caller{Login: access.Login(a.By), Via: access.ViaProxy} // a caller without tailnet grants
 		if node != nil && a.Node != "" {
 			seen, err := node.Devices(ctx, a.Node)

@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
@@ -52,12 +52,12 @@ func newPlaneEnv(t *testing.T) *planeEnv {
 		planejobs.Runner{ID: "runners/acme-nix-b", Namespace: "runners", Name: "acme-nix-b", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Failed, Reason: "TooManyPodFailures"}})
 	env.store.Replace(plane.KindForge, "kubernetes", []plane.Object{planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, EnrolledThere: []string{"acme"}},
 		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", EnrolledThere: []string{"globex"}}})
-	proposed := func(id, org, title string, c change.Change) plane.Object {
-		c.ID, c.Org, c.Title, c.Ref, c.State, c.Proposer, c.OpenedAt, c.DiffOf, c.Risk.Level = id, org, title, change.Ref{Kind: "RunnerEnrollment", Name: org}, change.Open, "amy@acme.dev", time.Now().Add(-2*time.Hour), "0f3c", "low"
+	proposed := func(id, org, title string, c gitops.Change) plane.Object {
+		c.ID, c.Org, c.Title, c.Ref, c.State, c.Proposer, c.OpenedAt, c.DiffOf, c.Risk.Level = id, org, title, gitops.Ref{Kind: "RunnerEnrollment", Name: org}, gitops.StateOpen, "amy@acme.dev", time.Now().Add(-2*time.Hour), "0f3c", "low"
 		return planechange.Of(planechange.Kept{Change: c}, time.Now())
 	}
-	env.store.Replace(plane.KindChange, planechange.Source, []plane.Object{proposed("c1", "acme", "Ann too\x1b[31m", change.Change{Head: "0f3c", Diff: "-a\n+b\n", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}),
-		proposed("c2", "globex", "More", change.Change{Head: "ffff", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}), proposed("c3", "globex", "Less", change.Change{Head: "0f3c", Stale: true})})
+	env.store.Replace(plane.KindChange, planechange.Source, []plane.Object{proposed("c1", "acme", "Ann too\x1b[31m", gitops.Change{Head: "0f3c", Diff: "-a\n+b\n", Approvals: []gitops.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}),
+		proposed("c2", "globex", "More", gitops.Change{Head: "ffff", Approvals: []gitops.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}), proposed("c3", "globex", "Less", gitops.Change{Head: "0f3c", Stale: true})})
 	env.store.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
 	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
 	env.store.Replace(plane.KindDrift, "kubernetes", []plane.Object{planefleet.Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "nix", Field: "LabelsDiffer", Severity: "warning", Want: new("nix"), Have: new("\x1b[31mx"),

@@ -37,9 +37,9 @@ func Digest(e *v1alpha1.RunnerEnrollment) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Belongs reports whether a login is an owner or a member of the organisation. It compares logins
+// IsMember reports whether a login is an owner or a member of the organisation. It compares logins
 // without regard to case. The entry *@example.com matches every login of that domain.
-func Belongs(e *v1alpha1.RunnerEnrollment, login string) bool {
+func IsMember(e *v1alpha1.RunnerEnrollment, login string) bool {
 	return slices.ContainsFunc(slices.Concat(e.Spec.Owners, e.Spec.Members), func(entry string) bool {
 		if domain, any := strings.CutPrefix(entry, "*@"); any {
 			at := strings.LastIndexByte(login, '@')
@@ -61,7 +61,7 @@ func Approved(e *v1alpha1.RunnerEnrollment, byPlane bool, isAdmin func(login str
 		c.Status, c.Reason, c.Message = Yes, ReasonMerged, "Whoever may write enrollments has written it."
 	case a == nil:
 		c.Reason, c.Message = ReasonNotApproved, "Nobody has approved it."
-	case Belongs(e, a.By):
+	case IsMember(e, a.By):
 		c.Reason, c.Message = ReasonApproverIsOwn, "Who approved it belongs to the organisation."
 	case !isAdmin(a.By):
 		c.Reason, c.Message = ReasonApproverIsNoOne, "Who approved it is no platform-admin."

@@ -41,9 +41,9 @@ type Effect int
 
 // The effects, the mildest first.
 const (
-	Warns Effect = iota // report the violation only
-	Bars                // create and change nothing
-	Stops               // also stop existing workloads from taking jobs
+	EffectWarn  Effect = iota // report the violation only
+	EffectBlock               // create and change nothing
+	EffectStop                // also stop existing workloads from taking jobs
 )
 
 // A Violation is a cross-object rule that an enrollment breaks.
@@ -127,13 +127,13 @@ type checker struct {
 	found      map[string][]Violation
 }
 
-func (c *checker) say(e *v1alpha1.RunnerEnrollment, pool string, effect Effect, reason, format string, args ...any) {
+func (c *checker) report(e *v1alpha1.RunnerEnrollment, pool string, effect Effect, reason, format string, args ...any) {
 	c.found[e.Name] = append(c.found[e.Name], Violation{pool, reason, fmt.Sprintf(format, args...), effect})
 }
 
-// claim assigns what to e if no other enrollment has it. Otherwise it returns the name of that
+// claimOnce assigns what to e if no other enrollment has it. Otherwise it returns the name of that
 // enrollment and false.
-func claim(m map[string]string, what string, e *v1alpha1.RunnerEnrollment) (other string, ok bool) {
+func claimOnce(m map[string]string, what string, e *v1alpha1.RunnerEnrollment) (other string, ok bool) {
 	if have, is := m[what]; is && have != e.Name {
 		return have, false
 	}
@@ -144,101 +144,101 @@ func claim(m map[string]string, what string, e *v1alpha1.RunnerEnrollment) (othe
 func (c *checker) enrollment(e *v1alpha1.RunnerEnrollment) {
 	forge := c.forges[e.Spec.Forge]
 	if forge == nil {
-		c.say(e, "", Bars, ReasonForgeNotFound, "There is no RunnerForge %q.", e.Spec.Forge)
+		c.report(e, "", EffectBlock, ReasonForgeNotFound, "There is no RunnerForge %q.", e.Spec.Forge)
 		return
 	}
-	parts := c.place(e, forge)
+	parts := c.configURL(e, forge)
 	if cred, known := c.Credentials[e.Name]; known && cred.Org != e.Name {
-		c.say(e, "", Stops, ReasonSecretOfAnother, "The Secret %q does not carry the label %s: %s.", e.Spec.Credentials.SecretName, v1alpha1.OrgLabel, e.Name)
+		c.report(e, "", EffectStop, ReasonSecretOfAnother, "The Secret %q does not carry the label %s: %s.", e.Spec.Credentials.SecretName, v1alpha1.OrgLabel, e.Name)
 	}
 	c.network(e)
 	c.placement(e)
 	for _, use := range e.Spec.Pools {
-		c.use(e, forge, parts, use)
+		c.enrolledPool(e, forge, parts, use)
 	}
 }
 
-// place checks the URL of the organisation and returns its path below the forge.
-func (c *checker) place(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge) []string {
-	at, ok := ParsePlace(forge.Spec.URL)
-	place, fine := ParsePlace(e.Spec.ConfigURL)
-	parts, within := place.Within(at)
+// configURL checks the URL of the organisation and returns its path below the forge.
+func (c *checker) configURL(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge) []string {
+	at, ok := ParseConfigURL(forge.Spec.URL)
+	scope, fine := ParseConfigURL(e.Spec.ConfigURL)
+	parts, within := scope.Within(at)
 	switch {
 	case !ok || !fine || !within:
-		c.say(e, "", Stops, ReasonConfigURL, "%q is not a place of the forge %q, which is at %q.", e.Spec.ConfigURL, forge.Name, forge.Spec.URL)
+		c.report(e, "", EffectStop, ReasonConfigURL, "%q is not a place of the forge %q, which is at %q.", e.Spec.ConfigURL, forge.Name, forge.Spec.URL)
 		return nil
 	case forge.Spec.Type == v1alpha1.GitHub && len(parts) > 2:
-		c.say(e, "", Stops, ReasonConfigURL, "%q is no organisation, enterprise or repository.", e.Spec.ConfigURL)
+		c.report(e, "", EffectStop, ReasonConfigURL, "%q is no organisation, enterprise or repository.", e.Spec.ConfigURL)
 		return nil
 	}
-	if other, ok := claim(c.places, place.String(), e); !ok {
-		c.say(e, "", Stops, ReasonConfigURLTaken, "The older enrollment %q has %q.", other, e.Spec.ConfigURL)
+	if other, ok := claimOnce(c.places, scope.String(), e); !ok {
+		c.report(e, "", EffectStop, ReasonConfigURLTaken, "The older enrollment %q has %q.", other, e.Spec.ConfigURL)
 	}
 	group := e.Spec.GroupID
 	if group == 0 {
 		group = c.GroupIDs[e.Name]
 	}
 	if forge.Spec.Type == v1alpha1.GitLab && group != 0 {
-		if other, ok := claim(c.groups, fmt.Sprint(forge.Name, " ", group), e); !ok {
-			c.say(e, "", Stops, ReasonGroupTaken, "The older enrollment %q has the group %d.", other, group)
+		if other, ok := claimOnce(c.groups, fmt.Sprint(forge.Name, " ", group), e); !ok {
+			c.report(e, "", EffectStop, ReasonGroupTaken, "The older enrollment %q has the group %d.", other, group)
 		}
 	}
 	return parts
 }
 
-// use checks one pool of an enrollment.
-func (c *checker) use(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge, parts []string, use v1alpha1.EnrolledPool) {
+// enrolledPool checks one pool of an enrollment.
+func (c *checker) enrolledPool(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge, parts []string, use v1alpha1.EnrolledPool) {
 	say := func(effect Effect, reason, format string, args ...any) {
-		c.say(e, use.Name, effect, reason, format, args...)
+		c.report(e, use.Name, effect, reason, format, args...)
 	}
 	pool := c.pools[use.Name]
 	if pool == nil {
-		say(Bars, ReasonPoolNotFound, "There is no RunnerPool %q.", use.Name)
+		say(EffectBlock, ReasonPoolNotFound, "There is no RunnerPool %q.", use.Name)
 		return
 	}
 	if pool.Spec.Forge != e.Spec.Forge {
-		say(Stops, ReasonForgeMismatch, "The pool %q is of the forge %q.", pool.Name, pool.Spec.Forge)
+		say(EffectStop, ReasonForgeMismatch, "The pool %q is of the forge %q.", pool.Name, pool.Spec.Forge)
 		return
 	}
 	gitlab := forge.Spec.Type == v1alpha1.GitLab
 	if to := pool.Spec.DedicatedTo; to != "" && to != e.Name {
-		say(Stops, ReasonPoolDedicated, "The pool %q is dedicated to another organisation.", pool.Name)
+		say(EffectStop, ReasonPoolDedicated, "The pool %q is dedicated to another organisation.", pool.Name)
 	} else if to != "" && use.Type == v1alpha1.UseShared {
-		say(Bars, ReasonPoolDedicated, "The pool %q is dedicated: use it with type Dedicated.", pool.Name)
+		say(EffectBlock, ReasonPoolDedicated, "The pool %q is dedicated: use it with type Dedicated.", pool.Name)
 	} else if to == "" && use.Type == v1alpha1.UseDedicated {
-		say(Bars, ReasonPoolNotDedicated, "The pool %q is not dedicated to %s.", pool.Name, e.Name)
+		say(EffectBlock, ReasonPoolNotDedicated, "The pool %q is not dedicated to %s.", pool.Name, e.Name)
 	}
 	switch use.Type {
 	case v1alpha1.UseShared, v1alpha1.UseDedicated:
 	case v1alpha1.UseOrgPlusUser:
 		c.repositories(e, gitlab, parts, use)
 	default:
-		say(Bars, ReasonTypeUnknown, "The type %q is not known here.", use.Type)
+		say(EffectBlock, ReasonTypeUnknown, "The type %q is not known here.", use.Type)
 	}
 	if gitlab && use.RunnerGroup != "" {
-		say(Bars, ReasonRunnerGroupUnsuitable, "GitLab has no runner groups.")
+		say(EffectBlock, ReasonRunnerGroupUnsuitable, "GitLab has no runner groups.")
 	}
 	if pool.Spec.Adopt != nil {
-		say(Bars, ReasonPoolAdopted, "The pool %q shows a scale set that somebody else keeps.", pool.Name)
+		say(EffectBlock, ReasonPoolAdopted, "The pool %q shows a scale set that somebody else keeps.", pool.Name)
 	}
 	if fault := c.PoolFaults[pool.Name]; fault != "" {
-		say(Bars, ReasonPoolInvalid, "The pool %q cannot be used: %s.", pool.Name, fault)
+		say(EffectBlock, ReasonPoolInvalid, "The pool %q cannot be used: %s.", pool.Name, fault)
 	}
 	c.containers(e, gitlab, pool)
 
-	if other, ok := claim(c.names, WorkloadName(e.Name, pool.Name, 1), e); !ok {
-		say(Bars, ReasonNameTaken, "The older enrollment %q has a workload of the name %q.", other, WorkloadName(e.Name, pool.Name, 1))
+	if other, ok := claimOnce(c.names, WorkloadName(e.Name, pool.Name, 1), e); !ok {
+		say(EffectBlock, ReasonNameTaken, "The older enrollment %q has a workload of the name %q.", other, WorkloadName(e.Name, pool.Name, 1))
 	}
-	guarantee := int(min(pool.Spec.Scaling.Guarantee, MaxOf(pool, use)))
+	guarantee := int(min(pool.Spec.Scaling.Guarantee, MaxRunners(pool, use)))
 	if sum := c.guaranteed[pool.Name] + guarantee; sum > int(pool.Spec.Scaling.Budget) {
-		say(Bars, ReasonGuarantees, "The pool %q guarantees %d to older enrollments and would %d to this one; its budget is %d.", pool.Name, c.guaranteed[pool.Name], guarantee, pool.Spec.Scaling.Budget)
+		say(EffectBlock, ReasonGuarantees, "The pool %q guarantees %d to older enrollments and would %d to this one; its budget is %d.", pool.Name, c.guaranteed[pool.Name], guarantee, pool.Spec.Scaling.Budget)
 	} else {
 		c.guaranteed[pool.Name] = sum
 	}
 }
 
-// MaxOf returns the maximum number of runners of a pool that an organisation can have.
-func MaxOf(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
+// MaxRunners returns the maximum number of runners of a pool that an organisation can have.
+func MaxRunners(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
 	if use.Max != nil {
 		return min(*use.Max, pool.Spec.Scaling.Max)
 	}
@@ -250,14 +250,14 @@ func MaxOf(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
 func (c *checker) repositories(e *v1alpha1.RunnerEnrollment, gitlab bool, parts []string, use v1alpha1.EnrolledPool) {
 	switch {
 	case gitlab:
-		c.say(e, use.Name, Bars, ReasonOrgPlusUserGitLab, "A group runner of GitLab cannot be for some projects: use a project runner or a dedicated pool.")
+		c.report(e, use.Name, EffectBlock, ReasonOrgPlusUserGitLab, "A group runner of GitLab cannot be for some projects: use a project runner or a dedicated pool.")
 	case parts == nil: // already reported
 	case len(parts) != 1:
-		c.say(e, use.Name, Stops, ReasonOrgPlusUserPlace, "Type OrgPlusUser needs the URL of an organisation, which %q is not.", e.Spec.ConfigURL)
+		c.report(e, use.Name, EffectStop, ReasonOrgPlusUserPlace, "Type OrgPlusUser needs the URL of an organisation, which %q is not.", e.Spec.ConfigURL)
 	default:
 		for _, r := range use.Repositories {
 			if owner, _, _ := strings.Cut(r, "/"); !strings.EqualFold(owner, parts[0]) {
-				c.say(e, use.Name, Stops, ReasonRepositoryOfAnother, "The repository %q is not of %q.", r, parts[0])
+				c.report(e, use.Name, EffectStop, ReasonRepositoryOfAnother, "The repository %q is not of %q.", r, parts[0])
 			}
 		}
 	}

@@ -20,9 +20,9 @@ func named(name string, minutes int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute))}
 }
 
-// sound returns a fleet that breaks no rule: two forges, shared and dedicated pools, an older and a
+// validView returns a fleet that breaks no rule: two forges, shared and dedicated pools, an older and a
 // younger organisation on GitHub, and a group on GitLab.
-func sound() fleet.View {
+func validView() fleet.View {
 	scaling := v1alpha1.PoolScaling{Max: 5, Budget: 20, Guarantee: 1}
 	pool := func(name, forge string) v1alpha1.RunnerPool {
 		return v1alpha1.RunnerPool{ObjectMeta: named(name, 0), Spec: v1alpha1.RunnerPoolSpec{Forge: forge, RunsOn: []string{"nix"}, Scaling: scaling, ContainerMode: v1alpha1.ModeDefault}}
@@ -53,7 +53,7 @@ func sound() fleet.View {
 // FLEET-01, FLEET-11: every cross-object rule refuses its case, and only the enrollment that breaks
 // it.
 func TestFLEET01_Check(t *testing.T) {
-	if got := fleet.Check(sound()); len(got) != 0 {
+	if got := fleet.Check(validView()); len(got) != 0 {
 		t.Fatalf("what is sound breaks %v", got)
 	}
 	type view = *fleet.View
@@ -174,7 +174,7 @@ func TestFLEET01_Check(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(c.why, func(t *testing.T) {
-			v := sound()
+			v := validView()
 			c.do(&v)
 			before, err := json.Marshal(v)
 			if err != nil {
@@ -241,7 +241,7 @@ func TestNames(t *testing.T) {
 	if a, b := fleet.WorkloadName(strings.Repeat("a", 40), "b-c", 1), fleet.WorkloadName(strings.Repeat("a", 40), "b-d", 1); a == b {
 		t.Errorf("two pools have the name %q", a)
 	}
-	if name, revision := fleet.NextWorkload("acme", "gh", 1, []string{"acme-gh", "acme-gh-r2"}); name != "acme-gh-r3" || revision != 3 {
+	if name, revision := fleet.NextWorkloadName("acme", "gh", 1, []string{"acme-gh", "acme-gh-r2"}); name != "acme-gh-r3" || revision != 3 {
 		t.Errorf("the next is %s, %d", name, revision)
 	}
 	one := map[string][]byte{"a": []byte("bc"), "d": []byte("e")}
@@ -256,7 +256,7 @@ func TestNames(t *testing.T) {
 // PL-06: an approval counts only if it is by a platform-admin outside the organisation, for the
 // current content of the enrollment.
 func TestApproved(t *testing.T) {
-	e := &sound().Enrollments[0]
+	e := &validView().Enrollments[0]
 	e.Spec.Owners, e.Spec.Members = []string{"amy@acme.dev"}, []string{"*@acme.dev", "zoe@example.com"}
 	admins := func(login string) bool { return slices.Contains([]string{"pat@platform.dev", "amy@acme.dev"}, login) }
 	is := func(why string, byPlane bool, want fleet.Answer, reason string) {
@@ -302,7 +302,7 @@ func TestApproved(t *testing.T) {
 
 // FLEET-20, the decision: Check of 500 pools and 20 organisations that use all of them.
 func BenchmarkCheck(b *testing.B) {
-	v := sound()
+	v := validView()
 	one, pool := v.Enrollments[1], v.Pools[0]
 	v.Pools, v.Enrollments = nil, nil
 	one.Spec.Pools = nil

@@ -35,8 +35,8 @@ func (a Answer) String() string {
 	return "Unknown"
 }
 
-// Is converts a known result to an Answer.
-func Is(yes bool) Answer {
+// AnswerOf converts a known result to an Answer.
+func AnswerOf(yes bool) Answer {
 	if yes {
 		return Yes
 	}

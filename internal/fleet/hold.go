@@ -9,8 +9,8 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// KeepExpired is how long an expired hold stays readable before the operator deletes it.
-const KeepExpired = 7 * 24 * time.Hour
+// ExpiredHoldRetention is how long an expired hold stays readable before the operator deletes it.
+const ExpiredHoldRetention = 7 * 24 * time.Hour
 
 // defaultGrace is how long jobs may run under mode Stop if the hold sets no grace.
 const defaultGrace = 10 * time.Minute
@@ -18,8 +18,8 @@ const defaultGrace = 10 * time.Minute
 // A Target identifies one workload for the scope of a hold.
 type Target struct{ Forge, Org, Pool string }
 
-// Holds reports whether the scope of a hold includes a workload.
-func Holds(s v1alpha1.HoldScope, t Target) bool {
+// ScopeIncludes reports whether the scope of a hold includes a workload.
+func ScopeIncludes(s v1alpha1.HoldScope, t Target) bool {
 	switch {
 	case s.All:
 		return true
@@ -31,9 +31,9 @@ func Holds(s v1alpha1.HoldScope, t Target) bool {
 	return (s.Org == "" || s.Org == t.Org) && (s.Pool == "" || s.Pool == t.Pool)
 }
 
-// Lifted reports whether a hold no longer applies. A hold expires exactly at its time, not after
+// HoldLifted reports whether a hold no longer applies. A hold expires exactly at its time, not after
 // it.
-func Lifted(h *v1alpha1.RunnerHold, now time.Time) bool {
+func HoldLifted(h *v1alpha1.RunnerHold, now time.Time) bool {
 	return !h.DeletionTimestamp.IsZero() || h.Spec.ExpiresAt != nil && !now.Before(h.Spec.ExpiresAt.Time)
 }
 
@@ -54,14 +54,14 @@ func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha
 	var strongest *v1alpha1.RunnerHold
 	for i := range holds {
 		h := &holds[i]
-		if !Holds(h.Spec.Scope, t) || Lifted(h, now) {
+		if !ScopeIncludes(h.Spec.Scope, t) || HoldLifted(h, now) {
 			continue
 		}
 		if h.Spec.ExpiresAt != nil {
-			c.Wake = soonest(c.Wake, h.Spec.ExpiresAt.Time)
+			c.Wake = earliest(c.Wake, h.Spec.ExpiresAt.Time)
 		}
 		if h.Spec.Mode == v1alpha1.HoldStop {
-			c.CancelAt = soonest(c.CancelAt, CancelAt(h))
+			c.CancelAt = earliest(c.CancelAt, CancelAt(h))
 		}
 		if strongest == nil || stronger(h, strongest) {
 			strongest = h
@@ -74,7 +74,7 @@ func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha
 	}
 	c.Mode, c.Hold = strongest.Spec.Mode, strongest.Name
 	if c.CancelAt.After(now) {
-		c.Wake = soonest(c.Wake, c.CancelAt)
+		c.Wake = earliest(c.Wake, c.CancelAt)
 	}
 	return c
 }
@@ -113,8 +113,8 @@ func older(a time.Time, nameA string, b time.Time, nameB string) bool {
 	return nameA < nameB
 }
 
-// soonest returns the earlier of two times. The zero time means never.
-func soonest(a, b time.Time) time.Time {
+// earliest returns the earlier of two times. The zero time means never.
+func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
@@ -133,11 +133,11 @@ func StoppedGitHub(known bool, listeners []Listener, olderPods int) Answer {
 	if !known {
 		return Unknown
 	}
-	return Is(olderPods == 0 && !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Max != nil && *l.Max > 0 }))
+	return AnswerOf(olderPods == 0 && !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Max != nil && *l.Max > 0 }))
 }
 
-// Held is the state of one workload in the scope of a hold.
-type Held struct {
+// HeldPool is the state of one workload in the scope of a hold.
+type HeldPool struct {
 	Org, Pool string
 	Stopped   Answer // proven to take no new job
 	Jobs      *int   // number of running jobs; nil: not known
@@ -162,7 +162,7 @@ type HoldReport struct {
 	RemainingJobs             *int // nil: not known
 	Failed                    []v1alpha1.HoldFailure
 	Conditions                []Condition
-	Delete                    bool      // the hold expired more than KeepExpired ago
+	Delete                    bool      // the hold expired more than ExpiredHoldRetention ago
 	Wake                      time.Time // zero: when something changes
 }
 
@@ -170,11 +170,11 @@ type HoldReport struct {
 const maxFailed = 100
 
 // ReportHold returns the progress of a hold.
-func ReportHold(h *v1alpha1.RunnerHold, held []Held, now time.Time) HoldReport {
+func ReportHold(h *v1alpha1.RunnerHold, held []HeldPool, now time.Time) HoldReport {
 	if h.Spec.ExpiresAt != nil && !now.Before(h.Spec.ExpiresAt.Time) {
 		end := h.Spec.ExpiresAt.Time
 		message := "It ended at " + end.UTC().Format(time.RFC3339) + "."
-		return HoldReport{RemainingJobs: new(int), Delete: !now.Before(end.Add(KeepExpired)), Wake: end.Add(KeepExpired),
+		return HoldReport{RemainingJobs: new(int), Delete: !now.Before(end.Add(ExpiredHoldRetention)), Wake: end.Add(ExpiredHoldRetention),
 			Conditions: []Condition{{"Ready", No, ReasonExpired, message}, {"Applied", No, ReasonExpired, message}, {"Expired", Yes, ReasonExpired, message}}}
 	}
 	r := HoldReport{Targets: len(held), RemainingJobs: new(int)}
@@ -182,7 +182,7 @@ func ReportHold(h *v1alpha1.RunnerHold, held []Held, now time.Time) HoldReport {
 		r.Wake = h.Spec.ExpiresAt.Time
 	}
 	ends := h.Spec.Mode == v1alpha1.HoldDrain || h.Spec.Mode == v1alpha1.HoldStop
-	for _, w := range slices.SortedFunc(slices.Values(held), func(a, b Held) int { return cmp.Or(cmp.Compare(a.Org, b.Org), cmp.Compare(a.Pool, b.Pool)) }) {
+	for _, w := range slices.SortedFunc(slices.Values(held), func(a, b HeldPool) int { return cmp.Or(cmp.Compare(a.Org, b.Org), cmp.Compare(a.Pool, b.Pool)) }) {
 		if w.Stopped == Yes {
 			r.Applied++
 		} else if w.Reason != "" && len(r.Failed) < maxFailed {
@@ -208,9 +208,9 @@ func ReportHold(h *v1alpha1.RunnerHold, held []Held, now time.Time) HoldReport {
 	if len(r.Failed) > 0 {
 		applying = r.Failed[0].Reason
 	}
-	applied, why, text := of(Is(r.Applied == r.Targets), ReasonApplied, applying, " take no new job", r.Applied)
+	applied, why, text := of(AnswerOf(r.Applied == r.Targets), ReasonApplied, applying, " take no new job", r.Applied)
 	r.Conditions = []Condition{{"Ready", applied, why, text}, {"Applied", applied, why, text}}
-	drained, why, text := of(Is(r.Drained == r.Targets), ReasonDrained, ReasonDraining, " have no job left", r.Drained)
+	drained, why, text := of(AnswerOf(r.Drained == r.Targets), ReasonDrained, ReasonDraining, " have no job left", r.Drained)
 	r.Conditions = append(r.Conditions, Condition{"Drained", drained, why, text}, Condition{"Expired", No, ReasonInForce, ""})
 	return r
 }

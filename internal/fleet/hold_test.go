@@ -14,8 +14,8 @@ import (
 
 // hold returns a hold that was created made minutes after start, and expires expires minutes after
 // it; 0 means never.
-func hold(name string, mode v1alpha1.HoldMode, s v1alpha1.HoldScope, made, expires int) v1alpha1.RunnerHold {
-	h := v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(start.Add(time.Duration(made) * time.Minute))},
+func hold(name string, mode v1alpha1.HoldMode, s v1alpha1.HoldScope, created, expires int) v1alpha1.RunnerHold {
+	h := v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(start.Add(time.Duration(created) * time.Minute))},
 		Spec: v1alpha1.RunnerHoldSpec{Scope: s, Mode: mode, Reason: "r", RequestedBy: "alice@example.com"}}
 	if expires != 0 {
 		h.Spec.ExpiresAt = new(metav1.NewTime(start.Add(time.Duration(expires) * time.Minute)))
@@ -95,7 +95,7 @@ func TestFLEET04_Scopes(t *testing.T) {
 		{v1alpha1.HoldScope{Org: "other", Pool: "gh-nix"}, false},
 		{v1alpha1.HoldScope{}, false},
 	} {
-		if got := fleet.Holds(c.scope, target); got != c.want {
+		if got := fleet.ScopeIncludes(c.scope, target); got != c.want {
 			t.Errorf("%+v: %v", c.scope, got)
 		}
 	}
@@ -160,7 +160,7 @@ func TestReportHold(t *testing.T) {
 		return fleet.Condition{}
 	}
 	h := hold("a", v1alpha1.HoldDrain, all, 0, 60)
-	held := []fleet.Held{{Org: "b", Pool: "p", Stopped: fleet.Unknown, Reason: fleet.ReasonUnreachable}, {Org: "a", Pool: "p", Stopped: fleet.Yes, Jobs: new(2)}}
+	held := []fleet.HeldPool{{Org: "b", Pool: "p", Stopped: fleet.Unknown, Reason: fleet.ReasonUnreachable}, {Org: "a", Pool: "p", Stopped: fleet.Yes, Jobs: new(2)}}
 	r := fleet.ReportHold(&h, held, start)
 	if r.Targets != 2 || r.Applied != 1 || r.Drained != 0 || r.RemainingJobs != nil || find(r, "Applied").Status != fleet.No || find(r, "Applied").Reason != fleet.ReasonUnreachable {
 		t.Errorf("one cannot be asked: %+v", r)
@@ -171,7 +171,7 @@ func TestReportHold(t *testing.T) {
 	if want := start.Add(time.Hour); !r.Wake.Equal(want) || r.Delete {
 		t.Errorf("wakes at %v, %v", r.Wake, r.Delete)
 	}
-	held = []fleet.Held{{Org: "a", Pool: "p", Stopped: fleet.Yes, Jobs: new(2)}, {Org: "b", Pool: "p", Stopped: fleet.Yes, Jobs: new(0), Managers: 1}}
+	held = []fleet.HeldPool{{Org: "a", Pool: "p", Stopped: fleet.Yes, Jobs: new(2)}, {Org: "b", Pool: "p", Stopped: fleet.Yes, Jobs: new(0), Managers: 1}}
 	if r = fleet.ReportHold(&h, held, start); r.Applied != 2 || find(r, "Applied").Status != fleet.Yes || *r.RemainingJobs != 2 || r.Drained != 0 || find(r, "Drained").Status != fleet.No {
 		t.Errorf("jobs and managers are left: %+v", r)
 	}
@@ -185,9 +185,9 @@ func TestReportHold(t *testing.T) {
 	if r = fleet.ReportHold(&h, held, r.Wake); !r.Delete {
 		t.Errorf("a week after its end: %+v", r)
 	}
-	many := make([]fleet.Held, 300)
+	many := make([]fleet.HeldPool, 300)
 	for i := range many {
-		many[i] = fleet.Held{Org: string(rune('a' + i)), Pool: "p", Reason: fleet.ReasonUnreachable}
+		many[i] = fleet.HeldPool{Org: string(rune('a' + i)), Pool: "p", Reason: fleet.ReasonUnreachable}
 	}
 	if r = fleet.ReportHold(&h, many, start); len(r.Failed) != 100 || r.Targets != 300 {
 		t.Errorf("%d failures are listed", len(r.Failed))

@@ -18,7 +18,7 @@ var forges = []v1alpha1.ForgeType{v1alpha1.GitHub, v1alpha1.GitLab}
 // An enrollment becomes active and then stable.
 func TestEnroll(t *testing.T) {
 	for _, forge := range forges {
-		w := newWorld(t, forge)
+		w := newEnv(t, forge)
 		w.active()
 		want := []string{"hold", "namespace", "copy 11111111", "access", "apply acme-docker", "apply acme-nix"}
 		if forge == v1alpha1.GitLab {
@@ -55,7 +55,7 @@ func TestRestarts(t *testing.T) {
 		{"the forge has it no more", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Remote = fleet.No }, v1alpha1.PhaseProvisioning, 0},
 		{"the forge never had it", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.RemoteID = 0 }, v1alpha1.PhaseProvisioning, 0},
 		{"it ends", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Ending = true }, v1alpha1.PhaseProvisioning, 0},
-		{"a person must see to it", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Trouble = fleet.Trouble{Reason: "Outdated"} }, v1alpha1.PhaseFailed, 0},
+		{"a person must see to it", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Failure = fleet.Failure{Reason: "Outdated"} }, v1alpha1.PhaseFailed, 0},
 		{"it is ready", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Ready = fleet.Yes }, v1alpha1.PhaseActive, 0},
 	} {
 		w := fleet.Workload{Key: fleet.Key{Namespace: "runners", Name: "acme-nix"}, Pool: "nix", Shape: "s", Object: fleet.Yes, Current: true, Ready: fleet.No, Stopped: fleet.No, Remote: fleet.Yes, RemoteID: 7}
@@ -63,10 +63,10 @@ func TestRestarts(t *testing.T) {
 			c.change(&w)
 		}
 		e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme"}, Status: v1alpha1.RunnerEnrollmentStatus{Phase: c.was, Conditions: c.ready}}
-		step := fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitHub, Approved: fleet.Condition{Type: "Approved", Status: fleet.Yes}, Listed: true, Held: true,
+		step := fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitHub, Approved: fleet.Condition{Type: "Approved", Status: fleet.Yes}, Listed: true, HasFinalizer: true,
 			Credential: fleet.CredentialState{Valid: fleet.Yes, Fingerprint: "11111111"}, Namespace: fleet.Yes, Policies: fleet.Yes, Access: fleet.Yes,
-			Copies: []fleet.Copy{{Namespace: "runners", Name: fleet.CredentialName("acme", "11111111")}},
-			Wanted: []fleet.Wanted{{Pool: "nix", Namespace: "runners", Shape: "s"}}, Workloads: []fleet.Workload{w}}, now)
+			Copies:  []fleet.CredentialCopy{{Namespace: "runners", Name: fleet.CredentialName("acme", "11111111")}},
+			Desired: []fleet.DesiredWorkload{{Pool: "nix", Namespace: "runners", Shape: "s"}}, Workloads: []fleet.Workload{w}}, now)
 		if step.Report.Phase != c.phase || (c.wake != 0) != step.Wake.Equal(now.Add(c.wake)) {
 			t.Errorf("%s: it is %s, to be looked at %v: %+v", c.why, step.Report.Phase, step.Wake, step.Report)
 		}
@@ -78,22 +78,22 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// killed runs a life to its end, and then once more for each write, with a crash right after that
+// crashEverywhere runs a life to its end, and then once more for each write, with a crash right after that
 // write. The end state is always the same.
-func killed(t *testing.T, forge v1alpha1.ForgeType, life func(*world)) {
+func crashEverywhere(t *testing.T, forge v1alpha1.ForgeType, life func(*env)) {
 	t.Helper()
-	whole := newWorld(t, forge)
+	whole := newEnv(t, forge)
 	life(whole)
-	end := func(w *world) string {
-		var kept []string
+	end := func(w *env) string {
+		var retained []string
 		for _, r := range w.runners {
-			kept = append(kept, fmt.Sprint(r.Pool, r.Shape, r.copy))
+			retained = append(retained, fmt.Sprint(r.Pool, r.Shape, r.copy))
 		}
-		slices.Sort(kept)
-		return fmt.Sprint(w.gone, w.held, w.namespace, w.source, w.group, len(w.copies), kept)
+		slices.Sort(retained)
+		return fmt.Sprint(w.gone, w.held, w.namespace, w.source, w.group, len(w.copies), retained)
 	}
 	for n := range len(whole.log) {
-		w := newWorld(t, forge)
+		w := newEnv(t, forge)
 		w.crashIn = n + 1
 		life(w)
 		if end(w) != end(whole) {
@@ -106,13 +106,13 @@ func killed(t *testing.T, forge v1alpha1.ForgeType, life func(*world)) {
 // is the same, and the order does no harm; the environment checks that at each step.
 func TestFLEET07_KilledOffboarding(t *testing.T) {
 	for _, forge := range forges {
-		killed(t, forge, func(w *world) {
+		crashEverywhere(t, forge, func(w *env) {
 			w.group = forge == v1alpha1.GitHub
 			w.active()
 			w.jobsEnd = w.now.Add(10 * time.Minute)
 			w.delete()
 			w.until("gone", func() bool { return w.gone })
-			if w.crashIn < 0 && !w.did("stop", "deregister", "secrets", "delete namespace", "release") || len(w.runners)+len(w.copies) > 0 || w.source || w.namespace || w.leaks > 0 {
+			if w.crashIn < 0 && !w.hasLogged("stop", "deregister", "secrets", "delete namespace", "release") || len(w.runners)+len(w.copies) > 0 || w.source || w.namespace || w.leaks > 0 {
 				t.Errorf("%s: %q leaves %d runners, %v", forge, w.log, len(w.runners), w.copies)
 			}
 		})
@@ -122,30 +122,30 @@ func TestFLEET07_KilledOffboarding(t *testing.T) {
 // FL-04: missing answers cause no deletion, and stop no working workload.
 func TestFL04_Silence(t *testing.T) {
 	for _, forge := range forges {
-		w := newWorld(t, forge)
+		w := newEnv(t, forge)
 		w.active()
 		open := slices.Clone(w.last.Open)
 		w.silent = true
 		for range 30 {
-			w.look()
-			w.pass()
+			w.reconcile()
+			w.advance()
 		}
 		if !slices.Equal(w.last.Open, open) {
 			t.Errorf("%s: %v are open, %v were", forge, w.last.Open, open)
 		}
 		w.silent, w.listed = false, false
 		for range 30 {
-			w.look()
-			w.pass()
+			w.reconcile()
+			w.advance()
 		}
-		if !slices.Equal(w.last.Open, open) || len(w.last.Acts) > 0 {
+		if !slices.Equal(w.last.Open, open) || len(w.last.Actions) > 0 {
 			t.Errorf("%s: without whole lists %+v", forge, w.last)
 		}
 		w.silent, w.listed = true, true
 		w.delete()
 		for range 30 {
-			w.look()
-			w.pass()
+			w.reconcile()
+			w.advance()
 		}
 		if w.gone || len(w.runners) != 2 || w.last.Report.Phase != v1alpha1.PhaseDraining {
 			t.Errorf("%s: %d runners are left, %+v", forge, len(w.runners), w.last)
@@ -158,7 +158,7 @@ func TestFL04_Silence(t *testing.T) {
 // A drain past its deadline requires a person's decision, and continues by itself when the jobs
 // have ended.
 func TestDrainTimeout(t *testing.T) {
-	w := newWorld(t, v1alpha1.GitHub)
+	w := newEnv(t, v1alpha1.GitHub)
 	w.active()
 	w.jobsEnd = w.now.Add(30 * time.Hour)
 	w.delete()
@@ -178,15 +178,15 @@ func TestDrainTimeout(t *testing.T) {
 // give them up. GitLab's runners are recorded.
 func TestFL02_Denied(t *testing.T) {
 	for _, forge := range forges {
-		w := newWorld(t, forge)
+		w := newEnv(t, forge)
 		w.active()
 		w.denies = true
 		w.delete()
 		if forge == v1alpha1.GitHub {
 			w.until("failed", func() bool { return w.e.Status.Phase == v1alpha1.PhaseFailed })
 			for range 30 {
-				w.look()
-				w.pass()
+				w.reconcile()
+				w.advance()
 			}
 			if c := w.condition("DecisionNeeded"); c.Reason != fleet.ReasonCleanupSkipped || !w.source || len(w.copies) != 1 || len(w.runners) != 2 {
 				t.Fatalf("%+v, %d runners", c, len(w.runners))
@@ -204,9 +204,9 @@ func TestFL02_Denied(t *testing.T) {
 // deletion at the forge. Then the offboarding continues in the usual order.
 func TestFLEET07_ByHand(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "omega", DeletionTimestamp: new(metav1.NewTime(start))}, Spec: v1alpha1.RunnerEnrollmentSpec{OffboardTimeout: metav1.Duration{Duration: time.Hour}}}
-	w := fleet.Workload{Key: fleet.Key{Name: "omega-docker"}, Pool: "docker", Object: fleet.Yes, Remote: fleet.Yes, Stopped: fleet.Yes, Jobs: new(1), ByHand: true}
+	w := fleet.Workload{Key: fleet.Key{Name: "omega-docker"}, Pool: "docker", Object: fleet.Yes, Remote: fleet.Yes, Stopped: fleet.Yes, Jobs: new(1), Manual: true}
 	next := func() fleet.Step {
-		return fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitLab, Held: true, Listed: true, Workloads: []fleet.Workload{w}, RunnerGroups: fleet.No, Secrets: fleet.Yes}, start)
+		return fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitLab, HasFinalizer: true, Listed: true, Workloads: []fleet.Workload{w}, RunnerGroups: fleet.No, Secrets: fleet.Yes}, start)
 	}
 	asks := func(s fleet.Step) bool {
 		return slices.ContainsFunc(s.Report.Conditions, func(c fleet.Condition) bool {
@@ -217,11 +217,11 @@ func TestFLEET07_ByHand(t *testing.T) {
 		t.Errorf("its last job runs: %+v", s)
 	}
 	w.Jobs = new(0)
-	if s := next(); !asks(s) || len(s.Acts) > 0 || s.Report.Phase != v1alpha1.PhaseFailed {
+	if s := next(); !asks(s) || len(s.Actions) > 0 || s.Report.Phase != v1alpha1.PhaseFailed {
 		t.Errorf("it has stopped: %+v", s)
 	}
 	w.Remote = fleet.No
-	if s := next(); asks(s) || len(s.Acts) != 1 || s.Acts[0].Deed != fleet.DeleteWorkloads {
+	if s := next(); asks(s) || len(s.Actions) != 1 || s.Actions[0].Kind != fleet.DeleteWorkloads {
 		t.Errorf("a person says that it is deleted: %+v", s)
 	}
 }
@@ -230,7 +230,7 @@ func TestFLEET07_ByHand(t *testing.T) {
 // person confirms. The value keep leaves the runners to an enrollment of the same name.
 func TestFLEET19_Guard(t *testing.T) {
 	for _, forge := range forges {
-		w := newWorld(t, forge)
+		w := newEnv(t, forge)
 		w.active()
 		w.pruned = true
 		w.delete()
@@ -240,33 +240,33 @@ func TestFLEET19_Guard(t *testing.T) {
 		}
 		w.pruned = false // for example because new enrollments were added
 		for range 30 {
-			w.look()
-			w.pass()
+			w.reconcile()
+			w.advance()
 		}
 		if w.gone || len(w.runners) != 2 {
 			t.Errorf("it went on by itself: %q", w.log)
 		}
-		kept := *w
+		retained := *w
 		w.e.Annotations = map[string]string{v1alpha1.OffboardAnnotation: v1alpha1.OffboardConfirm}
 		ids := []int64{w.runners[0].RemoteID, w.runners[1].RemoteID}
 		before := len(w.log)
-		kept.e.Annotations = map[string]string{v1alpha1.OffboardAnnotation: v1alpha1.OffboardKeep}
-		kept.until("released", func() bool { return kept.gone })
-		if did := kept.log[before:]; !slices.Equal(did, []string{"release"}) {
+		retained.e.Annotations = map[string]string{v1alpha1.OffboardAnnotation: v1alpha1.OffboardKeep}
+		retained.until("released", func() bool { return retained.gone })
+		if did := retained.log[before:]; !slices.Equal(did, []string{"release"}) {
 			t.Errorf("to keep: %q", did)
 		}
 		// An enrollment of the same name adopts the existing runners.
-		kept.e = newWorld(t, forge).e
-		kept.gone = false
-		kept.active()
-		if len(kept.runners) != 2 || kept.runners[0].RemoteID != ids[0] || kept.runners[1].RemoteID != ids[1] {
-			t.Errorf("taken over: %+v", kept.runners)
+		retained.e = newEnv(t, forge).e
+		retained.gone = false
+		retained.active()
+		if len(retained.runners) != 2 || retained.runners[0].RemoteID != ids[0] || retained.runners[1].RemoteID != ids[1] {
+			t.Errorf("taken over: %+v", retained.runners)
 		}
-		if did := kept.log[before+1:]; !slices.Equal(did, []string{"hold"}) {
+		if did := retained.log[before+1:]; !slices.Equal(did, []string{"hold"}) {
 			t.Errorf("to take over: %q", did)
 		}
-		kept.delete()
-		kept.until("gone", func() bool { return kept.gone })
+		retained.delete()
+		retained.until("gone", func() bool { return retained.gone })
 	}
 }
 
@@ -304,17 +304,17 @@ func TestFLEET19_Pruned(t *testing.T) {
 // FLEET-08, the decision: a new credential, with a crash after each write. The workloads always
 // reference an existing copy, and the old copy goes last.
 func TestFLEET08_Rotation(t *testing.T) {
-	killed(t, v1alpha1.GitHub, func(w *world) {
+	crashEverywhere(t, v1alpha1.GitHub, func(w *env) {
 		w.active()
 		w.fingerprint = "22222222"
 		w.until("rotated", func() bool { return len(w.copies) == 1 && w.copies[0].Name == "acme-22222222" })
 		w.active()
-		if w.crashIn < 0 && !w.did("copy 22222222", "apply acme-docker", "drop copy acme-11111111") {
+		if w.crashIn < 0 && !w.hasLogged("copy 22222222", "apply acme-docker", "drop copy acme-11111111") {
 			t.Errorf("%q", w.log)
 		}
 	})
 	// GitLab: a second runner replaces the old one, which goes when the new one works.
-	killed(t, v1alpha1.GitLab, func(w *world) {
+	crashEverywhere(t, v1alpha1.GitLab, func(w *env) {
 		w.e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
 		w.active()
 		old := w.runners[0].RemoteID
@@ -325,12 +325,12 @@ func TestFLEET08_Rotation(t *testing.T) {
 		w.active()
 	})
 	// One more rotation, requested by a person, runs exactly once.
-	killed(t, v1alpha1.GitLab, func(w *world) {
+	crashEverywhere(t, v1alpha1.GitLab, func(w *env) {
 		w.active()
 		old := w.runners[0].RemoteID
 		w.now = w.now.Add(time.Hour)
 		w.e.Spec.Credentials.RotateAt = new(metav1.NewTime(w.now.Add(time.Minute)))
-		w.look()
+		w.reconcile()
 		if !w.last.Wake.Equal(w.e.Spec.Credentials.RotateAt.Time) {
 			t.Fatalf("wakes at %v", w.last.Wake)
 		}
@@ -351,19 +351,19 @@ func TestFLEET08_Rotation(t *testing.T) {
 // FLEET-08: an invalid new credential leaves the old one in use and is reported. Without any
 // working credential, intake stops and nothing is deleted.
 func TestFLEET08_Invalid(t *testing.T) {
-	w := newWorld(t, v1alpha1.GitHub)
+	w := newEnv(t, v1alpha1.GitHub)
 	w.active()
 	before := len(w.log)
 	w.fingerprint, w.valid, w.inUse = "22222222", fleet.No, fleet.Yes
 	for range 10 {
-		w.look()
-		w.pass()
+		w.reconcile()
+		w.advance()
 	}
 	if w.e.Status.Phase != v1alpha1.PhaseActive || w.condition("Degraded").Reason != fleet.ReasonRotationFailed || len(w.last.Open) != 2 || len(w.log) != before {
 		t.Errorf("%+v, %q", w.last, w.log[before:])
 	}
 	w.inUse = fleet.No
-	w.until("suspended", func() bool { return w.e.Status.Phase == v1alpha1.PhaseSuspended && len(w.last.Acts) == 0 })
+	w.until("suspended", func() bool { return w.e.Status.Phase == v1alpha1.PhaseSuspended && len(w.last.Actions) == 0 })
 	if len(w.last.Open) != 0 || len(w.runners) != 2 {
 		t.Errorf("%+v", w.last)
 	}
@@ -373,23 +373,23 @@ func TestFLEET08_Invalid(t *testing.T) {
 	// The status reports that a new key is due.
 	w.e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
 	w.e.Status.Credential = &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialGitHubApp, CreatedAt: new(metav1.NewTime(w.now))}
-	w.look()
+	w.reconcile()
 	if want := w.now.Add(24 * time.Hour); !w.last.Wake.Equal(want) || w.condition("Degraded").Status != metav1.ConditionFalse {
 		t.Errorf("wakes at %v, want %v; %+v", w.last.Wake, want, w.condition("Degraded"))
 	}
 	w.now = w.last.Wake
-	w.look()
+	w.reconcile()
 	if w.condition("Degraded").Reason != fleet.ReasonRotationDue || w.e.Status.Phase != v1alpha1.PhaseActive {
 		t.Errorf("%+v", w.e.Status)
 	}
 	// It also does so for a person's request, until the new key is there.
 	w.e.Spec.Credentials.RotateEvery, w.e.Spec.Credentials.RotateAt = nil, new(metav1.NewTime(w.now))
-	w.look()
+	w.reconcile()
 	if w.condition("Degraded").Reason != fleet.ReasonRotationDue {
 		t.Errorf("%+v", w.e.Status)
 	}
 	w.e.Status.Credential.CreatedAt = new(metav1.NewTime(w.now))
-	w.look()
+	w.reconcile()
 	if w.condition("Degraded").Status != metav1.ConditionFalse {
 		t.Errorf("%+v", w.e.Status)
 	}
@@ -398,14 +398,14 @@ func TestFLEET08_Invalid(t *testing.T) {
 // FL-03: a GitLab runner with a lost token is deleted if no manager ever contacted GitLab for it.
 // Otherwise it gets a new token.
 func TestFL03_LostToken(t *testing.T) {
-	w := newWorld(t, v1alpha1.GitLab)
+	w := newEnv(t, v1alpha1.GitLab)
 	w.crashIn = 4 // right after the creation of the first runner
 	w.active()
-	if !w.did("create runner acme-docker", "drop acme-docker", "create runner acme-docker") || len(w.runners) != 2 {
+	if !w.hasLogged("create runner acme-docker", "drop acme-docker", "create runner acme-docker") || len(w.runners) != 2 {
 		t.Errorf("%q", w.log)
 	}
 	w.runners[0].Lost = true // its Secret was deleted
-	w.until("reset", func() bool { return w.did("reset " + w.runners[0].Name) })
+	w.until("reset", func() bool { return w.hasLogged("reset " + w.runners[0].Name) })
 	if len(w.runners) != 2 {
 		t.Errorf("%q", w.log)
 	}
@@ -415,7 +415,7 @@ func TestFL03_LostToken(t *testing.T) {
 // the old one has stopped. The old one drains and goes. The test crashes after each write.
 func TestFLEET13_AnotherShape(t *testing.T) {
 	for _, forge := range forges {
-		killed(t, forge, func(w *world) {
+		crashEverywhere(t, forge, func(w *env) {
 			w.active()
 			w.shapes["nix"] = "two"
 			w.jobsEnd = w.now.Add(10 * time.Minute)
@@ -445,17 +445,17 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 // An action that fails repeatedly does no harm: dependent actions wait, and continue when the
 // action succeeds.
 func TestFailures(t *testing.T) {
-	deeds := []fleet.Deed{fleet.Hold, fleet.MakeNamespace, fleet.CopyCredential, fleet.MakeAccess, fleet.MakeRunner, fleet.Apply, fleet.StopIntake, fleet.Deregister,
-		fleet.DropRunnerGroups, fleet.DeleteWorkloads, fleet.DropCopy, fleet.DeleteSecrets, fleet.DeleteNamespace, fleet.Release}
+	actions := []fleet.ActionKind{fleet.AddFinalizer, fleet.EnsureNamespace, fleet.CopyCredential, fleet.EnsureAccess, fleet.CreateRunner, fleet.ApplyWorkload, fleet.StopIntake, fleet.Deregister,
+		fleet.DeleteRunnerGroups, fleet.DeleteWorkloads, fleet.DeleteCopy, fleet.DeleteSecrets, fleet.DeleteNamespace, fleet.RemoveFinalizer}
 	for _, forge := range forges {
-		for _, deed := range deeds {
-			w := newWorld(t, forge)
+		for _, kind := range actions {
+			w := newEnv(t, forge)
 			w.group = forge == v1alpha1.GitHub
 			stuck := func() {
-				w.fails = deed
+				w.fails = kind
 				for range 20 {
-					w.look()
-					w.pass()
+					w.reconcile()
+					w.advance()
 				}
 				w.fails = ""
 			}
@@ -468,7 +468,7 @@ func TestFailures(t *testing.T) {
 			stuck()
 			w.until("gone", func() bool { return w.gone })
 			if len(w.runners)+len(w.copies) > 0 || w.source || w.namespace || w.group {
-				t.Errorf("%s, %s failing: %q leaves %d runners", forge, deed, w.log, len(w.runners))
+				t.Errorf("%s, %s failing: %q leaves %d runners", forge, kind, w.log, len(w.runners))
 			}
 		}
 	}
@@ -478,14 +478,14 @@ func TestFailures(t *testing.T) {
 // credential copy there.
 func TestAnotherNamespace(t *testing.T) {
 	for _, forge := range forges {
-		killed(t, forge, func(w *world) {
+		crashEverywhere(t, forge, func(w *env) {
 			w.active()
-			w.at = fleet.SharedNamespace
+			w.namespaceName = fleet.SharedNamespace
 			w.until("it has moved", func() bool {
-				return len(w.runners) == 2 && w.runners[0].Namespace == w.at && w.runners[1].Namespace == w.at && (forge == v1alpha1.GitLab || len(w.copies) == 1)
+				return len(w.runners) == 2 && w.runners[0].Namespace == w.namespaceName && w.runners[1].Namespace == w.namespaceName && (forge == v1alpha1.GitLab || len(w.copies) == 1)
 			})
 			w.active()
-			if forge == v1alpha1.GitHub && w.copies[0].Namespace != w.at || w.runners[0].Revision != 2 {
+			if forge == v1alpha1.GitHub && w.copies[0].Namespace != w.namespaceName || w.runners[0].Revision != 2 {
 				t.Errorf("%s: %v, %+v", forge, w.copies, w.runners[0].Workload)
 			}
 		})
@@ -493,20 +493,20 @@ func TestAnotherNamespace(t *testing.T) {
 }
 
 // Changes that require another workload, and changes that do not.
-func TestWant(t *testing.T) {
-	v := sound()
+func TestDesiredWorkloads(t *testing.T) {
+	v := validView()
 	e := &v.Enrollments[0]
 	pools := map[string]*v1alpha1.RunnerPool{}
 	for i := range v.Pools {
 		pools[v.Pools[i].Name] = &v.Pools[i]
 	}
-	before := fleet.Want(e, v1alpha1.GitHub, pools, "shared")
+	before := fleet.DesiredWorkloads(e, v1alpha1.GitHub, pools, "shared")
 	if len(before) != 3 || before[0].Pool != "gh-nix" || before[0].Namespace != "shared" || before[2].Shape == before[0].Shape {
 		t.Fatalf("%+v", before)
 	}
 	changed := func() int {
 		n := 0
-		for i, w := range fleet.Want(e, v1alpha1.GitHub, pools, "shared") {
+		for i, w := range fleet.DesiredWorkloads(e, v1alpha1.GitHub, pools, "shared") {
 			if w != before[i] {
 				n++
 			}
@@ -531,7 +531,7 @@ func TestWant(t *testing.T) {
 		t.Errorf("%d change with the isolation", n)
 	}
 	delete(pools, "gpu")
-	if w := fleet.Want(e, v1alpha1.GitHub, pools, "shared"); len(w) != 2 {
+	if w := fleet.DesiredWorkloads(e, v1alpha1.GitHub, pools, "shared"); len(w) != 2 {
 		t.Errorf("without a pool: %+v", w)
 	}
 }
@@ -539,24 +539,24 @@ func TestWant(t *testing.T) {
 // A workload that is being deleted does not count as the wanted one. A referenced credential copy
 // is kept, even if everything else is ready (trap 12: old runner sets need it until the end).
 func TestFLEET08_WhatStillGoesOn(t *testing.T) {
-	w := newWorld(t, v1alpha1.GitHub)
+	w := newEnv(t, v1alpha1.GitHub)
 	w.active()
 	f := w.facts()
 	f.Workloads[0].Ending, f.Workloads[0].Ready = true, fleet.No
 	s := fleet.Next(f, w.now)
-	if want := (fleet.Act{Deed: fleet.Apply, Make: f.Wanted[0]}); !slices.Contains(s.Acts, want) || slices.Contains(s.Open, f.Workloads[0].Key) {
+	if want := (fleet.Action{Kind: fleet.ApplyWorkload, Create: f.Desired[0]}); !slices.Contains(s.Actions, want) || slices.Contains(s.Open, f.Workloads[0].Key) {
 		t.Errorf("while %s is being deleted: %+v, want %+v", f.Workloads[0].Name, s, want)
 	}
 	f = w.facts()
-	old := fleet.Copy{Namespace: "tailplane-org-acme", Name: "acme-00000000"}
+	old := fleet.CredentialCopy{Namespace: "tailplane-org-acme", Name: "acme-00000000"}
 	f.Copies = append(f.Copies, old)
 	f.Workloads[1].Copies = append(f.Workloads[1].Copies, old.Name)
-	if s = fleet.Next(f, w.now); len(s.Acts) > 0 {
-		t.Errorf("while a runner set names it: %+v", s.Acts)
+	if s = fleet.Next(f, w.now); len(s.Actions) > 0 {
+		t.Errorf("while a runner set names it: %+v", s.Actions)
 	}
 	f.Workloads[1].Copies = f.Workloads[1].Copies[:1]
-	if s = fleet.Next(f, w.now); !slices.Equal(s.Acts, []fleet.Act{{Deed: fleet.DropCopy, Copy: old}}) {
-		t.Errorf("when nothing names it: %+v", s.Acts)
+	if s = fleet.Next(f, w.now); !slices.Equal(s.Actions, []fleet.Action{{Kind: fleet.DeleteCopy, Copy: old}}) {
+		t.Errorf("when nothing names it: %+v", s.Actions)
 	}
 }
 
@@ -565,54 +565,54 @@ func TestFLEET08_WhatStillGoesOn(t *testing.T) {
 func TestSuspension(t *testing.T) {
 	for _, c := range []struct {
 		why    string
-		do     func(*world)
+		do     func(*env)
 		phase  v1alpha1.EnrollmentPhase
 		reason string
 		open   int
 	}{
-		{"approval voided", func(w *world) { w.approved = fleet.No }, v1alpha1.PhaseSuspended, "Said", 0},
-		{"approval not known", func(w *world) { w.approved = fleet.Unknown }, v1alpha1.PhaseActive, "Said", 2},
-		{"a rule about trust", func(w *world) {
-			w.violations = []fleet.Violation{{Reason: fleet.ReasonSecretOfAnother, Message: "m", Effect: fleet.Stops}}
+		{"approval voided", func(w *env) { w.approved = fleet.No }, v1alpha1.PhaseSuspended, "Said", 0},
+		{"approval not known", func(w *env) { w.approved = fleet.Unknown }, v1alpha1.PhaseActive, "Said", 2},
+		{"a rule about trust", func(w *env) {
+			w.violations = []fleet.Violation{{Reason: fleet.ReasonSecretOfAnother, Message: "m", Effect: fleet.EffectStop}}
 		}, v1alpha1.PhaseSuspended, fleet.ReasonSecretOfAnother, 0},
-		{"a rule about trust, of a pool", func(w *world) {
-			w.violations = []fleet.Violation{{Pool: "nix", Reason: fleet.ReasonPoolDedicated, Message: "m", Effect: fleet.Stops}}
+		{"a rule about trust, of a pool", func(w *env) {
+			w.violations = []fleet.Violation{{Pool: "nix", Reason: fleet.ReasonPoolDedicated, Message: "m", Effect: fleet.EffectStop}}
 		}, v1alpha1.PhaseFailed, fleet.ReasonPoolDedicated, 1},
-		{"a rule", func(w *world) {
-			w.violations = []fleet.Violation{{Reason: fleet.ReasonForgeNotFound, Message: "m", Effect: fleet.Bars}}
+		{"a rule", func(w *env) {
+			w.violations = []fleet.Violation{{Reason: fleet.ReasonForgeNotFound, Message: "m", Effect: fleet.EffectBlock}}
 		}, v1alpha1.PhaseFailed, fleet.ReasonForgeNotFound, 2},
-		{"a rule of a pool", func(w *world) {
-			w.violations = []fleet.Violation{{Pool: "nix", Reason: fleet.ReasonGuarantees, Message: "m", Effect: fleet.Bars}}
+		{"a rule of a pool", func(w *env) {
+			w.violations = []fleet.Violation{{Pool: "nix", Reason: fleet.ReasonGuarantees, Message: "m", Effect: fleet.EffectBlock}}
 		}, v1alpha1.PhaseFailed, fleet.ReasonGuarantees, 2},
-		{"a warning", func(w *world) {
-			w.violations = []fleet.Violation{{Reason: fleet.ReasonSharedApp, Message: "m", Effect: fleet.Warns}}
+		{"a warning", func(w *env) {
+			w.violations = []fleet.Violation{{Reason: fleet.ReasonSharedApp, Message: "m", Effect: fleet.EffectWarn}}
 		}, v1alpha1.PhaseActive, fleet.ReasonActive, 2},
-		{"trouble", func(w *world) { w.runners[0].Trouble = fleet.Trouble{Reason: "ScaleSetConflict", Message: "m"} }, v1alpha1.PhaseFailed, "ScaleSetConflict", 2},
+		{"trouble", func(w *env) { w.runners[0].Failure = fleet.Failure{Reason: "ScaleSetConflict", Message: "m"} }, v1alpha1.PhaseFailed, "ScaleSetConflict", 2},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			for _, forge := range forges {
-				w := newWorld(t, forge)
+				w := newEnv(t, forge)
 				w.active()
 				c.do(w)
 				for range 10 {
-					w.look()
-					w.pass()
+					w.reconcile()
+					w.advance()
 				}
-				if w.e.Status.Phase != c.phase || w.condition("Ready").Reason != c.reason || len(w.last.Open) != c.open || len(w.runners) != 2 || len(w.last.Acts) > 0 {
+				if w.e.Status.Phase != c.phase || w.condition("Ready").Reason != c.reason || len(w.last.Open) != c.open || len(w.runners) != 2 || len(w.last.Actions) > 0 {
 					t.Errorf("%s: %+v, %q", forge, w.last, w.log)
 				}
-				if broken := len(w.violations) > 0 && w.violations[0].Effect >= fleet.Bars; (w.condition("PolicyViolation").Status == metav1.ConditionTrue) != broken {
+				if broken := len(w.violations) > 0 && w.violations[0].Effect >= fleet.EffectBlock; (w.condition("PolicyViolation").Status == metav1.ConditionTrue) != broken {
 					t.Errorf("%+v", w.condition("PolicyViolation"))
 				}
 				// From the start: nothing is created.
 				if c.why == "trouble" || c.why == "a warning" {
 					continue
 				}
-				w = newWorld(t, forge)
+				w = newEnv(t, forge)
 				c.do(w)
 				for range 10 {
-					w.look()
-					w.pass()
+					w.reconcile()
+					w.advance()
 				}
 				for _, r := range w.runners {
 					if len(w.violations) == 0 || w.violations[0].Pool != "nix" || r.Pool == "nix" {
@@ -626,12 +626,12 @@ func TestSuspension(t *testing.T) {
 
 // If the network cannot be restricted, no workload is created.
 func TestUnbounded(t *testing.T) {
-	w := newWorld(t, v1alpha1.GitHub)
+	w := newEnv(t, v1alpha1.GitHub)
 	w.held, w.namespace, w.access = true, true, true
 	f := w.facts()
-	f.Policies, f.Unbounded = fleet.No, fleet.Trouble{Reason: fleet.ReasonUnbounded, Message: "fleet.clusterCIDRs is not set"}
+	f.Policies, f.Unbounded = fleet.No, fleet.Failure{Reason: fleet.ReasonUnbounded, Message: "fleet.clusterCIDRs is not set"}
 	s := fleet.Next(f, w.now)
-	if len(s.Acts) > 0 || s.Report.Phase != v1alpha1.PhaseFailed {
+	if len(s.Actions) > 0 || s.Report.Phase != v1alpha1.PhaseFailed {
 		t.Errorf("%+v", s)
 	}
 	for _, c := range s.Report.Conditions {
@@ -646,7 +646,7 @@ func TestFL02_WhatLeaksStaysWrittenDown(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme", DeletionTimestamp: new(metav1.NewTime(time.Unix(1_000, 0)))}}
 	e.Status.Offboard = &v1alpha1.OffboardStatus{Step: v1alpha1.StepDeleteNamespace, Leaked: []int64{112}}
 	step := fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitLab, Listed: true}, time.Unix(2_000, 0))
-	if o := step.Report.Offboard; len(step.Acts) > 0 || o == nil || !slices.Equal(o.Leaked, []int64{112}) {
-		t.Errorf("%+v, %v", o, step.Acts)
+	if o := step.Report.Offboard; len(step.Actions) > 0 || o == nil || !slices.Equal(o.Leaked, []int64{112}) {
+		t.Errorf("%+v, %v", o, step.Actions)
 	}
 }

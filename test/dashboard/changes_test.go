@@ -22,7 +22,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planegit"
@@ -108,8 +108,8 @@ func (h *env) configured(t *testing.T, desk *plane.Desk) *configuration {
 	if c.admin, err = client.New(cluster.AdminConfig(), client.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	c.desk = &planechange.Desk{Plane: desk, Repository: repository, Store: kept, Book: change.Manifests{Pattern: "fleet/{name}.yaml"}, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
-		May: func(_ context.Context, a change.Approval, org string, v access.Verb) bool {
+	c.desk = &planechange.Desk{Plane: desk, Repository: repository, Store: kept, Book: gitops.Manifests{Pattern: "fleet/{name}.yaml"}, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
+		May: func(_ context.Context, a gitops.Approval, org string, v access.Verb) bool {
 			name, _, _ := strings.Cut(a.By, "@")
 			p, err := access.DecidePlane(somebody(name), v, access.PlanePolicy{Capability: capability}, time.Now())
 			if err == nil {
@@ -154,7 +154,7 @@ func (h *env) proposeSome(t *testing.T) {
 // open returns the open change of an object.
 func (c *configuration) open(name string) (planechange.Change, error) {
 	for _, o := range c.desk.Plane.Board.List(plane.KindChange).Objects {
-		if x, ok := o.(planechange.Change); ok && x.Name == name && (x.State == string(change.Open) || x.State == string(change.Approved)) {
+		if x, ok := o.(planechange.Change); ok && x.Name == name && (x.State == string(gitops.StateOpen) || x.State == string(gitops.StateApproved)) {
 			return x, nil
 		}
 	}
@@ -181,7 +181,7 @@ func (c *configuration) edit() error {
 
 // apply acts as the GitOps tool that applies the repository.
 func (c *configuration) apply() error {
-	spec, _, err := change.Spec([]byte(c.onMain()), change.Ref{Kind: "RunnerPool", Name: "gh-nix"})
+	spec, _, err := gitops.ReadSpec([]byte(c.onMain()), gitops.Ref{Kind: "RunnerPool", Name: "gh-nix"})
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -21,7 +21,7 @@ func (h *env) byPlane() error {
 	if err != nil {
 		return err
 	}
-	spec, _, err := change.Spec([]byte(orgFile), change.Ref{Kind: "RunnerEnrollment", Name: "acme"})
+	spec, _, err := gitops.ReadSpec([]byte(orgFile), gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"})
 	if err != nil {
 		return err
 	}

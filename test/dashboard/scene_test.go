@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -144,8 +144,8 @@ func (h *env) hostile() {
 		Job: &planejobs.Job{ID: bad, Name: bad, Repository: bad, Workflow: bad, URL: "javascript:window.hurt=1"},
 		Pod: &planejobs.Pod{Phase: bad, Node: bad, Reason: bad, Message: bad, Containers: []planejobs.Container{{Name: bad, Image: bad, State: bad, Reason: bad, Message: bad}, {Name: "runner", Image: bad, State: bad}}}})
 	b.Put(plane.KindForge, "kubernetes", planefleet.Forge{ID: bad, Name: bad, Type: bad, URL: bad, Version: new(bad)})
-	b.Put(plane.KindChange, planechange.Source, planechange.Of(planechange.Kept{Change: change.Change{ID: bad, Ref: change.Ref{Kind: bad, Name: bad}, Org: bad, File: bad, Branch: bad, URL: "javascript:window.hurt=1", Base: bad, Head: bad, Title: bad, Reason: bad,
-		Risk: change.Risk{Level: bad, Why: []string{bad}}, Diff: "--- a\n+++ b\n@@ -1 +1 @@\n-" + bad + "\n+" + bad + "\n", Proposer: bad, State: change.Closed, Checks: []change.Check{{Name: bad, State: bad, URL: "javascript:window.hurt=1"}}, Blocked: bad}}, now))
+	b.Put(plane.KindChange, planechange.Source, planechange.Of(planechange.Kept{Change: gitops.Change{ID: bad, Ref: gitops.Ref{Kind: bad, Name: bad}, Org: bad, File: bad, Branch: bad, URL: "javascript:window.hurt=1", Base: bad, Head: bad, Title: bad, Reason: bad,
+		Risk: gitops.Risk{Level: bad, Why: []string{bad}}, Diff: "--- a\n+++ b\n@@ -1 +1 @@\n-" + bad + "\n+" + bad + "\n", Proposer: bad, State: gitops.StateClosed, Checks: []gitops.Check{{Name: bad, State: bad, URL: "javascript:window.hurt=1"}}, Blocked: bad}}, now))
 	s := signin(1, bad, bad, bad, "Ready", bad)
 	s.Name, s.ID = "hostile", bad
 	s.Conditions = []plane.Condition{{Type: bad, Status: "False", Reason: bad, Message: bad}}

@@ -251,13 +251,13 @@ func (h userClient) apply(o isolation.Object) error {
 }
 
 // units returns workloads that together need every kind of object that the fleet can create.
-func units() (s isolation.Settings, all []isolation.Unit) {
+func units() (s isolation.Settings, all []isolation.WorkloadSpec) {
 	s = isolation.Settings{Namespace: "tailplane-fleet", Account: "tailplane-fleet", Shared: "tailplane-runners",
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/14")}, APIServers: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:443")}, CacheNamespaces: []string{"cache"},
 		ARC:    isolation.ARC{Version: "0.14.2", Namespace: "arc-systems", ServiceAccount: "arc-gha-rs-controller"},
 		Images: isolation.Images{Runner: "registry.invalid/r:1", Manager: "registry.invalid/m:1", Job: "registry.invalid/j:1"}}
 	add := func(org string, forge v1alpha1.ForgeType, level v1alpha1.Isolation, mode v1alpha1.ContainerMode) {
-		u := isolation.Unit{
+		u := isolation.WorkloadSpec{
 			Forge:      &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: string(forge)}, Spec: v1alpha1.RunnerForgeSpec{Type: forge, URL: "https://" + string(forge) + ".com"}},
 			Pool:       &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "nix"}, Spec: v1alpha1.RunnerPoolSpec{Forge: string(forge), RunsOn: []string{"nix"}, Scaling: v1alpha1.PoolScaling{Max: 5, Budget: 20}, ContainerMode: mode}},
 			Enrollment: &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: org}, Spec: v1alpha1.RunnerEnrollmentSpec{Forge: string(forge), ConfigURL: "https://" + string(forge) + ".com/" + org, Isolation: level}},
@@ -282,7 +282,7 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 	s, all := units()
 	var made []isolation.Object
 	for _, u := range all {
-		ground, err := isolation.Ground(s, isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}})
+		ground, err := isolation.Baseline(s, isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/settings"
 )
@@ -46,7 +46,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := kept.Create(t.Context(), change.Change{ID: "c1", Ref: change.Ref{Kind: "RunnerPool", Name: "try"}})
+	k, err := kept.Create(t.Context(), gitops.Change{ID: "c1", Ref: gitops.Ref{Kind: "RunnerPool", Name: "try"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,14 +71,14 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 		}
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the plane asks what would become of a change")
 	})
-	if err := kept.Try(t.Context(), change.Ref{Kind: "RunnerPool", Name: "try"}, spec); err != nil {
+	if err := kept.Try(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}, spec); err != nil {
 		t.Errorf("a dry run: %v", err)
 	}
 	spec["scalling"] = 1
-	if err := kept.Try(t.Context(), change.Ref{Kind: "RunnerPool", Name: "try"}, spec); err == nil {
+	if err := kept.Try(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}, spec); err == nil {
 		t.Error("a key that is none was taken")
 	}
-	if _, known := kept.Live(t.Context(), change.Ref{Kind: "RunnerPool", Name: "try"}); !known {
+	if _, known := kept.Live(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}); !known {
 		t.Error("it cannot look")
 	}
 	account, err := client.New(config, client.Options{})
@@ -99,7 +99,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "writes no settings")
 		})
 	}
-	if _, err := kept.Create(t.Context(), change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "try"}}); err != nil {
+	if _, err := kept.Create(t.Context(), gitops.Change{ID: "c2", Ref: gitops.Ref{Kind: "RunnerPool", Name: "try"}}); err != nil {
 		t.Errorf("changes are not kept any more: %v", err)
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": "try"}}}

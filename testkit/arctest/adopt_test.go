@@ -29,11 +29,11 @@ func (b *env) get(name string) *unstructured.Unstructured {
 }
 
 // adopt carries out decisions until there is nothing to do, and returns the last decision.
-func (b *env) adopt(name string, held bool, now func() time.Time) (last arc.Adoption) {
+func (b *env) adopt(name string, held bool, now func() time.Time) (last arc.ExternalWrite) {
 	b.t.Helper()
 	sets := b.client.Resource(resource(group, "autoscalingrunnersets")).Namespace(b.ns)
 	for range 20 {
-		a := arc.Adopted(arc.ReadSet(b.get(name)), held, now())
+		a := arc.NextExternalWrite(arc.ReadSet(b.get(name)), held, now())
 		var err error
 		switch {
 		case a.Apply != nil:
@@ -78,14 +78,14 @@ func TestFLEET16_Adopt(t *testing.T) {
 	}
 	p, _ := b.until("registered", "old", registered)
 	before, id := spec(b.get("old")), p.Set.ID
-	if a := b.adopt("old", false, clock); a.Trouble.Reason != "" || spec(b.get("old")) != before {
+	if a := b.adopt("old", false, clock); a.Failure.Reason != "" || spec(b.get("old")) != before {
 		t.Errorf("without a hold: %+v, %s", a, spec(b.get("old")))
 	}
 	b.Assign(b.ns, "old", arctest.Job{ID: "a"})
 	b.start("a")
 
 	b.adopt("old", true, clock)
-	p, s := b.until("held", "old", func(_ arc.Parts, s arc.State) bool { return s.Stopped == fleet.Yes && s.Registered == fleet.Yes })
+	p, s := b.until("held", "old", func(_ arc.Objects, s arc.State) bool { return s.Stopped == fleet.Yes && s.Registered == fleet.Yes })
 	if p.Set.Before == nil || p.Set.Before.Min != nil || *p.Set.Before.Max != 5 || *s.Running != 1 {
 		t.Errorf("held: %s", show(p, s))
 	}
@@ -96,12 +96,12 @@ func TestFLEET16_Adopt(t *testing.T) {
 	if err := b.tryApply(group, "autoscalingrunnersets", git, "argocd-controller"); err != nil {
 		t.Fatal(err)
 	}
-	if a := b.adopt("old", true, clock); a.Trouble.Reason != arc.ReasonHoldOverwritten || !a.Wake.After(now) {
+	if a := b.adopt("old", true, clock); a.Failure.Reason != arc.ReasonHoldOverwritten || !a.Wake.After(now) {
 		t.Errorf("undone within a minute: %+v", a)
 	}
-	b.until("held again", "old", func(p arc.Parts, s arc.State) bool { return s.Stopped == fleet.Yes && p.Set.Max == 0 })
+	b.until("held again", "old", func(p arc.Objects, s arc.State) bool { return s.Stopped == fleet.Yes && p.Set.Max == 0 })
 	now = now.Add(2 * time.Hour)
-	if a := b.adopt("old", true, clock); a.Trouble.Reason != "" {
+	if a := b.adopt("old", true, clock); a.Failure.Reason != "" {
 		t.Errorf("two hours later: %+v", a)
 	}
 
@@ -131,7 +131,7 @@ func TestFLEET16_Adopt(t *testing.T) {
 	if _, err := b.client.Resource(resource(group, "autoscalingrunnersets")).Namespace(b.ns).Apply(t.Context(), "old", g, metav1.ApplyOptions{FieldManager: "argocd-controller"}); err != nil {
 		t.Error(err)
 	}
-	p, _ = b.until("works on", "old", func(p arc.Parts, s arc.State) bool { return s.Registered == fleet.Yes && p.Set.Max == 8 })
+	p, _ = b.until("works on", "old", func(p arc.Objects, s arc.State) bool { return s.Registered == fleet.Yes && p.Set.Max == 8 })
 	if p.Set.ID != id {
 		t.Errorf("it was scale set %d, and is %d", id, p.Set.ID)
 	}

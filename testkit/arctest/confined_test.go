@@ -67,7 +67,7 @@ subjects: [{kind: ServiceAccount, name: arc-gha-rs-controller, namespace: %s}]
 	b.Assign(b.ns, "nix", arctest.Job{ID: "a"})
 	b.start("a")
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 0))
-	b.until("stopped", "nix", func(_ arc.Parts, s arc.State) bool { return s.Stopped == fleet.Yes && s.Registered == fleet.Yes })
+	b.until("stopped", "nix", func(_ arc.Objects, s arc.State) bool { return s.Stopped == fleet.Yes && s.Registered == fleet.Yes })
 	b.finish("a")
 	b.delete("nix")
 	b.until("gone", "nix", gone)

@@ -94,9 +94,9 @@ func (b *env) list(ctx context.Context, namespace, version, plural string) ([]un
 }
 
 // parts reads all objects of a set, only through package arc.
-func (b *env) parts(name string) (arc.Parts, error) {
+func (b *env) parts(name string) (arc.Objects, error) {
 	ctx := b.t.Context()
-	var p arc.Parts
+	var p arc.Objects
 	sets, err := b.list(ctx, b.ns, group, "autoscalingrunnersets")
 	if err != nil {
 		return p, err
@@ -123,7 +123,7 @@ func (b *env) parts(name string) (arc.Parts, error) {
 			listening = append(listening, l)
 		}
 	}
-	all := arc.Group(read(sets, arc.ReadSet), read(listeners, arc.ReadListener), listening, read(runnerSets, arc.ReadRunnerSet), read(runners, arc.ReadRunner))
+	all := arc.GroupBySet(read(sets, arc.ReadSet), read(listeners, arc.ReadListener), listening, read(runnerSets, arc.ReadRunnerSet), read(runners, arc.ReadRunner))
 	if found := all[fleet.Key{Namespace: b.ns, Name: name}]; found != nil {
 		p = *found
 	}
@@ -171,7 +171,7 @@ func (b *env) controllers() ([]arc.Controller, error) {
 }
 
 // until waits for a state of a set.
-func (b *env) until(what, name string, is func(arc.Parts, arc.State) bool) (arc.Parts, arc.State) {
+func (b *env) until(what, name string, is func(arc.Objects, arc.State) bool) (arc.Objects, arc.State) {
 	b.t.Helper()
 	deadline := time.Now().Add(90 * time.Second)
 	for {
@@ -187,13 +187,13 @@ func (b *env) until(what, name string, is func(arc.Parts, arc.State) bool) (arc.
 	}
 }
 
-func show(p arc.Parts, s arc.State) string {
+func show(p arc.Objects, s arc.State) string {
 	return fmt.Sprintf("set %+v, listeners %+v, pods %+v, runner sets %+v, runners %+v: %+v counts %+v", p.Set, p.Listeners, p.Pods, p.RunnerSets, p.Runners, s, s.Counts)
 }
 
-func registered(_ arc.Parts, s arc.State) bool { return s.Registered == fleet.Yes }
+func registered(_ arc.Objects, s arc.State) bool { return s.Registered == fleet.Yes }
 
-func gone(p arc.Parts, _ arc.State) bool { return p.Set == nil }
+func gone(p arc.Objects, _ arc.State) bool { return p.Set == nil }
 
 func (b *env) delete(name string) {
 	b.t.Helper()
@@ -231,7 +231,7 @@ func TestFLEET03_Pause(t *testing.T) {
 			}
 			b.Assign(b.ns, "nix", arctest.Job{ID: "a", Repository: "acme/app", Workflow: "acme/app/.github/workflows/ci.yaml@refs/heads/main", Name: "build", Run: 77}, arctest.Job{ID: "b"}, arctest.Job{ID: "c"}, arctest.Job{ID: "d"})
 			b.start("a")
-			p, s = b.until("one busy, two idle", "nix", func(_ arc.Parts, s arc.State) bool {
+			p, s = b.until("one busy, two idle", "nix", func(_ arc.Objects, s arc.State) bool {
 				return s.Counts.Busy == 1 && s.Counts.Idle == 2 && s.Counts.Desired == 3
 			})
 			if waiting, taken, running := b.Jobs(b.ns, "nix"); waiting != 1 || taken != 2 || running != 1 {
@@ -244,12 +244,12 @@ func TestFLEET03_Pause(t *testing.T) {
 
 			b.Linger(true)
 			b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 0))
-			p, s = b.until("the listener ends", "nix", func(p arc.Parts, _ arc.State) bool { return len(p.Listeners) == 1 && p.Listeners[0].Ending })
+			p, s = b.until("the listener ends", "nix", func(p arc.Objects, _ arc.State) bool { return len(p.Listeners) == 1 && p.Listeners[0].Ending })
 			if s.Stopped != fleet.No {
 				t.Errorf("confirmed while the old listener's pod is left: %s", show(p, s))
 			}
 			b.Linger(false)
-			p, s = b.until("stopped", "nix", func(p arc.Parts, s arc.State) bool { return s.Stopped == fleet.Yes && s.Registered == fleet.Yes })
+			p, s = b.until("stopped", "nix", func(p arc.Objects, s arc.State) bool { return s.Stopped == fleet.Yes && s.Registered == fleet.Yes })
 			if p.Listeners[0].Max != 0 {
 				t.Errorf("stopped: %s", show(p, s))
 			}
@@ -260,16 +260,16 @@ func TestFLEET03_Pause(t *testing.T) {
 			if spec := listeners[0].Object["spec"].(map[string]any); spec["maxRunners"] != nil || spec["minRunners"] != nil {
 				t.Errorf("the listener says %v", spec)
 			}
-			p, s = b.until("only the job is left", "nix", func(_ arc.Parts, s arc.State) bool { return *s.Live == 1 && *s.Running == 1 })
+			p, s = b.until("only the job is left", "nix", func(_ arc.Objects, s arc.State) bool { return *s.Live == 1 && *s.Running == 1 })
 			if _, taken, running := b.Jobs(b.ns, "nix"); taken != 2 || running != 1 {
 				t.Errorf("%d jobs are stranded, %d run", taken, running)
 			}
 			b.finish("a")
-			b.until("drained", "nix", func(p arc.Parts, s arc.State) bool { return *s.Running == 0 && *s.Live == 0 })
+			b.until("drained", "nix", func(p arc.Objects, s arc.State) bool { return *s.Running == 0 && *s.Live == 0 })
 
 			b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 3))
 			b.start("b")
-			p, s = b.until("resumed", "nix", func(_ arc.Parts, s arc.State) bool { return s.Stopped == fleet.No && s.Counts.Busy == 1 })
+			p, s = b.until("resumed", "nix", func(_ arc.Objects, s arc.State) bool { return s.Stopped == fleet.No && s.Counts.Busy == 1 })
 			if p.Set.Max != 3 || p.Listeners[0].Max != 3 {
 				t.Errorf("resumed: %s", show(p, s))
 			}
@@ -286,20 +286,20 @@ func TestFLEET10_VersionGate(t *testing.T) {
 	patch := b.set("patch", 0, 1)
 	patch["metadata"].(map[string]any)["labels"].(map[string]any)["app.kubernetes.io/version"] = "0.14.0"
 
-	var gate arc.Gate
+	var gate arc.CreationGate
 	made := 0
 	for range 5 {
-		if trouble, wake := gate.May("0.13.1", time.Now()); trouble.Reason != "" {
+		if trouble, wake := gate.Allows("0.13.1", time.Now()); trouble.Reason != "" {
 			if trouble.Reason != arc.ReasonDeletes || !wake.After(time.Now()) {
 				t.Errorf("%+v until %v", trouble, wake)
 			}
 			break
 		}
-		gate = arc.ReadGate(gate.Making("0.13.1", time.Now()).String()) // as it is read back from its storage
+		gate = arc.ParseCreationGate(gate.Created("0.13.1", time.Now()).String()) // as it is read back from its storage
 		b.apply(group, "autoscalingrunnersets", other)
 		made++
 		b.until("deleted", "other", gone)
-		gate = arc.ReadGate(gate.Gone(time.Now()).String())
+		gate = arc.ParseCreationGate(gate.Removed(time.Now()).String())
 	}
 	if made != 2 {
 		t.Errorf("made %d times", made)
@@ -327,7 +327,7 @@ func TestFLEET10_Upgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, trouble := arc.Choose(found, b.ns)
-	if trouble != (fleet.Trouble{}) || c.Version != "0.13.1" || c.ServiceAccount != "arc-gha-rs-controller" || c.Eventual || !c.Works || c.Deployment.Namespace != b.arc {
+	if trouble != (fleet.Failure{}) || c.Version != "0.13.1" || c.ServiceAccount != "arc-gha-rs-controller" || c.Eventual || !c.Ready || c.Deployment.Namespace != b.arc {
 		t.Errorf("%+v %+v", c, trouble)
 	}
 	if _, trouble := arc.Choose(found, "elsewhere"); trouble.Reason != arc.ReasonWatchesOther {
@@ -343,7 +343,7 @@ func TestFLEET10_Upgrade(t *testing.T) {
 	if found, err = b.controllers(); err != nil {
 		t.Fatal(err)
 	}
-	if c, trouble = arc.Choose(found, b.ns); trouble.Reason != "" || c.Version != "0.14.2" || c.Works {
+	if c, trouble = arc.Choose(found, b.ns); trouble.Reason != "" || c.Version != "0.14.2" || c.Ready {
 		t.Errorf("%+v %+v", c, trouble)
 	}
 	b.version = c.Version
@@ -354,7 +354,7 @@ func TestFLEET10_Upgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		p, s := b.until("registered again", name, func(p arc.Parts, s arc.State) bool { return s.Registered == fleet.Yes && p.Set.Phase == arc.Running })
+		p, s := b.until("registered again", name, func(p arc.Objects, s arc.State) bool { return s.Registered == fleet.Yes && p.Set.Phase == arc.Running })
 		if p.Set.ID != before[name] {
 			t.Errorf("%s: it was scale set %d: %s", name, before[name], show(p, s))
 		}
@@ -373,9 +373,9 @@ func TestFLEET07_Deletion(t *testing.T) {
 	b.until("registered", "nix", registered)
 	b.Assign(b.ns, "nix", arctest.Job{ID: "a"})
 	b.start("a")
-	b.until("another one waits", "nix", func(_ arc.Parts, s arc.State) bool { return s.Counts.Busy == 1 && s.Counts.Idle == 1 })
+	b.until("another one waits", "nix", func(_ arc.Objects, s arc.State) bool { return s.Counts.Busy == 1 && s.Counts.Idle == 1 })
 	b.delete("nix")
-	p, s := b.until("its job is left", "nix", func(p arc.Parts, s arc.State) bool { return len(p.Listeners) == 0 && *s.Live == 1 })
+	p, s := b.until("its job is left", "nix", func(p arc.Objects, s arc.State) bool { return len(p.Listeners) == 0 && *s.Live == 1 })
 	if s.Stopped != fleet.Yes || s.Registered != fleet.No || *s.Running != 1 || len(s.Jobs) != 1 || s.Counts.Busy != 1 || len(b.github.ScaleSets()) != 1 {
 		t.Errorf("with a job left: %s", show(p, s))
 	}
@@ -384,7 +384,7 @@ func TestFLEET07_Deletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.finish("a")
-	p, s = b.until("no runner is left", "nix", func(p arc.Parts, s arc.State) bool { return len(p.RunnerSets) == 0 && len(p.Runners) == 0 })
+	p, s = b.until("no runner is left", "nix", func(p arc.Objects, s arc.State) bool { return len(p.RunnerSets) == 0 && len(p.Runners) == 0 })
 	if p.Set == nil || len(s.Secrets) != 1 || s.Secrets[0] != "one" || len(b.github.ScaleSets()) != 1 {
 		t.Errorf("without its Secret: %s", show(p, s))
 	}
@@ -434,15 +434,15 @@ func TestFLEET03_Eventual(t *testing.T) {
 	b.Assign(b.ns, "nix", arctest.Job{ID: "a"})
 	b.start("a")
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 0))
-	b.until("stopped", "nix", func(p arc.Parts, s arc.State) bool { return s.Stopped == fleet.Yes && !s.WaitsForJobs })
+	b.until("stopped", "nix", func(p arc.Objects, s arc.State) bool { return s.Stopped == fleet.Yes && !s.WaitsForJobs })
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 3))
 	b.said("waits for the jobs of its runners before it listens")
-	p, s := b.until("waits", "nix", func(_ arc.Parts, s arc.State) bool { return s.WaitsForJobs })
+	p, s := b.until("waits", "nix", func(_ arc.Objects, s arc.State) bool { return s.WaitsForJobs })
 	if s.Stopped != fleet.No || s.Registered != fleet.No {
 		t.Errorf("resumed during a job: %s", show(p, s))
 	}
 	b.finish("a")
-	b.until("listens", "nix", func(p arc.Parts, s arc.State) bool {
+	b.until("listens", "nix", func(p arc.Objects, s arc.State) bool {
 		return s.Registered == fleet.Yes && !s.WaitsForJobs && p.Listeners[0].Max == 3
 	})
 }
@@ -459,7 +459,7 @@ func TestFLEET08_Rotation(t *testing.T) {
 	two := b.set("nix", 0, 3)
 	two["spec"].(map[string]any)["githubConfigSecret"] = "two"
 	b.apply(group, "autoscalingrunnersets", two)
-	p, s := b.until("both are needed", "nix", func(p arc.Parts, s arc.State) bool {
+	p, s := b.until("both are needed", "nix", func(p arc.Objects, s arc.State) bool {
 		return len(p.RunnerSets) == 2 && len(p.Listeners) == 1 && p.Listeners[0].Secret == "two" && s.Registered == fleet.Yes
 	})
 	if !slices.Equal(s.Secrets, []string{"one", "two"}) || *s.Running != 1 {
@@ -468,7 +468,7 @@ func TestFLEET08_Rotation(t *testing.T) {
 	b.Assign(b.ns, "nix", arctest.Job{ID: "b"})
 	b.start("b") // by the new one
 	b.finish("a")
-	b.until("the old one has gone", "nix", func(p arc.Parts, s arc.State) bool {
+	b.until("the old one has gone", "nix", func(p arc.Objects, s arc.State) bool {
 		return len(p.RunnerSets) == 1 && slices.Equal(s.Secrets, []string{"two"}) && s.Counts.Busy == 1
 	})
 	if sets := b.github.ScaleSets(); len(sets) != 1 || !slices.Equal(sets[0].Labels, []string{"nix"}) {
@@ -496,22 +496,22 @@ func TestFLEET10_Outdated(t *testing.T) {
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 1, 3))
 	b.until("registered", "nix", registered)
 	b.Reject(b.ns, "nix", true)
-	p, s := b.until("off", "nix", func(p arc.Parts, s arc.State) bool {
-		return s.Trouble.Reason == arc.ReasonOutdated && len(p.Listeners) == 0 && p.Set.ID == 0
+	p, s := b.until("off", "nix", func(p arc.Objects, s arc.State) bool {
+		return s.Failure.Reason == arc.ReasonOutdated && len(p.Listeners) == 0 && p.Set.ID == 0
 	})
 	if s.Registered != fleet.No || s.Stopped != fleet.Yes || len(b.github.ScaleSets()) != 0 {
 		t.Errorf("off: %s", show(p, s))
 	}
-	if a := arc.Adopted(*p.Set, true, time.Now()); a.Apply != nil || a.Patch != nil {
+	if a := arc.NextExternalWrite(*p.Set, true, time.Now()); a.Apply != nil || a.Patch != nil {
 		t.Errorf("a hold would wake it: %+v", a)
 	}
 	b.Reject(b.ns, "nix", false)
 	newer := b.set("nix", 1, 3)
 	newer["spec"].(map[string]any)["template"] = map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "runner", "image": "runner:2"}}}}
 	b.apply(group, "autoscalingrunnersets", newer)
-	_, s = b.until("back", "nix", func(_ arc.Parts, s arc.State) bool { return s.Registered == fleet.Yes && s.Counts.Idle == 1 })
-	if s.Trouble != (fleet.Trouble{}) {
-		t.Errorf("back: %+v", s.Trouble)
+	_, s = b.until("back", "nix", func(_ arc.Objects, s arc.State) bool { return s.Registered == fleet.Yes && s.Counts.Idle == 1 })
+	if s.Failure != (fleet.Failure{}) {
+		t.Errorf("back: %+v", s.Failure)
 	}
 }
 
@@ -523,12 +523,12 @@ func TestCrash(t *testing.T) {
 			b := newBench(t, version, false)
 			b.Crash(b.ns, "nix", "ImagePullBackOff")
 			b.apply(group, "autoscalingrunnersets", b.set("nix", 1, 1))
-			_, s := b.until("crashes", "nix", func(_ arc.Parts, s arc.State) bool { return s.Trouble.Reason == arc.ReasonCrashLoop })
-			if !strings.Contains(s.Trouble.Message, "ImagePullBackOff") {
-				t.Errorf("%+v", s.Trouble)
+			_, s := b.until("crashes", "nix", func(_ arc.Objects, s arc.State) bool { return s.Failure.Reason == arc.ReasonCrashLoop })
+			if !strings.Contains(s.Failure.Message, "ImagePullBackOff") {
+				t.Errorf("%+v", s.Failure)
 			}
 			if version == "0.13.1" {
-				b.until("given up", "nix", func(_ arc.Parts, s arc.State) bool { return s.Counts.Failed == 1 })
+				b.until("given up", "nix", func(_ arc.Objects, s arc.State) bool { return s.Counts.Failed == 1 })
 			}
 			b.Crash(b.ns, "nix", "")
 		})

@@ -85,7 +85,7 @@ metadata:
   annotations: {runner-scale-set-id: "7", actions.github.com/runner-scale-set-name: acme-nix, actions.github.com/runner-group-name: Default}
 spec: {githubConfigUrl: https://github.com/acme, githubConfigSecret: acme-1, runnerGroup: g, runnerScaleSetLabels: [self-hosted, nix], minRunners: 0, maxRunners: 3}
 status: {phase: Running, state: Pending}`)
-	if s.Name != "acme-nix" || !s.Ours || s.Org != "acme" || s.Pool != "nix" || s.Version != "0.14.2" || s.Secret != "acme-1" || s.ScaleSet != "acme-nix" || s.RunnerGroup != "g" ||
+	if s.Name != "acme-nix" || !s.Managed || s.Org != "acme" || s.Pool != "nix" || s.Version != "0.14.2" || s.Secret != "acme-1" || s.ScaleSet != "acme-nix" || s.RunnerGroup != "g" ||
 		!slices.Equal(s.Labels, []string{"self-hosted", "nix"}) || s.ID != 7 || s.Registered != "acme-nix" || s.RegisteredGroup != "Default" || s.Phase != arc.Running || s.Ending || s.Before != nil || s.Created.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -105,7 +105,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // parts reads the objects of one scale set, runners/nix, from a YAML stream. Pods are pods of
 // listeners in the namespace arc.
-func parts(t testing.TB, stream string) arc.Parts {
+func parts(t testing.TB, stream string) arc.Objects {
 	t.Helper()
 	var sets []arc.Set
 	var listeners []arc.Listener
@@ -142,7 +142,7 @@ func parts(t testing.TB, stream string) arc.Parts {
 			t.Fatalf("what is %q?", u.GetKind())
 		}
 	}
-	p := arc.Group(sets, listeners, pods, runnerSets, runners)[fleet.Key{Namespace: "runners", Name: "nix"}]
+	p := arc.GroupBySet(sets, listeners, pods, runnerSets, runners)[fleet.Key{Namespace: "runners", Name: "nix"}]
 	if p == nil {
 		t.Fatal("there is nothing of it")
 	}
@@ -150,8 +150,8 @@ func parts(t testing.TB, stream string) arc.Parts {
 	return *p
 }
 
-func setYAML(most int, more string) string {
-	return fmt.Sprintf("kind: AutoscalingRunnerSet\nmetadata: {name: nix, namespace: runners, uid: s, labels: {app.kubernetes.io/version: 0.14.2}, annotations: {runner-scale-set-id: '7'}%s}\nspec: {githubConfigSecret: one, maxRunners: %d}\nstatus: {phase: Running}\n---\n", more, most)
+func setYAML(limit int, more string) string {
+	return fmt.Sprintf("kind: AutoscalingRunnerSet\nmetadata: {name: nix, namespace: runners, uid: s, labels: {app.kubernetes.io/version: 0.14.2}, annotations: {runner-scale-set-id: '7'}%s}\nspec: {githubConfigSecret: one, maxRunners: %d}\nstatus: {phase: Running}\n---\n", more, limit)
 }
 
 func listenerYAML(uid, more string) string {
@@ -242,8 +242,8 @@ func TestCounts(t *testing.T) {
 	if !slices.Equal(s.Secrets, []string{"old", "one"}) {
 		t.Errorf("Secrets %q", s.Secrets)
 	}
-	if s.Trouble.Reason != arc.ReasonCrashLoop || strings.ContainsAny(s.Trouble.Message, "\n\x1b") || !strings.Contains(s.Trouble.Message, "TooManyPodFailures: no [31m image") {
-		t.Errorf("%+v", s.Trouble)
+	if s.Failure.Reason != arc.ReasonCrashLoop || strings.ContainsAny(s.Failure.Message, "\n\x1b") || !strings.Contains(s.Failure.Message, "TooManyPodFailures: no [31m image") {
+		t.Errorf("%+v", s.Failure)
 	}
 	if !s.WaitsForJobs {
 		t.Error("a set with runners and no listener does not wait for them")
@@ -332,9 +332,9 @@ func TestFLEET10_Discover(t *testing.T) {
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			found := arc.Discover(c.all, c.pods)
-			got, trouble := arc.Choose(found, "runners")
-			if trouble.Reason != c.reason || (trouble.Message == "") != (c.reason == "") {
-				t.Fatalf("%+v", trouble)
+			got, failure := arc.Choose(found, "runners")
+			if failure.Reason != c.reason || (failure.Message == "") != (c.reason == "") {
+				t.Fatalf("%+v", failure)
 			}
 			if c.reason == "" && (got.Deployment.Name != "a" || got.ServiceAccount != "sa" || got.ARC().Namespace != "arc" || got.ARC().Version == "") {
 				t.Errorf("%+v", got)
@@ -347,7 +347,7 @@ func TestFLEET10_Discover(t *testing.T) {
 	eventual := deployment("a", func(d *appsv1.Deployment) {
 		d.Spec.Template.Spec.Containers[0].Args = []string{"--update-strategy=eventual"}
 	})
-	if c := arc.Discover([]appsv1.Deployment{eventual}, []corev1.Pod{pod("0.14.2", true, nil)}); !c[0].Eventual || !c[0].Works {
+	if c := arc.Discover([]appsv1.Deployment{eventual}, []corev1.Pod{pod("0.14.2", true, nil)}); !c[0].Eventual || !c[0].Ready {
 		t.Errorf("%+v", c)
 	}
 }
@@ -379,7 +379,7 @@ func TestConflicts(t *testing.T) {
 			}
 		})
 	}
-	if c := arc.Conflict(fleet.Key{Namespace: "n", Name: "m"}); c.Reason != arc.ReasonConflict || !strings.Contains(c.Message, "n/m") {
+	if c := arc.ConflictFailure(fleet.Key{Namespace: "n", Name: "m"}); c.Reason != arc.ReasonConflict || !strings.Contains(c.Message, "n/m") {
 		t.Errorf("%+v", c)
 	}
 }
@@ -387,19 +387,19 @@ func TestConflicts(t *testing.T) {
 // FLEET-10: two deletions right after the creation of a set prevent the third creation, until ARC's
 // version changes or an hour has passed. A much later deletion does not count.
 func TestFLEET10_Gate(t *testing.T) {
-	gone := func(g arc.Gate, version string, made time.Time, after time.Duration) arc.Gate {
-		return arc.ReadGate(g.Making(version, made).Gone(made.Add(after)).String())
+	gone := func(g arc.CreationGate, version string, created time.Time, after time.Duration) arc.CreationGate {
+		return arc.ParseCreationGate(g.Created(version, created).Removed(created.Add(after)).String())
 	}
-	once := gone(arc.Gate{}, "0.13.1", noon, time.Second)
+	once := gone(arc.CreationGate{}, "0.13.1", noon, time.Second)
 	twice := gone(once, "0.13.1", noon.Add(time.Minute), time.Second)
 	for _, c := range []struct {
 		why     string
-		g       arc.Gate
+		g       arc.CreationGate
 		version string
 		at      time.Time
 		stops   bool
 	}{
-		{"never", arc.Gate{}, "0.13.1", noon, false},
+		{"never", arc.CreationGate{}, "0.13.1", noon, false},
 		{"once", once, "0.13.1", noon, false},
 		{"twice", twice, "0.13.1", noon.Add(2 * time.Minute), true},
 		{"twice, and ARC is another", twice, "0.14.2", noon.Add(2 * time.Minute), false},
@@ -407,24 +407,24 @@ func TestFLEET10_Gate(t *testing.T) {
 		{"a third time after that", gone(twice, "0.13.1", noon.Add(61*time.Minute), time.Second), "0.13.1", noon.Add(62 * time.Minute), true},
 		{"and then somebody deleted one that had lived", gone(twice, "0.13.1", noon.Add(61*time.Minute), 5*time.Minute), "0.13.1", noon.Add(67 * time.Minute), false},
 		{"another version was let pass once", gone(twice, "0.14.2", noon.Add(5*time.Minute), time.Second), "0.14.2", noon.Add(6 * time.Minute), false},
-		{"somebody wrote into it", arc.ReadGate("{\"deleted\": -5}"), "0.13.1", noon, false},
-		{"no JSON", arc.ReadGate("x"), "0.13.1", noon, false},
+		{"somebody wrote into it", arc.ParseCreationGate("{\"deleted\": -5}"), "0.13.1", noon, false},
+		{"no JSON", arc.ParseCreationGate("x"), "0.13.1", noon, false},
 	} {
 		t.Run(c.why, func(t *testing.T) {
-			trouble, wake := c.g.May(c.version, c.at)
-			if (trouble.Reason == arc.ReasonDeletes) != c.stops || wake.After(c.at) != c.stops {
-				t.Errorf("%+v: %+v, %v", c.g, trouble, wake)
+			failure, wake := c.g.Allows(c.version, c.at)
+			if (failure.Reason == arc.ReasonDeletes) != c.stops || wake.After(c.at) != c.stops {
+				t.Errorf("%+v: %+v, %v", c.g, failure, wake)
 			}
 		})
 	}
-	if g := (arc.Gate{}).Gone(noon); g != (arc.Gate{}) {
+	if g := (arc.CreationGate{}).Removed(noon); g != (arc.CreationGate{}) {
 		t.Errorf("what was never made has gone: %+v", g)
 	}
 }
 
 // ARC 0.14 endlessly replaces a runner whose pod failed. The sign is runners that end without a
 // job. Runners that are no longer needed, or had a job, do not count.
-func TestChurn(t *testing.T) {
+func TestCrashTracker(t *testing.T) {
 	runner := func(n int, change func(*arc.Runner)) arc.Runner {
 		r := arc.Runner{UID: types.UID(fmt.Sprint("u", n)), Phase: arc.Pending, Reason: "ImagePullBackOff"}
 		if change != nil {
@@ -446,21 +446,21 @@ func TestChurn(t *testing.T) {
 		{"they have done it", 1, func(r *arc.Runner) { r.Phase = arc.Succeeded }, false},
 	} {
 		t.Run(c.why, func(t *testing.T) {
-			var churn arc.Churn
+			var churn arc.CrashTracker
 			at := noon
 			for n := range 12 {
 				r := runner(n, c.change)
-				churn.Look([]arc.Runner{r}, c.desired, at)
-				churn.Look(nil, c.desired, at.Add(10*time.Second))
+				churn.Observe([]arc.Runner{r}, c.desired, at)
+				churn.Observe(nil, c.desired, at.Add(10*time.Second))
 				at = at.Add(30 * time.Second)
 			}
-			trouble := churn.Trouble()
-			if (trouble.Reason == arc.ReasonCrashLoop) != c.is || c.is && !strings.Contains(trouble.Message, "ImagePullBackOff") {
-				t.Errorf("%+v", trouble)
+			failure := churn.Failure()
+			if (failure.Reason == arc.ReasonCrashLoop) != c.is || c.is && !strings.Contains(failure.Message, "ImagePullBackOff") {
+				t.Errorf("%+v", failure)
 			}
-			churn.Look(nil, c.desired, at.Add(time.Hour))
-			if trouble := churn.Trouble(); trouble.Reason != "" {
-				t.Errorf("an hour later: %+v", trouble)
+			churn.Observe(nil, c.desired, at.Add(time.Hour))
+			if failure := churn.Failure(); failure.Reason != "" {
+				t.Errorf("an hour later: %+v", failure)
 			}
 		})
 	}
@@ -499,8 +499,8 @@ func TestFLEET16_Decisions(t *testing.T) {
 		{"it is switched off", "spec: {maxRunners: 5}\nstatus: {phase: Outdated}", true, "", "", false, arc.ReasonOutdated},
 	} {
 		t.Run(c.why, func(t *testing.T) {
-			a := arc.Adopted(set(t, c.y), c.held, noon)
-			if a.Trouble.Reason != c.reason || (a.Patch != nil) != c.patches || (a.Apply != nil) != (c.apply != "") {
+			a := arc.NextExternalWrite(set(t, c.y), c.held, noon)
+			if a.Failure.Reason != c.reason || (a.Patch != nil) != c.patches || (a.Apply != nil) != (c.apply != "") {
 				t.Fatalf("%+v", a)
 			}
 			if a.Apply == nil {
@@ -546,7 +546,7 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("%d runners", n)
 			}
 		}
-		parts := arc.Parts{Set: &s, Listeners: []arc.Listener{l}, Pods: pods, RunnerSets: []arc.RunnerSet{e}, Runners: []arc.Runner{r}, KnowsListeners: true, KnowsRunners: true}
+		parts := arc.Objects{Set: &s, Listeners: []arc.Listener{l}, Pods: pods, RunnerSets: []arc.RunnerSet{e}, Runners: []arc.Runner{r}, KnowsListeners: true, KnowsRunners: true}
 		if state := parts.State(); state.Stopped == fleet.Yes && l.Max > 0 {
 			t.Error("a listener that takes jobs is stopped")
 		}
@@ -555,11 +555,11 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("without lists: %+v", state)
 		}
 		for _, held := range []bool{true, false} {
-			if a := arc.Adopted(s, held, noon); a.Apply != nil && a.Patch != nil || a.Patch != nil && !json.Valid(a.Patch) {
+			if a := arc.NextExternalWrite(s, held, noon); a.Apply != nil && a.Patch != nil || a.Patch != nil && !json.Valid(a.Patch) {
 				t.Errorf("%+v", a)
 			}
 		}
-		arc.Group([]arc.Set{s}, []arc.Listener{l}, pods, []arc.RunnerSet{e}, []arc.Runner{r})
+		arc.GroupBySet([]arc.Set{s}, []arc.Listener{l}, pods, []arc.RunnerSet{e}, []arc.Runner{r})
 		arc.Conflicts([]arc.Set{s, s})
 	})
 }

@@ -30,7 +30,7 @@ func BenchmarkGroup(b *testing.B) {
 	}
 	b.Run("Group", func(b *testing.B) {
 		for b.Loop() {
-			for _, p := range arc.Group(sets, listeners, pods, runnerSets, runners) {
+			for _, p := range arc.GroupBySet(sets, listeners, pods, runnerSets, runners) {
 				p.KnowsListeners, p.KnowsRunners = true, true
 				if p.State().Registered != fleet.Yes {
 					b.Fatal("not registered")

@@ -30,9 +30,9 @@ type Controller struct {
 	// MetricsPath is the metrics path of its listeners, if they serve metrics.
 	MetricsPath string
 
-	// Works says that a pod of this version is ready. Old lists the versions of running pods with
+	// Ready says that a pod of this version is ready. Old lists the versions of running pods with
 	// another version. Each version deletes the scale sets of the other.
-	Works bool
+	Ready bool
 	Old   []string
 }
 
@@ -76,7 +76,7 @@ func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 				}
 			}
 		}
-		c.see(d, pods)
+		c.readDeployment(d, pods)
 		all = append(all, c)
 	}
 	slices.SortFunc(all, func(a, b Controller) int {
@@ -85,24 +85,24 @@ func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 	return all
 }
 
-// see reads the pods of a controller.
-func (c *Controller) see(d *appsv1.Deployment, pods []corev1.Pod) {
+// readDeployment reads the pods of a controller.
+func (c *Controller) readDeployment(d *appsv1.Deployment, pods []corev1.Pod) {
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil || selector.Empty() {
 		return
 	}
-	want, _ := parse(c.Version)
+	want, _ := parseRelease(c.Version)
 	for i := range pods {
 		p := &pods[i]
 		if p.Namespace != d.Namespace || !selector.Matches(labels.Set(p.Labels)) || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		switch has, ok := parse(p.Labels[versionLabel]); {
+		switch has, ok := parseRelease(p.Labels[versionLabel]); {
 		case !ok:
 		case has != want:
-			c.Old = append(c.Old, said(p.Labels[versionLabel]))
+			c.Old = append(c.Old, sanitize(p.Labels[versionLabel]))
 		case slices.ContainsFunc(p.Status.Conditions, func(x corev1.PodCondition) bool { return x.Type == corev1.PodReady && x.Status == corev1.ConditionTrue }):
-			c.Works = true
+			c.Ready = true
 		}
 	}
 	slices.Sort(c.Old)
@@ -114,18 +114,18 @@ func (c *Controller) see(d *appsv1.Deployment, pods []corev1.Pod) {
 func contradicts(label string, c corev1.Container) bool {
 	image, _, _ := strings.Cut(c.Image, "@")
 	_, tag, tagged := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
-	ofImage, ok := parse(strings.TrimPrefix(tag, "v"))
-	ofLabel, said := parse(label)
-	return tagged && ok && said && ofImage != ofLabel
+	ofImage, ok := parseRelease(strings.TrimPrefix(tag, "v"))
+	ofLabel, reported := parseRelease(label)
+	return tagged && ok && reported && ofImage != ofLabel
 }
 
 // A release is the part of a version that ARC compares.
 type release struct{ major, minor int }
 
-var version = regexp.MustCompile(`^(\d{1,4})\.(\d{1,4})(\.\d+)?([-+].*)?$`)
+var releaseForm = regexp.MustCompile(`^(\d{1,4})\.(\d{1,4})(\.\d+)?([-+].*)?$`)
 
-func parse(s string) (release, bool) {
-	m := version.FindStringSubmatch(s)
+func parseRelease(s string) (release, bool) {
+	m := releaseForm.FindStringSubmatch(s)
 	if m == nil {
 		return release{}, false
 	}
@@ -136,28 +136,28 @@ func parse(s string) (release, bool) {
 
 // Choose returns the controller for a namespace of runners. If it returns trouble, the fleet must
 // not use a controller: it must create and change nothing.
-func Choose(controllers []Controller, namespace string) (Controller, fleet.Trouble) {
+func Choose(controllers []Controller, namespace string) (Controller, fleet.Failure) {
 	watching := slices.DeleteFunc(slices.Clone(controllers), func(c Controller) bool { return c.Watches != "" && c.Watches != namespace })
-	trouble := func(reason, format string, args ...any) (Controller, fleet.Trouble) {
-		return Controller{}, fleet.Trouble{Reason: reason, Message: fmt.Sprintf(format, args...)}
+	failure := func(reason, format string, args ...any) (Controller, fleet.Failure) {
+		return Controller{}, fleet.Failure{Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case len(controllers) == 0:
-		return trouble(ReasonMissing, "There is no actions-runner-controller in the namespace that the settings name.")
+		return failure(ReasonMissing, "There is no actions-runner-controller in the namespace that the settings name.")
 	case len(watching) == 0:
-		return trouble(ReasonWatchesOther, "The actions-runner-controller %s only looks at the namespace %q, and %q is another one.", controllers[0].Deployment.Name, controllers[0].Watches, namespace)
+		return failure(ReasonWatchesOther, "The actions-runner-controller %s only looks at the namespace %q, and %q is another one.", controllers[0].Deployment.Name, controllers[0].Watches, namespace)
 	case len(watching) > 1:
-		return trouble(ReasonAmbiguous, "Several actions-runner-controllers look at namespace %q: %s and %s.", namespace, watching[0].Deployment.Name, watching[1].Deployment.Name)
+		return failure(ReasonAmbiguous, "Several actions-runner-controllers look at namespace %q: %s and %s.", namespace, watching[0].Deployment.Name, watching[1].Deployment.Name)
 	}
 	c := watching[0]
 	if c.Version == "" {
-		return trouble(ReasonVersionUnknown, "The actions-runner-controller %s does not say its version, or its image is of another one than its label %s.", c.Deployment.Name, versionLabel)
+		return failure(ReasonVersionUnknown, "The actions-runner-controller %s does not say its version, or its image is of another one than its label %s.", c.Deployment.Name, versionLabel)
 	}
-	if _, err := isolation.Labels(c.Version); err != nil {
-		return trouble(ReasonVersionUnsupported, "The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.", c.Deployment.Name, said(c.Version))
+	if _, err := isolation.SupportsLabels(c.Version); err != nil {
+		return failure(ReasonVersionUnsupported, "The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.", c.Deployment.Name, sanitize(c.Version))
 	}
 	if len(c.Old) > 0 {
-		return trouble(ReasonUpgrading, "The actions-runner-controller %s becomes version %s, and its pod of version %s still works: it would delete what is made for the new one.", c.Deployment.Name, c.Version, c.Old[0])
+		return failure(ReasonUpgrading, "The actions-runner-controller %s becomes version %s, and its pod of version %s still works: it would delete what is made for the new one.", c.Deployment.Name, c.Version, c.Old[0])
 	}
-	return c, fleet.Trouble{}
+	return c, fleet.Failure{}
 }

@@ -7,11 +7,11 @@
 // field from unstructured objects. A field of the wrong type counts as absent. If that were the
 // dangerous answer, it is read as the safe one.
 //
-//	Discover, Choose            the controller: its version, its account, its watched namespace.
-//	ReadSet … ReadPod, Group    objects -> Parts of each scale set.
-//	Parts.State                 Stopped, Registered, counts, jobs, Secrets, trouble.
-//	Conflicts, Gate, Churn      problems that show only by comparison or over time.
-//	Adopted                     writes of a hold to an external scale set
+//	Discover, Choose                        the controller: its version, its account, its watched namespace.
+//	ReadSet … ReadPod, GroupBySet           objects -> Objects of each scale set.
+//	Objects.State                           Stopped, Registered, counts, jobs, Secrets, failure.
+//	Conflicts, CreationGate, CrashTracker   problems that show only by comparison or over time.
+//	NextExternalWrite                       writes of a hold to an external scale set
 package arc
 
 import "k8s.io/apimachinery/pkg/runtime/schema"

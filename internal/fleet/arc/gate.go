@@ -17,27 +17,27 @@ const (
 	gateBackOff = time.Hour
 )
 
-// A Gate records, for one workload, whether ARC deletes new scale sets. Every ARC deletes scale
-// sets with another version than its own, and would delete a new one again at once. The Gate is
+// A CreationGate records, for one workload, whether ARC deletes new scale sets. Every ARC deletes scale
+// sets with another version than its own, and would delete a new one again at once. The gate is
 // stored as text in an annotation. Its zero value means that nothing was created yet.
-type Gate struct {
-	Version string    `json:"version"` // ARC version of the last creation
-	Made    time.Time `json:"made"`
-	Deleted int       `json:"deleted,omitempty"` // consecutive deletions
+type CreationGate struct {
+	Version   string    `json:"version"` // ARC version of the last creation
+	CreatedAt time.Time `json:"made"`
+	Deleted   int       `json:"deleted,omitempty"` // consecutive deletions
 }
 
-// ReadGate parses the text of [Gate.String]. Unreadable text counts as the zero value: ARC's
+// ParseCreationGate parses the text of [CreationGate.String]. Unreadable text counts as the zero value: ARC's
 // deletion then shows again.
-func ReadGate(s string) Gate {
-	var g Gate
+func ParseCreationGate(s string) CreationGate {
+	var g CreationGate
 	if json.Unmarshal([]byte(s), &g) != nil || g.Deleted < 0 {
-		return Gate{}
+		return CreationGate{}
 	}
 	return g
 }
 
-// String returns the text for [ReadGate].
-func (g Gate) String() string {
+// String returns the text for [ParseCreationGate].
+func (g CreationGate) String() string {
 	b, err := json.Marshal(g)
 	if err != nil {
 		return "" // a year that JSON cannot represent: same as the zero value
@@ -45,38 +45,38 @@ func (g Gate) String() string {
 	return string(b)
 }
 
-// Making returns the state to store before the creation of a scale set for a version of ARC.
-func (g Gate) Making(version string, now time.Time) Gate {
+// Created returns the state to store before the creation of a scale set for a version of ARC.
+func (g CreationGate) Created(version string, now time.Time) CreationGate {
 	deleted := g.Deleted
 	if g.Version != version {
 		deleted = 0
 	}
-	return Gate{Version: version, Made: now.UTC().Truncate(time.Second), Deleted: deleted}
+	return CreationGate{Version: version, CreatedAt: now.UTC().Truncate(time.Second), Deleted: deleted}
 }
 
-// Gone returns the state to store when a created scale set is gone or is being deleted, and the
+// Removed returns the state to store when a created scale set is gone or is being deleted, and the
 // fleet did not delete it.
-func (g Gate) Gone(now time.Time) Gate {
-	if g.Made.IsZero() {
+func (g CreationGate) Removed(now time.Time) CreationGate {
+	if g.CreatedAt.IsZero() {
 		return g
 	}
-	if now.Sub(g.Made) < gateWindow {
+	if now.Sub(g.CreatedAt) < gateWindow {
 		g.Deleted++
 	} else {
 		g.Deleted = 0 // ARC had accepted the scale set; others deleted it
 	}
 	if g.Deleted < maxGate {
-		g.Made = time.Time{}
+		g.CreatedAt = time.Time{}
 	}
 	return g
 }
 
-// May reports whether the fleet may create a scale set. If not, it returns the reason and the time
+// Allows reports whether the fleet may create a scale set. If not, it returns the reason and the time
 // of the next try.
-func (g Gate) May(version string, now time.Time) (fleet.Trouble, time.Time) {
-	if until := g.Made.Add(gateBackOff); g.Version == version && g.Deleted >= maxGate && now.Before(until) {
-		return fleet.Trouble{Reason: ReasonDeletes, Message: fmt.Sprintf("The actions-runner-controller deleted it %d times right after it was made for version %s: it is probably of another one. It is made again after %s.",
-			g.Deleted, said(version), until.UTC().Format(time.RFC3339))}, until
+func (g CreationGate) Allows(version string, now time.Time) (fleet.Failure, time.Time) {
+	if until := g.CreatedAt.Add(gateBackOff); g.Version == version && g.Deleted >= maxGate && now.Before(until) {
+		return fleet.Failure{Reason: ReasonDeletes, Message: fmt.Sprintf("The actions-runner-controller deleted it %d times right after it was made for version %s: it is probably of another one. It is made again after %s.",
+			g.Deleted, sanitize(version), until.UTC().Format(time.RFC3339))}, until
 	}
-	return fleet.Trouble{}, time.Time{}
+	return fleet.Failure{}, time.Time{}
 }

@@ -28,10 +28,10 @@ type RunnerSet struct {
 
 // ReadRunnerSet reads an EphemeralRunnerSet.
 func ReadRunnerSet(u *unstructured.Unstructured) RunnerSet {
-	r := RunnerSet{Key: key(u), UID: u.GetUID(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
-		Secret: text(u, "spec", "ephemeralRunnerSpec", "githubConfigSecret"), Desired: int(min(count(u, "spec", "replicas"), Unlimited)),
-		Phase: Phase(text(u, "status", "phase")), Set: labelled(u.GetLabels())}
-	if o, ok := owner(u.GetOwnerReferences(), SetKind); ok {
+	r := RunnerSet{Key: keyOf(u), UID: u.GetUID(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
+		Secret: stringField(u, "spec", "ephemeralRunnerSpec", "githubConfigSecret"), Desired: int(min(countField(u, "spec", "replicas"), Unlimited)),
+		Phase: Phase(stringField(u, "status", "phase")), Set: setFromLabels(u.GetLabels())}
+	if o, ok := ownerOfKind(u.GetOwnerReferences(), SetKind); ok {
 		r.Set = fleet.Key{Namespace: u.GetNamespace(), Name: o.Name}
 	}
 	return r
@@ -80,10 +80,10 @@ func (r Runner) Busy() bool { return r.Job != nil && !r.Done() }
 
 // ReadRunner reads an EphemeralRunner.
 func ReadRunner(u *unstructured.Unstructured) Runner {
-	r := Runner{Key: key(u), UID: u.GetUID(), Set: labelled(u.GetLabels()), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
-		Secret: text(u, "spec", "githubConfigSecret"), Phase: Phase(text(u, "status", "phase")), Ready: flag(u, "status", "ready"),
-		Reason: text(u, "status", "reason"), Message: text(u, "status", "message"), ID: count(u, "status", "runnerId"), Registered: text(u, "status", "runnerName")}
-	if o, ok := owner(u.GetOwnerReferences(), RunnerSetKind); ok {
+	r := Runner{Key: keyOf(u), UID: u.GetUID(), Set: setFromLabels(u.GetLabels()), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
+		Secret: stringField(u, "spec", "githubConfigSecret"), Phase: Phase(stringField(u, "status", "phase")), Ready: boolField(u, "status", "ready"),
+		Reason: stringField(u, "status", "reason"), Message: stringField(u, "status", "message"), ID: countField(u, "status", "runnerId"), Registered: stringField(u, "status", "runnerName")}
+	if o, ok := ownerOfKind(u.GetOwnerReferences(), RunnerSetKind); ok {
 		r.RunnerSet = o.Name
 	}
 	failures, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "failures")
@@ -96,16 +96,16 @@ func ReadRunner(u *unstructured.Unstructured) Runner {
 			}
 		}
 	}
-	if job := text(u, "status", "jobId"); job != "" {
-		r.Job = &Job{Runner: r.Key, ID: job, Request: count(u, "status", "jobRequestId"), Repository: text(u, "status", "jobRepositoryName"),
-			Workflow: text(u, "status", "jobWorkflowRef"), Name: text(u, "status", "jobDisplayName"), Run: count(u, "status", "workflowRunId"), Started: written(u.GetManagedFields())}
+	if job := stringField(u, "status", "jobId"); job != "" {
+		r.Job = &Job{Runner: r.Key, ID: job, Request: countField(u, "status", "jobRequestId"), Repository: stringField(u, "status", "jobRepositoryName"),
+			Workflow: stringField(u, "status", "jobWorkflowRef"), Name: stringField(u, "status", "jobDisplayName"), Run: countField(u, "status", "workflowRunId"), Started: lastWrite(u.GetManagedFields())}
 	}
 	return r
 }
 
-// written returns the last write time of the field manager that sets the job, which writes once per
+// lastWrite returns the last write time of the field manager that sets the job, which writes once per
 // job.
-func written(fields []metav1.ManagedFieldsEntry) (at time.Time) {
+func lastWrite(fields []metav1.ManagedFieldsEntry) (at time.Time) {
 	for _, f := range fields {
 		if f.FieldsV1 != nil && f.Time != nil && bytes.Contains(f.FieldsV1.GetRawBytes(), []byte(`"f:jobId"`)) && f.Time.After(at) {
 			at = f.Time.Time
@@ -128,8 +128,8 @@ type Pod struct {
 
 // ReadPod reads a pod of ARC's namespace. It returns false for a pod of no listener.
 func ReadPod(p *corev1.Pod) (Pod, bool) {
-	l := Pod{Key: fleet.Key{Namespace: p.Namespace, Name: p.Name}, Set: labelled(p.Labels), Ended: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed}
-	o, owned := owner(p.OwnerReferences, ListenerKind)
+	l := Pod{Key: fleet.Key{Namespace: p.Namespace, Name: p.Name}, Set: setFromLabels(p.Labels), Ended: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed}
+	o, owned := ownerOfKind(p.OwnerReferences, ListenerKind)
 	if !owned && p.Labels["app.kubernetes.io/component"] != "runner-scale-set-listener" {
 		return Pod{}, false
 	}
@@ -140,14 +140,14 @@ func ReadPod(p *corev1.Pod) (Pod, bool) {
 		}
 	}
 	if owned {
-		l.Metrics = metricsOf(p)
+		l.Metrics = metricsAddress(p)
 	}
 	return l, true
 }
 
-// metricsOf returns the metrics address of a listener, if it serves metrics. The address must be
+// metricsAddress returns the metrics address of a listener, if it serves metrics. The address must be
 // the pod's own, not the node's.
-func metricsOf(p *corev1.Pod) (at netip.AddrPort) {
+func metricsAddress(p *corev1.Pod) (at netip.AddrPort) {
 	ip, err := netip.ParseAddr(p.Status.PodIP)
 	if err != nil || p.Spec.HostNetwork || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.Unmap().IsLinkLocalUnicast() {
 		return at

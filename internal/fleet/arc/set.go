@@ -30,7 +30,7 @@ type Set struct {
 	Created         time.Time
 	Ending          bool // it is being deleted
 
-	Ours      bool   // the fleet created it
+	Managed   bool   // the fleet created it
 	Org, Pool string // from its labels, which the fleet sets only on its own sets
 
 	Version   string // the ARC version in its label
@@ -47,47 +47,47 @@ type Set struct {
 	Registered, RegisteredGroup string
 
 	Phase  Phase   // empty: none yet; ARC before 0.14 may set none
-	Before *Values // values from before our hold, see [Adopted]; nil: no hold
+	Before *Values // values from before our hold, see [NextExternalWrite]; nil: no hold
 
-	said   Values // stored minimum and maximum; each may be absent
-	marred bool   // Before is present but not readable
-	fields []int  // indexes of the hold's entries in the managed fields
+	stored     Values // stored minimum and maximum; each may be absent
+	unreadable bool   // Before is present but not readable
+	fields     []int  // indexes of the hold's entries in the managed fields
 }
 
 // ReadSet reads an AutoscalingRunnerSet.
 func ReadSet(u *unstructured.Unstructured) Set {
 	labels, notes := u.GetLabels(), u.GetAnnotations()
-	s := Set{Key: key(u), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
-		Ours: labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy, Org: labels[v1alpha1.OrgLabel], Pool: labels[v1alpha1.PoolLabel],
-		Version: labels[versionLabel], ConfigURL: text(u, "spec", "githubConfigUrl"), Secret: text(u, "spec", "githubConfigSecret"),
-		RunnerGroup: text(u, "spec", "runnerGroup"), ScaleSet: text(u, "spec", "runnerScaleSetName"),
-		ID: id(notes[idAnnotation]), Registered: notes[nameAnnotation], RegisteredGroup: notes[groupAnnotation]}
+	s := Set{Key: keyOf(u), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
+		Managed: labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy, Org: labels[v1alpha1.OrgLabel], Pool: labels[v1alpha1.PoolLabel],
+		Version: labels[versionLabel], ConfigURL: stringField(u, "spec", "githubConfigUrl"), Secret: stringField(u, "spec", "githubConfigSecret"),
+		RunnerGroup: stringField(u, "spec", "runnerGroup"), ScaleSet: stringField(u, "spec", "runnerScaleSetName"),
+		ID: parseID(notes[idAnnotation]), Registered: notes[nameAnnotation], RegisteredGroup: notes[groupAnnotation]}
 	s.Labels, _, _ = unstructured.NestedStringSlice(u.Object, "spec", "runnerScaleSetLabels")
 	if s.ScaleSet == "" {
 		s.ScaleSet = s.Name
 	}
 	s.Max = Unlimited
-	if n, there, ok := number(u, "spec", "maxRunners"); there {
-		s.said.Max = new(int64(Unlimited))
+	if n, exists, ok := numberField(u, "spec", "maxRunners"); exists {
+		s.stored.Max = new(int64(Unlimited))
 		if ok {
-			*s.said.Max, s.Max = n, int(min(n, Unlimited))
+			*s.stored.Max, s.Max = n, int(min(n, Unlimited))
 		}
 	}
-	if n, there, ok := number(u, "spec", "minRunners"); there && ok {
-		s.said.Min, s.Min = &n, int(min(n, Unlimited))
+	if n, exists, ok := numberField(u, "spec", "minRunners"); exists && ok {
+		s.stored.Min, s.Min = &n, int(min(n, Unlimited))
 	}
 	// ARC before 0.14 calls the field state.
-	if s.Phase = Phase(text(u, "status", "phase")); s.Phase == "" {
-		s.Phase = Phase(text(u, "status", "state"))
+	if s.Phase = Phase(stringField(u, "status", "phase")); s.Phase == "" {
+		s.Phase = Phase(stringField(u, "status", "state"))
 	}
 	s.readHeld(u, notes)
 	return s
 }
 
-// unspoken reports whether a missing phase is acceptable: ARC 0.13 has the field, but was never
+// mayLackPhase reports whether a missing phase is acceptable: ARC 0.13 has the field, but was never
 // seen to set it.
-func (s Set) unspoken() bool {
-	release, ok := parse(s.Version)
+func (s Set) mayLackPhase() bool {
+	release, ok := parseRelease(s.Version)
 	return s.Phase == "" && ok && release.major == 0 && release.minor < 14
 }
 
@@ -106,12 +106,12 @@ type Listener struct {
 
 // ReadListener reads an AutoscalingListener.
 func ReadListener(u *unstructured.Unstructured) Listener {
-	l := Listener{Key: key(u), UID: u.GetUID(), Ending: u.GetDeletionTimestamp() != nil, Secret: text(u, "spec", "githubConfigSecret"), Min: int(min(count(u, "spec", "minRunners"), Unlimited)),
-		Set: fleet.Key{Namespace: text(u, "spec", "autoscalingRunnerSetNamespace"), Name: text(u, "spec", "autoscalingRunnerSetName")}}
+	l := Listener{Key: keyOf(u), UID: u.GetUID(), Ending: u.GetDeletionTimestamp() != nil, Secret: stringField(u, "spec", "githubConfigSecret"), Min: int(min(countField(u, "spec", "minRunners"), Unlimited)),
+		Set: fleet.Key{Namespace: stringField(u, "spec", "autoscalingRunnerSetNamespace"), Name: stringField(u, "spec", "autoscalingRunnerSetName")}}
 	if l.Set.Namespace == "" || l.Set.Name == "" {
-		l.Set = labelled(u.GetLabels())
+		l.Set = setFromLabels(u.GetLabels())
 	}
-	if n, there, ok := number(u, "spec", "maxRunners"); there {
+	if n, exists, ok := numberField(u, "spec", "maxRunners"); exists {
 		l.Max = Unlimited
 		if ok {
 			l.Max = int(min(n, Unlimited))

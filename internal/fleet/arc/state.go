@@ -7,8 +7,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// Parts are all objects of one scale set.
-type Parts struct {
+// Objects are all objects of one scale set.
+type Objects struct {
 	Key        fleet.Key
 	Set        *Set // nil: it is gone, but parts of it may be left
 	Listeners  []Listener
@@ -21,14 +21,14 @@ type Parts struct {
 	KnowsListeners, KnowsRunners bool
 }
 
-// Group groups objects by scale set. It returns an entry for each set, and for each set of which
+// GroupBySet groups objects by scale set. It returns an entry for each set, and for each set of which
 // only parts are left. The caller must set KnowsListeners and KnowsRunners; Group leaves them
 // false.
-func Group(sets []Set, listeners []Listener, pods []Pod, runnerSets []RunnerSet, runners []Runner) map[fleet.Key]*Parts {
-	all := map[fleet.Key]*Parts{}
-	of := func(k fleet.Key) *Parts {
+func GroupBySet(sets []Set, listeners []Listener, pods []Pod, runnerSets []RunnerSet, runners []Runner) map[fleet.Key]*Objects {
+	all := map[fleet.Key]*Objects{}
+	of := func(k fleet.Key) *Objects {
 		if all[k] == nil {
-			all[k] = &Parts{Key: k}
+			all[k] = &Objects{Key: k}
 		}
 		return all[k]
 	}
@@ -93,11 +93,11 @@ type State struct {
 	// controller is [Controller.Eventual].
 	WaitsForJobs bool
 
-	Trouble fleet.Trouble // a problem that this scale set alone shows
+	Failure fleet.Failure // a problem that this scale set alone shows
 }
 
 // State computes the state from the parts.
-func (p Parts) State() State {
+func (p Objects) State() State {
 	s := State{Stopped: p.stopped(), Registered: p.registered(), Secrets: p.secrets()}
 	if p.KnowsRunners {
 		p.count(&s)
@@ -105,13 +105,13 @@ func (p Parts) State() State {
 			s.WaitsForJobs = !set.Ending && set.ID > 0 && set.Max > 0 && set.Phase != Outdated && len(p.Listeners) == 0 && *s.Live > 0
 		}
 	}
-	s.Trouble = p.trouble()
+	s.Failure = p.failure()
 	return s
 }
 
 // stopped prefers the safe answer in two cases. A set with a maximum above 0 gets a listener soon.
 // A pod of an unknown listener belongs to an older one.
-func (p Parts) stopped() fleet.Answer {
+func (p Objects) stopped() fleet.Answer {
 	var listeners []fleet.Listener
 	for _, l := range p.Listeners {
 		listeners = append(listeners, fleet.Listener{Max: &l.Max})
@@ -129,20 +129,20 @@ func (p Parts) stopped() fleet.Answer {
 	return answer
 }
 
-func (p Parts) registered() fleet.Answer {
+func (p Objects) registered() fleet.Answer {
 	set := p.Set
 	switch {
-	case set == nil || set.ID == 0 || set.Ending || set.Phase != Running && !set.unspoken():
+	case set == nil || set.ID == 0 || set.Ending || set.Phase != Running && !set.mayLackPhase():
 		return fleet.No
 	case !p.KnowsListeners:
 		return fleet.Unknown
 	}
-	return fleet.Is(slices.ContainsFunc(p.Pods, func(pod Pod) bool {
+	return fleet.AnswerOf(slices.ContainsFunc(p.Pods, func(pod Pod) bool {
 		return pod.Ready && slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener && l.UID != "" && !l.Ending })
 	}))
 }
 
-func (p Parts) count(s *State) {
+func (p Objects) count(s *State) {
 	s.Counts, s.Running, s.Live = &Counts{}, new(int), new(int)
 	if newest := p.newest(); newest != nil {
 		s.Counts.Desired = newest.Desired
@@ -174,7 +174,7 @@ func (p Parts) count(s *State) {
 }
 
 // newest returns the runner set that the listener scales.
-func (p Parts) newest() *RunnerSet {
+func (p Objects) newest() *RunnerSet {
 	var newest *RunnerSet
 	for i := range p.RunnerSets {
 		r := &p.RunnerSets[i]
@@ -185,7 +185,7 @@ func (p Parts) newest() *RunnerSet {
 	return newest
 }
 
-func (p Parts) secrets() []string {
+func (p Objects) secrets() []string {
 	var names []string
 	if p.Set != nil {
 		names = append(names, p.Set.Secret)
@@ -205,17 +205,17 @@ func (p Parts) secrets() []string {
 }
 
 // InForce returns the largest maximum that a listener may still use; most is its upper bound.
-func (p Parts) InForce(most int) int {
-	n := min(p.Set.Max, most)
+func (p Objects) InForce(limit int) int {
+	n := min(p.Set.Max, limit)
 	if p.Set.Phase == Outdated || p.Set.Ending {
 		n = 0
 	}
 	for _, l := range p.Listeners {
-		n = max(n, min(l.Max, most))
+		n = max(n, min(l.Max, limit))
 	}
 	for _, pod := range p.Pods {
 		if !pod.Ended && !slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener }) {
-			return most // the maximum of this pod is not known
+			return limit // the maximum of this pod is not known
 		}
 	}
 	return n

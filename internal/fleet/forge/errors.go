@@ -92,8 +92,8 @@ func classOfStatus(status int) Class {
 	return Unavailable
 }
 
-// gone treats NotFound as success: the object does not exist any more.
-func gone(err error) error {
+// ignoreNotFound treats NotFound as success: the object does not exist any more.
+func ignoreNotFound(err error) error {
 	if ClassOf(err) == NotFound {
 		return nil
 	}

@@ -22,9 +22,9 @@ type GitHubConfig struct {
 	URL      string // web address, such as https://github.com
 	APIURL   string // empty: derived from URL
 	CABundle []byte // PEM, in addition to the system's CAs; may be empty
-	// Place is the scope of the credential: the URL of an organisation, of an enterprise
+	// ScopeURL is the scope of the credential: the URL of an organisation, of an enterprise
 	// (/enterprises/name) or of a repository.
-	Place string
+	ScopeURL string
 	// Credential is the data of the Secret: github_app_id and github_app_private_key, optionally
 	// github_app_installation_id; or github_token.
 	Credential map[string][]byte           `json:"-"`
@@ -33,7 +33,9 @@ type GitHubConfig struct {
 }
 
 // Format implements [fmt.Formatter]. It prints no credential.
-func (c GitHubConfig) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "GitHub %s for %s", c.URL, c.Place) }
+func (c GitHubConfig) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "GitHub %s for %s", c.URL, c.ScopeURL)
+}
 
 // LogValue implements [slog.LogValuer]. It contains no credential.
 func (c GitHubConfig) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
@@ -55,10 +57,10 @@ const (
 
 // GitHub is a client for one place at one GitHub server. Its methods are safe for concurrent use.
 type GitHub struct {
-	wire  *wire
-	place place
-	app   *app   // nil: authenticate with token
-	token Secret // used without an app
+	transport *transport
+	scope     scope
+	app       *app   // nil: authenticate with token
+	token     Secret // used without an app
 }
 
 // NewGitHub returns a client. It returns an error if a URL or the credential is not valid. It sends
@@ -73,14 +75,14 @@ func NewGitHub(c GitHubConfig) (*GitHub, error) {
 		return nil, fmt.Errorf("the API of GitHub: %w", err)
 	}
 	g := &GitHub{}
-	at, err := httptransport.ParseBase(c.Place)
+	at, err := httptransport.ParseBase(c.ScopeURL)
 	if err != nil {
 		return nil, err
 	}
-	if g.place, err = parsePlace(web, at); err != nil {
+	if g.scope, err = parseScope(web, at); err != nil {
 		return nil, err
 	}
-	token, id, key := trimmed(c.Credential, "github_token"), trimmed(c.Credential, "github_app_id"), trimmed(c.Credential, "github_app_private_key")
+	token, id, key := trimmedValue(c.Credential, "github_token"), trimmedValue(c.Credential, "github_app_id"), trimmedValue(c.Credential, "github_app_private_key")
 	switch {
 	case token != "" && (id != "" || key != ""):
 		return nil, errors.New("a credential of GitHub is an App's key or a token, not both")
@@ -88,25 +90,27 @@ func NewGitHub(c GitHubConfig) (*GitHub, error) {
 		if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return nil, errors.New("github_token has characters that no token has")
 		}
-		g.token = NewSecret(token)
+		g.token = newSecret(token)
 	case id == "" || key == "":
 		return nil, errors.New("a credential of GitHub needs github_app_id and github_app_private_key, or github_token")
 	default:
-		if g.app, err = newApp(id, key, trimmed(c.Credential, "github_app_installation_id")); err != nil {
+		if g.app, err = newApp(id, key, trimmedValue(c.Credential, "github_app_installation_id")); err != nil {
 			return nil, err
 		}
 	}
-	if g.wire, err = newWire(api, c.CABundle, c.Now, c.Observe); err != nil {
+	if g.transport, err = newTransport(api, c.CABundle, c.Now, c.Observe); err != nil {
 		return nil, err
 	}
-	g.wire.prefix, g.wire.refusal = "X-RateLimit-", githubRefusal
+	g.transport.prefix, g.transport.refusal = "X-RateLimit-", githubRefusal
 	return g, nil
 }
 
-func trimmed(data map[string][]byte, key string) string { return strings.TrimSpace(string(data[key])) }
+func trimmedValue(data map[string][]byte, key string) string {
+	return strings.TrimSpace(string(data[key]))
+}
 
 // Rate returns GitHub's primary rate limit, as last reported.
-func (g *GitHub) Rate() Rate { return g.wire.lastRate() }
+func (g *GitHub) Rate() Rate { return g.transport.lastRate() }
 
 // githubRefusal classifies responses whose status is ambiguous. GitHub answers 403 for rate limits
 // and for missing permissions. A 404 counts only if GitHub itself sent it, because a proxy in front
@@ -114,16 +118,16 @@ func (g *GitHub) Rate() Rate { return g.wire.lastRate() }
 func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	switch k.status {
 	case http.StatusNotFound, http.StatusGone:
-		return Unavailable, 0, said(k.body) == ""
+		return Unavailable, 0, errorMessage(k.body) == ""
 	case http.StatusForbidden, http.StatusTooManyRequests:
 	default:
 		return "", 0, false
 	}
-	if k.answered.Get("X-RateLimit-Remaining") == "0" {
-		r, _ := rateFrom(k.answered, "X-RateLimit-")
-		return RateLimited, min(max(r.Reset.Sub(now), 0), longestWait), true
+	if k.responseHeader.Get("X-RateLimit-Remaining") == "0" {
+		r, _ := parseRate(k.responseHeader, "X-RateLimit-")
+		return RateLimited, min(max(r.Reset.Sub(now), 0), maxRetryAfter), true
 	}
-	if k.answered.Get("Retry-After") != "" {
+	if k.responseHeader.Get("Retry-After") != "" {
 		return RateLimited, 0, true
 	}
 	// The secondary limit may come without any header. Its sign is the documentation page that the
@@ -140,8 +144,8 @@ var githubHeaders = http.Header{"Accept": {"application/vnd.github+json"}, "X-Gi
 
 // call returns a call with the credential of the place.
 func (g *GitHub) call(op, below string, want func([]byte) string) *call {
-	k := &call{wire: g.wire, op: op, below: below, header: githubHeaders, want: want}
-	k.show = func(ctx context.Context) (Secret, error) {
+	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
+	k.credential = func(ctx context.Context) (Secret, error) {
 		if g.app == nil {
 			return g.token, nil
 		}
@@ -153,16 +157,16 @@ func (g *GitHub) call(op, below string, want func([]byte) string) *call {
 		if g.app == nil || ClassOf(err) != Refused || used.IsZero() {
 			return false
 		}
-		g.app.drop(used)
+		g.app.forgetToken(used)
 		return true
 	}
 	return k
 }
 
-// by calls a method of the library.
-func by[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github.Response, error)) (T, error) {
+// doGitHub calls a method of the library.
+func doGitHub[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github.Response, error)) (T, error) {
 	var out T
-	lib, err := github.NewClient(github.WithTransport(k), github.WithURLs(new(k.wire.base.String()+"/"), nil),
+	lib, err := github.NewClient(github.WithTransport(k), github.WithURLs(new(k.transport.base.String()+"/"), nil),
 		github.WithUserAgent(userAgent), github.WithDisableRateLimitCheck())
 	if err == nil {
 		out, _, err = do(lib)
@@ -177,9 +181,9 @@ func by[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github
 	return out, nil
 }
 
-// byNone calls a method of the library that returns only a response.
-func byNone(ctx context.Context, k *call, do func(*github.Client) (*github.Response, error)) error {
-	_, err := by(ctx, k, func(c *github.Client) (struct{}, *github.Response, error) {
+// doGitHubNoBody calls a method of the library that returns only a response.
+func doGitHubNoBody(ctx context.Context, k *call, do func(*github.Client) (*github.Response, error)) error {
+	_, err := doGitHub(ctx, k, func(c *github.Client) (struct{}, *github.Response, error) {
 		response, err := do(c)
 		return struct{}{}, response, err
 	})
@@ -200,18 +204,18 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	id := Identity{Kind: GitHubTokenKind}
 	k := g.runnersCall("check a token")
 	_, err := g.runnerPage(ctx, k, github.ListOptions{PerPage: 1})
-	enough := map[placeKind][]string{orgPlace: {"admin:org"}, repositoryPlace: {"repo"}, enterprisePlace: {"manage_runners:enterprise", "admin:enterprise"}}[g.place.kind]
+	enough := map[scopeKind][]string{orgScope: {"admin:org"}, repositoryScope: {"repo"}, enterpriseScope: {"manage_runners:enterprise", "admin:enterprise"}}[g.scope.kind]
 	if c := ClassOf(err); c == Forbidden || c == NotFound {
 		// GitHub hides objects that the token may not see. So it is not known whether the place
 		// exists, but the token is not sufficient.
 		id.Missing = enough[:1]
 		e, _ := errors.AsType[*Error](err)
-		return id, &Error{Op: k.op, Class: Forbidden, Status: e.Status, Message: "it may not manage the runners of " + g.place.String()}
+		return id, &Error{Op: k.op, Class: Forbidden, Status: e.Status, Message: "it may not manage the runners of " + g.scope.String()}
 	}
 	if err != nil {
 		return id, err
 	}
-	if until := k.answered.Get("GitHub-Authentication-Token-Expiration"); until != "" {
+	if until := k.responseHeader.Get("GitHub-Authentication-Token-Expiration"); until != "" {
 		for _, form := range []string{"2006-01-02 15:04:05 MST", "2006-01-02 15:04:05 -0700"} {
 			if at, err := time.Parse(form, until); err == nil {
 				id.ExpiresAt = at.UTC()
@@ -219,9 +223,9 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 			}
 		}
 	}
-	scopes, classic := k.answered["X-Oauth-Scopes"] // GitHub reports no scopes for a fine-grained token
+	scopes, classic := k.responseHeader["X-Oauth-Scopes"] // GitHub reports no scopes for a fine-grained token
 	for _, s := range strings.Split(strings.Join(scopes, ","), ",") {
-		if s = clean(s); s != "" {
+		if s = redact(s); s != "" {
 			id.Scopes = append(id.Scopes, s)
 		}
 	}
@@ -236,16 +240,16 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 // sends the request without the credential if possible, so that it shows whether GitHub is
 // reachable.
 func (g *GitHub) Version(ctx context.Context) (string, error) {
-	k := g.call("ask for the version", "/meta", object())
+	k := g.call("ask for the version", "/meta", wantObject())
 	anonymous := *k
-	anonymous.show, anonymous.renew = func(context.Context) (Secret, error) { return Secret{}, nil }, nil
+	anonymous.credential, anonymous.renew = func(context.Context) (Secret, error) { return Secret{}, nil }, nil
 	get := func(c *github.Client) (*github.APIMeta, *github.Response, error) { return c.Meta.Get(ctx) }
 	used := &anonymous
-	_, err := by(ctx, used, get)
+	_, err := doGitHub(ctx, used, get)
 	switch ClassOf(err) {
 	case Refused, Forbidden, RateLimited: // a server in private mode, or too many requests from our address
 		used = k
-		_, err = by(ctx, used, get)
+		_, err = doGitHub(ctx, used, get)
 	}
 	if err != nil {
 		return "", err
@@ -254,7 +258,7 @@ func (g *GitHub) Version(ctx context.Context) (string, error) {
 		Version string `json:"installed_version"` // missing in the library
 	}
 	if json.Unmarshal(used.body, &meta) != nil {
-		return "", used.useless("the answer cannot be read")
+		return "", used.unusable("the answer cannot be read")
 	}
-	return clean(meta.Version), nil
+	return redact(meta.Version), nil
 }

@@ -44,8 +44,8 @@ func newApp(id, key, installation string) (_ *app, err error) {
 	return a, err
 }
 
-// drop removes a refused token, unless it was replaced in the meantime.
-func (a *app) drop(t Secret) {
+// forgetToken removes a refused token, unless it was replaced in the meantime.
+func (a *app) forgetToken(t Secret) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.token == t {
@@ -56,18 +56,18 @@ func (a *app) drop(t Secret) {
 // appCall returns a call with the App's JWT. If GitHub refuses it and the Date header shows that
 // the local clock is wrong, the call sends the request once more, signed with GitHub's time.
 func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
-	k := &call{wire: g.wire, op: op, below: below, header: githubHeaders, want: want}
+	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
 	var signed time.Time
-	k.show = func(context.Context) (Secret, error) {
-		signed = g.wire.now()
+	k.credential = func(context.Context) (Secret, error) {
+		signed = g.transport.now()
 		jwt, err := g.app.key.Sign(signed)
 		if err != nil {
 			return Secret{}, fmt.Errorf("%s: %w", op, err)
 		}
-		return NewSecret(jwt), nil
+		return newSecret(jwt), nil
 	}
 	k.renew = func(_ Secret, err error) bool {
-		return ClassOf(err) == Refused && g.wire.now().Sub(signed).Abs() >= clockOdds
+		return ClassOf(err) == Refused && g.transport.now().Sub(signed).Abs() >= clockOdds
 	}
 	return k
 }
@@ -77,20 +77,20 @@ func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 // installation.
 func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, error) {
 	const op = "find the App's installation"
-	k := g.appCall(op, g.place.root()+"/installation", object("id", "account"))
+	k := g.appCall(op, g.scope.root()+"/installation", wantObject("id", "account"))
 	if g.app.fixed != 0 {
 		k.below = "/app/installations"
 	}
-	in, err := by(ctx, k, func(c *github.Client) (*github.Installation, *github.Response, error) {
+	in, err := doGitHub(ctx, k, func(c *github.Client) (*github.Installation, *github.Response, error) {
 		switch {
 		case g.app.fixed != 0:
 			return c.Apps.GetInstallation(ctx, g.app.fixed)
-		case g.place.kind == repositoryPlace:
-			return c.Apps.GetRepositoryInstallation(ctx, g.place.Owner, g.place.Name)
-		case g.place.kind == enterprisePlace:
-			return c.Apps.GetEnterpriseInstallation(ctx, g.place.Owner)
+		case g.scope.kind == repositoryScope:
+			return c.Apps.GetRepositoryInstallation(ctx, g.scope.Owner, g.scope.Name)
+		case g.scope.kind == enterpriseScope:
+			return c.Apps.GetEnterpriseInstallation(ctx, g.scope.Owner)
 		}
-		return c.Apps.GetOrganizationInstallation(ctx, g.place.Owner)
+		return c.Apps.GetOrganizationInstallation(ctx, g.scope.Owner)
 	})
 	if err != nil {
 		return nil, g.uninstalled(err)
@@ -101,21 +101,21 @@ func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, er
 		} `json:"account"`
 	}
 	if json.Unmarshal(k.body, &enterprise) != nil {
-		return nil, k.useless("the answer is no installation")
+		return nil, k.unusable("the answer is no installation")
 	}
 	switch {
 	case in.GetID() <= 0 || in.Account == nil:
-		return nil, k.useless("the answer is no installation")
-	case g.place.kind == enterprisePlace && !strings.EqualFold(enterprise.Account.Slug, g.place.Owner),
-		g.place.kind != enterprisePlace && !strings.EqualFold(in.Account.GetLogin(), g.place.Owner),
-		g.place.kind == orgPlace && in.Account.GetType() != "Organization":
-		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is not that of " + g.place.Owner}
+		return nil, k.unusable("the answer is no installation")
+	case g.scope.kind == enterpriseScope && !strings.EqualFold(enterprise.Account.Slug, g.scope.Owner),
+		g.scope.kind != enterpriseScope && !strings.EqualFold(in.Account.GetLogin(), g.scope.Owner),
+		g.scope.kind == orgScope && in.Account.GetType() != "Organization":
+		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is not that of " + g.scope.Owner}
 	case in.SuspendedAt != nil:
 		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is suspended"}
 	}
 	g.app.mu.Lock()
 	defer g.app.mu.Unlock()
-	permits := g.narrow(in.Permissions)
+	permits := g.neededPermissions(in.Permissions)
 	if g.app.installation != in.GetID() || !reflect.DeepEqual(g.app.permits, permits) { // changed: drop the old token
 		g.app.installation, g.app.permits, g.app.token, g.app.until = in.GetID(), permits, Secret{}, time.Time{}
 	}
@@ -129,26 +129,26 @@ func (g *GitHub) uninstalled(err error) error {
 	if !ok || e.Class != NotFound {
 		return err
 	}
-	why := "the App is not installed at " + g.place.String()
-	if g.place.kind == enterprisePlace && g.app.fixed == 0 { // GitHub finds an enterprise's installation only since 2026
+	why := "the App is not installed at " + g.scope.String()
+	if g.scope.kind == enterpriseScope && g.app.fixed == 0 { // GitHub finds an enterprise's installation only since 2026
 		why += ", or this GitHub cannot tell; then github_app_installation_id does"
 	}
 	return &Error{Op: e.Op, Class: Refused, Status: e.Status, Message: why}
 }
 
-// narrow returns the permissions to request for a token: those that this client needs and the App
+// neededPermissions returns the permissions to request for a token: those that this client needs and the App
 // has. The App may have more permissions for other purposes.
-func (g *GitHub) narrow(has *github.InstallationPermissions) (out github.InstallationPermissions) {
+func (g *GitHub) neededPermissions(has *github.InstallationPermissions) (out github.InstallationPermissions) {
 	if has == nil {
 		return out
 	}
 	out.Metadata, out.Actions = has.Metadata, has.Actions
-	switch g.place.kind {
-	case orgPlace:
+	switch g.scope.kind {
+	case orgScope:
 		out.OrganizationSelfHostedRunners = has.OrganizationSelfHostedRunners
-	case repositoryPlace:
+	case repositoryScope:
 		out.Administration, out.Contents, out.PullRequests, out.Checks, out.Statuses = has.Administration, has.Contents, has.PullRequests, has.Checks, has.Statuses
-	case enterprisePlace:
+	case enterpriseScope:
 		return *has // the permission for an enterprise's runners has no documented name
 	}
 	return out
@@ -168,7 +168,7 @@ func (g *GitHub) installationToken(ctx context.Context) (Secret, error) {
 	a.mu.Lock()
 	token, until, id := a.token, a.until, a.installation
 	a.mu.Unlock()
-	if !token.IsZero() && g.wire.now().Before(until) {
+	if !token.IsZero() && g.transport.now().Before(until) {
 		return token, nil
 	}
 	known := id != 0
@@ -177,38 +177,38 @@ func (g *GitHub) installationToken(ctx context.Context) (Secret, error) {
 			return Secret{}, err
 		}
 	}
-	answer, err := g.mint(ctx, op)
+	answer, err := g.issueToken(ctx, op)
 	if c := ClassOf(err); known && (c == NotFound || c == Invalid) {
 		// The App was reinstalled and has a new installation ID, or it lost permissions.
 		if _, err := g.findInstallation(ctx); err != nil {
 			return Secret{}, err
 		}
-		answer, err = g.mint(ctx, op)
+		answer, err = g.issueToken(ctx, op)
 	}
 	if err != nil {
 		return Secret{}, g.uninstalled(err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.token, a.until = NewSecret(answer.GetToken()), answer.GetExpiresAt().Add(-tokenMargin)
+	a.token, a.until = newSecret(answer.GetToken()), answer.GetExpiresAt().Add(-tokenMargin)
 	return a.token, nil
 }
 
-func (g *GitHub) mint(ctx context.Context, op string) (*github.InstallationToken, error) {
+func (g *GitHub) issueToken(ctx context.Context, op string) (*github.InstallationToken, error) {
 	g.app.mu.Lock()
 	id, permits := g.app.installation, g.app.permits
 	g.app.mu.Unlock()
 	body := &github.InstallationTokenOptions{Permissions: &permits}
-	if g.place.kind == repositoryPlace {
-		body.Repositories = []string{g.place.Name}
+	if g.scope.kind == repositoryScope {
+		body.Repositories = []string{g.scope.Name}
 	}
-	k := g.appCall(op, "/app/installations", object("token", "expires_at"))
+	k := g.appCall(op, "/app/installations", wantObject("token", "expires_at"))
 	k.secret = true
-	t, err := by(ctx, k, func(c *github.Client) (*github.InstallationToken, *github.Response, error) {
+	t, err := doGitHub(ctx, k, func(c *github.Client) (*github.InstallationToken, *github.Response, error) {
 		return c.Apps.CreateInstallationToken(ctx, id, body)
 	})
 	if err == nil && (t.GetToken() == "" || t.GetExpiresAt().IsZero()) {
-		err = k.useless("the answer is no token")
+		err = k.unusable("the answer is no token")
 	}
 	return t, err
 }
@@ -221,8 +221,8 @@ func (g *GitHub) identify(in *github.Installation) Identity {
 	return id
 }
 
-// need records a permission that is missing or too weak.
-func (id *Identity) need(name, has, least string) {
+// requirePermission records a permission that is missing or too weak.
+func (id *Identity) requirePermission(name, has, least string) {
 	if has != least && has != "write" && has != "admin" {
 		id.Missing = append(id.Missing, name+": "+least)
 	}
@@ -239,22 +239,22 @@ func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	if has == nil {
 		has = &github.InstallationPermissions{}
 	}
-	switch g.place.kind {
-	case orgPlace:
-		id.need("organization_self_hosted_runners", has.GetOrganizationSelfHostedRunners(), "write")
-	case repositoryPlace:
-		id.need("administration", has.GetAdministration(), "write")
+	switch g.scope.kind {
+	case orgScope:
+		id.requirePermission("organization_self_hosted_runners", has.GetOrganizationSelfHostedRunners(), "write")
+	case repositoryScope:
+		id.requirePermission("administration", has.GetAdministration(), "write")
 	}
-	if g.place.kind != enterprisePlace {
-		id.need("metadata", has.GetMetadata(), "read")
-		id.need("actions", has.GetActions(), "read")
+	if g.scope.kind != enterpriseScope {
+		id.requirePermission("metadata", has.GetMetadata(), "read")
+		id.requirePermission("actions", has.GetActions(), "read")
 	}
 	if len(id.Missing) > 0 {
 		return id, &Error{Op: "check the App's permissions", Class: Forbidden, Message: "the App lacks " + strings.Join(id.Missing, ", ")}
 	}
 	// The check includes a token request. GitHub has no documented name for the permission of an
 	// enterprise, so checkApp tries to list its runners.
-	if g.place.kind == enterprisePlace {
+	if g.scope.kind == enterpriseScope {
 		_, err = g.runnerPage(ctx, g.runnersCall("check the App's permissions"), github.ListOptions{PerPage: 1})
 	} else {
 		_, err = g.installationToken(ctx)

@@ -29,17 +29,17 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 		}
 		id = g.identify(in)
 		has := in.GetPermissions()
-		id.need("contents", has.GetContents(), "write")
-		id.need("pull_requests", has.GetPullRequests(), "write")
+		id.requirePermission("contents", has.GetContents(), "write")
+		id.requirePermission("pull_requests", has.GetPullRequests(), "write")
 		if len(id.Missing) > 0 {
 			return id, &Error{Op: op, Class: Forbidden, Message: "the App lacks " + strings.Join(id.Missing, ", ")}
 		}
 	}
 	// GitHub does not list the permissions of a token, but it shows whether the token can see the
 	// repository.
-	r, err := g.itself(ctx, op)
-	if err == nil && !strings.EqualFold(r.GetFullName(), g.place.String()) {
-		err = &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is called %q now", g.place, r.GetFullName()))}
+	r, err := g.repositoryInfo(ctx, op)
+	if err == nil && !strings.EqualFold(r.GetFullName(), g.scope.String()) {
+		err = &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s is called %q now", g.scope, r.GetFullName()))}
 	}
 	if err == nil && g.app == nil && r.Permissions != nil && !r.GetPermissions().GetPush() {
 		id.Missing = []string{"push"}
@@ -50,19 +50,19 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 
 // inRepository calls a method of the library whose response is one object of the repository.
 func inRepository[T any](ctx context.Context, g *GitHub, op string, do func(*github.Client) (T, *github.Response, error)) (T, error) {
-	return by(ctx, g.call(op, g.place.root(), object()), do)
+	return doGitHub(ctx, g.call(op, g.scope.root(), wantObject()), do)
 }
 
-// itself reads the repository.
-func (g *GitHub) itself(ctx context.Context, op string) (*github.Repository, error) {
+// repositoryInfo reads the repository.
+func (g *GitHub) repositoryInfo(ctx context.Context, op string) (*github.Repository, error) {
 	return inRepository(ctx, g, op, func(c *github.Client) (*github.Repository, *github.Response, error) {
-		return c.Repositories.Get(ctx, g.place.Owner, g.place.Name)
+		return c.Repositories.Get(ctx, g.scope.Owner, g.scope.Name)
 	})
 }
 
 func (g *GitHub) isRepository(op string) error {
-	if g.place.kind != repositoryPlace {
-		return &Error{Op: op, Class: Invalid, Message: g.place.String() + " is no repository"}
+	if g.scope.kind != repositoryScope {
+		return &Error{Op: op, Class: Invalid, Message: g.scope.String() + " is no repository"}
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error
 		return File{}, err
 	}
 	if !isBranch(branch) || !isPath(path) {
-		return File{}, &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q on %q is no file", path, branch))}
+		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is no file", path, branch))}
 	}
 	head, err := g.head(ctx, op, branch)
 	if err != nil {
@@ -87,7 +87,7 @@ func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error
 // head returns the last commit of a branch.
 func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
 	ref, err := inRepository(ctx, g, op, func(c *github.Client) (*github.Reference, *github.Response, error) {
-		return c.Git.GetRef(ctx, g.place.Owner, g.place.Name, "heads/"+branch)
+		return c.Git.GetRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
 	})
 	if err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
 		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no branch"}
@@ -105,22 +105,22 @@ func escaped(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// commitForm reads a commit.
-func (g *GitHub) commitForm(ctx context.Context, op, commit string) (*github.Commit, error) {
+// readCommit reads a commit.
+func (g *GitHub) readCommit(ctx context.Context, op, commit string) (*github.Commit, error) {
 	return inRepository(ctx, g, op, func(c *github.Client) (*github.Commit, *github.Response, error) {
-		return c.Git.GetCommit(ctx, g.place.Owner, g.place.Name, commit)
+		return c.Git.GetCommit(ctx, g.scope.Owner, g.scope.Name, commit)
 	})
 }
 
 // fileAt reads a file at a commit. It verifies by git's checksum that the content is complete.
 func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, error) {
 	c, err := inRepository(ctx, g, op, func(c *github.Client) (*github.RepositoryContent, *github.Response, error) {
-		file, _, response, err := c.Repositories.GetContents(ctx, g.place.Owner, g.place.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
+		file, _, response, err := c.Repositories.GetContents(ctx, g.scope.Owner, g.scope.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
 		return file, response, err
 	})
 	if ClassOf(err) == NotFound {
 		// Check whether the commit is missing, or the repository is not visible any more.
-		if _, err := g.commitForm(ctx, op, commit); err != nil {
+		if _, err := g.readCommit(ctx, op, commit); err != nil {
 			return File{}, err
 		}
 		return File{Commit: commit}, nil
@@ -155,10 +155,10 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if err := g.isRepository(op); err != nil {
 		return Request{}, err
 	}
-	if why := p.wrong(); why != "" {
+	if why := p.invalidReason(); why != "" {
 		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
-	pull, err := g.pullOf(ctx, op, p)
+	pull, err := g.findPull(ctx, op, p)
 	if err != nil {
 		return Request{}, err
 	}
@@ -168,23 +168,23 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if pull == nil {
 		body := &github.NewPullRequest{Title: &p.Title, Head: &p.Branch, Base: &p.Base, Body: &p.Body}
 		pull, err = inRepository(ctx, g, op, func(c *github.Client) (*github.PullRequest, *github.Response, error) {
-			return c.PullRequests.Create(ctx, g.place.Owner, g.place.Name, body)
+			return c.PullRequests.Create(ctx, g.scope.Owner, g.scope.Name, body)
 		})
 		if ClassOf(err) == Invalid {
 			// Another caller created it first, or the response was lost.
-			if pull, found := g.pullOf(ctx, op, p); found == nil && pull != nil {
-				return g.settle(ctx, op, p, pull)
+			if pull, found := g.findPull(ctx, op, p); found == nil && pull != nil {
+				return g.updateRequest(ctx, op, p, pull)
 			}
 		}
 		if err != nil {
 			return Request{}, err
 		}
 	}
-	return g.settle(ctx, op, p, pull)
+	return g.updateRequest(ctx, op, p, pull)
 }
 
-// settle sets the title, the body and the labels of a pull request.
-func (g *GitHub) settle(ctx context.Context, op string, p Proposal, pull *github.PullRequest) (Request, error) {
+// updateRequest sets the title, the body and the labels of a pull request.
+func (g *GitHub) updateRequest(ctx context.Context, op string, p Proposal, pull *github.PullRequest) (Request, error) {
 	if pull.GetNumber() <= 0 {
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no pull request"}
 	}
@@ -199,16 +199,16 @@ func (g *GitHub) settle(ctx context.Context, op string, p Proposal, pull *github
 		if at := slices.Index(missing, l.GetName()); at >= 0 {
 			missing = slices.Delete(missing, at, at+1)
 		} else if strings.HasPrefix(l.GetName(), ownPrefix) {
-			if err := gone(byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
-				return c.Issues.RemoveLabelForIssue(ctx, g.place.Owner, g.place.Name, number, url.PathEscape(l.GetName()))
+			if err := ignoreNotFound(doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
+				return c.Issues.RemoveLabelForIssue(ctx, g.scope.Owner, g.scope.Name, number, url.PathEscape(l.GetName()))
 			})); err != nil {
 				return Request{}, err
 			}
 		}
 	}
 	if len(missing) > 0 {
-		if err := byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Issues.AddLabelsToIssue(ctx, g.place.Owner, g.place.Name, number, missing)
+		if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
+			_, response, err := c.Issues.AddLabelsToIssue(ctx, g.scope.Owner, g.scope.Name, number, missing)
 			return response, err
 		}); err != nil {
 			return Request{}, err
@@ -219,26 +219,26 @@ func (g *GitHub) settle(ctx context.Context, op string, p Proposal, pull *github
 
 // edit changes a pull request.
 func (g *GitHub) edit(ctx context.Context, op string, number int, change *github.PullRequest) error {
-	return byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
-		_, response, err := c.PullRequests.Edit(ctx, g.place.Owner, g.place.Name, number, change)
+	return doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
+		_, response, err := c.PullRequests.Edit(ctx, g.scope.Owner, g.scope.Name, number, change)
 		return response, err
 	})
 }
 
-// pullOf returns the open pull request of a change; nil: there is none yet.
-func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.PullRequest, error) {
-	options := &github.PullRequestListOptions{State: "all", Head: g.place.Owner + ":" + p.Branch, ListOptions: github.ListOptions{PerPage: githubPage}}
-	all, err := by(ctx, g.call(op, g.place.root(), array), func(c *github.Client) ([]*github.PullRequest, *github.Response, error) {
-		return c.PullRequests.List(ctx, g.place.Owner, g.place.Name, options)
+// findPull returns the open pull request of a change; nil: there is none yet.
+func (g *GitHub) findPull(ctx context.Context, op string, p Proposal) (*github.PullRequest, error) {
+	options := &github.PullRequestListOptions{State: "all", Head: g.scope.Owner + ":" + p.Branch, ListOptions: github.ListOptions{PerPage: githubPage}}
+	all, err := doGitHub(ctx, g.call(op, g.scope.root(), wantArray), func(c *github.Client) ([]*github.PullRequest, *github.Response, error) {
+		return c.PullRequests.List(ctx, g.scope.Owner, g.scope.Name, options)
 	})
 	if err != nil {
 		return nil, err
 	}
-	var candidates []candidate
+	var candidates []openRequest
 	for _, pull := range all {
-		candidates = append(candidates, candidate{Branch: pull.GetHead().GetRef(), Base: pull.GetBase().GetRef(), Own: strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()), Open: pull.GetState() == "open"})
+		candidates = append(candidates, openRequest{Branch: pull.GetHead().GetRef(), Base: pull.GetBase().GetRef(), Own: strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()), Open: pull.GetState() == "open"})
 	}
-	i, err := p.which(op, candidates)
+	i, err := p.findRequest(op, candidates)
 	if err != nil || i < 0 {
 		return nil, err
 	}
@@ -247,13 +247,13 @@ func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.Pul
 
 // commit makes sure that the branch has the change.
 func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.begin(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
+	s, err := p.findBase(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
 	if err != nil || s.Done {
 		return err
 	}
-	owner, name := g.place.Owner, g.place.Name
+	owner, name := g.scope.Owner, g.scope.Name
 	if s.Fresh {
-		if err := byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+		if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
 			_, response, err := c.Git.CreateRef(ctx, owner, name, github.CreateRef{Ref: "refs/heads/" + p.Branch, SHA: s.At})
 			return response, err
 		}); err != nil {
@@ -266,7 +266,7 @@ func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 	if s.Now.Version != "" {
 		body.SHA = &s.Now.Version
 	}
-	return byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (response *github.Response, err error) {
+	return doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (response *github.Response, err error) {
 		switch {
 		case p.Content == nil:
 			_, response, err = c.Repositories.DeleteFile(ctx, owner, name, escaped(p.Path), body)

@@ -16,27 +16,27 @@ import (
 
 const poolFile = "fleet/pools.yaml"
 
-// configured is a repository with a configuration, and a client that may change it.
-type configured struct {
-	*acme
+// gitHubChangeEnv is a repository with a configuration, and a client that may change it.
+type gitHubChangeEnv struct {
+	*gitHubEnv
 	repository int64
 	g          *forge.GitHub
 }
 
-func newConfigured(t *testing.T) *configured {
-	c := &configured{acme: newAcme(t)}
+func newGitHubChangeEnv(t *testing.T) *gitHubChangeEnv {
+	c := &gitHubChangeEnv{gitHubEnv: newGitHubEnv(t)}
 	c.ChangeInstallation(c.installation, func(in *forgetest.GitHubInstallation) {
 		in.Permissions = map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"}
 	})
 	c.repository = c.AddRepository("acme/config", false)
 	c.Push(c.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{poolFile: new("max: 5 # five\n"), "README.md": new("# hello\n")})
-	c.g = c.client(t, func(x *forge.GitHubConfig) { x.Place = c.URL + "/acme/config" })
+	c.g = c.client(t, func(x *forge.GitHubConfig) { x.ScopeURL = c.URL + "/acme/config" })
 	return c
 }
 
-func (c *configured) proposal(t *testing.T, branch, content string) forge.Proposal {
+func (c *gitHubChangeEnv) proposal(t *testing.T, branch, content string) forge.Proposal {
 	t.Helper()
-	f, err := c.g.ReadFile(within(t), branch, poolFile)
+	f, err := c.g.ReadFile(testContext(t), branch, poolFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +56,8 @@ func writes(calls []forgetest.Call) (n int) {
 // FLEET-15: a change is one commit of its author, committed by the bot, on its own branch, in one
 // request. Repeating it changes nothing. A different change adds a commit.
 func TestFLEET15_GitHubPropose(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	p := c.proposal(t, "main", "max: 8 # five\n")
 	r, err := c.g.Propose(ctx, p)
 	if err != nil || !r.Open || r.Merged || r.Number != 1 || r.Blocked != "" || !r.ChecksKnown {
@@ -106,24 +106,24 @@ func TestFLEET15_GitHubPropose(t *testing.T) {
 		t.Errorf("from what was: %v", err)
 	}
 	// A new file, and a deleted file.
-	made := p
-	made.Branch, made.Path, made.Was = "tailplane/c2", "fleet/new file.yaml", ""
-	if r, err := c.g.Propose(ctx, made); err != nil || c.Commit(c.repository, "tailplane/c2").Files["fleet/new file.yaml"] == "" || r.Number != 2 {
+	created := p
+	created.Branch, created.Path, created.Was = "tailplane/c2", "fleet/new file.yaml", ""
+	if r, err := c.g.Propose(ctx, created); err != nil || c.Commit(c.repository, "tailplane/c2").Files["fleet/new file.yaml"] == "" || r.Number != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	gone := c.proposal(t, "main", "")
 	gone.Branch, gone.Content = "tailplane/c3", nil
 	if _, err := c.g.Propose(ctx, gone); err != nil {
 		t.Error(err)
-	} else if _, there := c.Commit(c.repository, "tailplane/c3").Files[poolFile]; there {
+	} else if _, exists := c.Commit(c.repository, "tailplane/c3").Files[poolFile]; exists {
 		t.Error("the file is still there")
 	}
 }
 
 // FLEET-15, PL-09: a base that moved is a conflict, and nothing is written.
 func TestFLEET15_GitHubMoved(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	p := c.proposal(t, "main", "max: 8\n")
 	c.Push(c.repository, "main", forgetest.GitHubCommit{Message: "theirs"}, map[string]*string{poolFile: new("max: 6\n")})
 	c.Forget()
@@ -165,8 +165,8 @@ func TestFLEET15_GitHubMoved(t *testing.T) {
 // If any response is lost, before or after its effect, repeating the proposal leads to the same
 // result: one commit, one request.
 func TestFLEET15_GitHubLostAnswers(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	for _, after := range []bool{false, true} {
 		for lost := 1; ; lost++ {
 			branch := fmt.Sprintf("tailplane/%v-%d", after, lost)
@@ -214,8 +214,8 @@ func TestFLEET15_GitHubLostAnswers(t *testing.T) {
 // PL-06, PL-09: only exactly the reviewed commit is merged, if the branch's rules allow it, and the
 // authors of pushed commits are known.
 func TestPL06_GitHubMerge(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	r, err := c.g.Propose(ctx, c.proposal(t, "main", "max: 8\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -303,8 +303,8 @@ func TestPL06_GitHubMerge(t *testing.T) {
 // PL-09: proposals for files outside the repository, files that forges run, other branches, or
 // objects of others are refused.
 func TestPL09_GitHubProposals(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	good := c.proposal(t, "main", "x")
 	c.Forget()
 	for why, change := range map[string]func(*forge.Proposal){
@@ -350,8 +350,8 @@ func TestPL09_GitHubProposals(t *testing.T) {
 }
 
 func TestGitHubReadFile(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	f, err := c.g.ReadFile(ctx, "main", poolFile)
 	if err != nil || string(f.Content) != "max: 5 # five\n" || f.Commit != c.Commit(c.repository, "main").SHA {
 		t.Errorf("%q, %+v, %v", f.Content, f, err)
@@ -408,8 +408,8 @@ func TestGitHubReadFile(t *testing.T) {
 
 // Either all authors of a change are known, or the result is an error.
 func TestGitHubManyCommits(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	if _, err := c.g.Propose(ctx, c.proposal(t, "main", "max: 8\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -429,8 +429,8 @@ func TestGitHubManyCommits(t *testing.T) {
 }
 
 func TestGitHubCheckChanges(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	if id, err := c.g.CheckChanges(ctx); err != nil || id.InstallationID != c.installation {
 		t.Errorf("%+v, %v", id, err)
 	}
@@ -448,7 +448,7 @@ func TestGitHubCheckChanges(t *testing.T) {
 		t.Error(err)
 	}
 	byToken := func(x *forge.GitHubConfig) {
-		x.Place, x.Credential = c.URL+"/acme/config", map[string][]byte{"github_token": []byte(c.AddToken("repo"))}
+		x.ScopeURL, x.Credential = c.URL+"/acme/config", map[string][]byte{"github_token": []byte(c.AddToken("repo"))}
 	}
 	if id, err := c.client(t, byToken).CheckChanges(ctx); err != nil || id.Kind != forge.GitHubTokenKind {
 		t.Errorf("%+v, %v", id, err)

@@ -18,8 +18,8 @@ type RunnerGroup struct {
 	Repositories          []string // owner/name, sorted; only with Visibility selected
 }
 
-// groups returns the API path of the runner groups of the place.
-func (g *GitHub) groups() string { return g.place.root() + "/actions/runner-groups" }
+// groupsPath returns the API path of the runner groups of the place.
+func (g *GitHub) groupsPath() string { return g.scope.root() + "/actions/runner-groups" }
 
 // RunnerGroups lists all runner groups of the place, or returns an error. A plan without extra
 // groups answers Forbidden or NotFound.
@@ -28,14 +28,14 @@ func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
 	if err := g.hasGroups(op); err != nil {
 		return nil, err
 	}
-	forms, err := g.groupForms(ctx, op)
+	forms, err := g.listGroups(ctx, op)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]RunnerGroup, 0, len(forms))
 	for _, f := range forms {
-		group := groupOf(f)
-		if group.Visibility == "selected" && g.place.kind == orgPlace {
+		group := newRunnerGroup(f)
+		if group.Visibility == "selected" && g.scope.kind == orgScope {
 			if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
 				return nil, err
 			}
@@ -47,53 +47,53 @@ func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
 
 // hasGroups returns an error for a repository, because its runners are in no group.
 func (g *GitHub) hasGroups(op string) error {
-	if g.place.kind == repositoryPlace {
+	if g.scope.kind == repositoryScope {
 		return &Error{Op: op, Class: Invalid, Message: "a repository has no runner groups"}
 	}
 	return nil
 }
 
-func (g *GitHub) groupForms(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
-	k := g.call(op, g.groups(), object("total_count", "runner_groups"))
+func (g *GitHub) listGroups(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
+	k := g.call(op, g.groupsPath(), wantObject("total_count", "runner_groups"))
 	return list(ctx, k, (*github.RunnerGroup).GetID,
 		func(c *github.Client, page github.ListOptions) (listing[*github.RunnerGroup], *github.Response, error) {
 			var none listing[*github.RunnerGroup]
-			if g.place.kind == orgPlace {
-				all, response, err := c.Actions.ListOrganizationRunnerGroups(ctx, g.place.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
+			if g.scope.kind == orgScope {
+				all, response, err := c.Actions.ListOrganizationRunnerGroups(ctx, g.scope.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
 				if err != nil {
 					return none, response, err
 				}
 				return listing[*github.RunnerGroup]{all.TotalCount, all.RunnerGroups}, response, nil
 			}
-			all, response, err := c.Enterprise.ListRunnerGroups(ctx, g.place.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
+			all, response, err := c.Enterprise.ListRunnerGroups(ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
 			if err != nil {
 				return none, response, err
 			}
 			out := listing[*github.RunnerGroup]{total: all.GetTotalCount()}
 			for _, f := range all.RunnerGroups {
-				out.things = append(out.things, ofEnterprise(f))
+				out.things = append(out.things, enterpriseGroup(f))
 			}
 			return out, response, nil
 		})
 }
 
-// ofEnterprise converts a group of an enterprise to the type for an organisation's group.
-func ofEnterprise(f *github.EnterpriseRunnerGroup) *github.RunnerGroup {
+// enterpriseGroup converts a group of an enterprise to the type for an organisation's group.
+func enterpriseGroup(f *github.EnterpriseRunnerGroup) *github.RunnerGroup {
 	if f == nil {
 		return nil
 	}
 	return &github.RunnerGroup{ID: f.ID, Name: f.Name, Visibility: f.Visibility, Default: f.Default, Inherited: f.Inherited, AllowsPublicRepositories: f.AllowsPublicRepositories}
 }
 
-func groupOf(f *github.RunnerGroup) RunnerGroup {
+func newRunnerGroup(f *github.RunnerGroup) RunnerGroup {
 	return RunnerGroup{ID: f.GetID(), Name: f.GetName(), Visibility: f.GetVisibility(), Default: f.GetDefault(), AllowsPublic: f.GetAllowsPublicRepositories()}
 }
 
 func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
-	k := g.call(op, g.groups(), object("total_count", "repositories"))
+	k := g.call(op, g.groupsPath(), wantObject("total_count", "repositories"))
 	forms, err := list(ctx, k, (*github.Repository).GetID,
 		func(c *github.Client, page github.ListOptions) (listing[*github.Repository], *github.Response, error) {
-			all, response, err := c.Actions.ListRepositoryAccessRunnerGroup(ctx, g.place.Owner, group, &page)
+			all, response, err := c.Actions.ListRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group, &page)
 			if err != nil {
 				return listing[*github.Repository]{}, response, err
 			}
@@ -114,9 +114,9 @@ func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]
 // these repositories (owner/name). A repository of another owner is Invalid, and so is a public one
 // unless allowPublic is true; EnsureRunnerGroup then writes nothing. made reports whether this call
 // created the group: the caller may delete only such a group later.
-func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, made bool, err error) {
+func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, created bool, err error) {
 	const op = "ensure a runner group"
-	if g.place.kind != orgPlace {
+	if g.scope.kind != orgScope {
 		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "only an organisation has groups for repositories"}
 	}
 	if name == "" || len(repositories) == 0 {
@@ -134,50 +134,50 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 		}
 	}
 	slices.Sort(names)
-	group, there, err := g.groupNamed(ctx, op, name)
+	group, exists, err := g.groupNamed(ctx, op, name)
 	if err != nil {
 		return RunnerGroup{}, false, err
 	}
-	if !there {
-		group, err = g.makeGroup(ctx, op, name, ids, allowPublic)
+	if !exists {
+		group, err = g.createGroup(ctx, op, name, ids, allowPublic)
 		if err != nil {
 			return RunnerGroup{}, false, err
 		}
-		made = true
+		created = true
 	}
 	if group.Visibility != "selected" || group.AllowsPublic != allowPublic {
 		// Restrict the visibility before any repository is added.
 		body := github.UpdateRunnerGroupRequest{Name: &name, Visibility: new("selected"), AllowsPublicRepositories: &allowPublic}
-		if err := byNone(ctx, g.call(op, g.groups(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Actions.UpdateOrganizationRunnerGroup(ctx, g.place.Owner, group.ID, body)
+		if err := doGitHubNoBody(ctx, g.call(op, g.groupsPath(), nil), func(c *github.Client) (*github.Response, error) {
+			_, response, err := c.Actions.UpdateOrganizationRunnerGroup(ctx, g.scope.Owner, group.ID, body)
 			return response, err
 		}); err != nil {
-			return group, made, err
+			return group, created, err
 		}
 		group.Visibility, group.AllowsPublic = "selected", allowPublic
 	}
 	if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
-		return group, made, err
+		return group, created, err
 	}
 	if !slices.Equal(group.Repositories, names) {
 		body := github.SetRepoAccessRunnerGroupRequest{SelectedRepositoryIDs: ids}
-		if err := byNone(ctx, g.call(op, g.groups(), nil), func(c *github.Client) (*github.Response, error) {
-			return c.Actions.SetRepositoryAccessRunnerGroup(ctx, g.place.Owner, group.ID, body)
+		if err := doGitHubNoBody(ctx, g.call(op, g.groupsPath(), nil), func(c *github.Client) (*github.Response, error) {
+			return c.Actions.SetRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group.ID, body)
 		}); err != nil {
-			return group, made, err
+			return group, created, err
 		}
 		group.Repositories = names
 	}
-	return group, made, nil
+	return group, created, nil
 }
 
 // repository finds a repository of the organisation by its current name.
 func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (id int64, full string, err error) {
-	if !g.place.owns(name) {
-		return 0, "", &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is no repository of %s", name, g.place.Owner))}
+	if !g.scope.owns(name) {
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is no repository of %s", name, g.scope.Owner))}
 	}
 	owner, short, _ := strings.Cut(name, "/")
-	r, err := by(ctx, g.call(op, "/repos/"+name, object()), func(c *github.Client) (*github.Repository, *github.Response, error) {
+	r, err := doGitHub(ctx, g.call(op, "/repos/"+name, wantObject()), func(c *github.Client) (*github.Repository, *github.Response, error) {
 		return c.Repositories.Get(ctx, owner, short)
 	})
 	switch {
@@ -187,17 +187,17 @@ func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (
 		return 0, "", &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no repository"}
 	case !strings.EqualFold(r.GetFullName(), name):
 		// It was renamed, or moved to another owner.
-		return 0, "", &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%q is called %q now", name, r.GetFullName()))}
+		return 0, "", &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%q is called %q now", name, r.GetFullName()))}
 	case !public && (r.GetVisibility() == "public" || r.Private != nil && !r.GetPrivate()):
-		return 0, "", &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is public: anybody's pull request would run there", name))}
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is public: anybody's pull request would run there", name))}
 	}
 	return r.GetID(), r.GetFullName(), nil
 }
 
 // groupNamed finds a group that belongs to the organisation. The organisation may not change a
 // group that an enterprise shares with it.
-func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerGroup, there bool, err error) {
-	forms, err := g.groupForms(ctx, op)
+func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerGroup, exists bool, err error) {
+	forms, err := g.listGroups(ctx, op)
 	if err != nil {
 		return RunnerGroup{}, false, err
 	}
@@ -206,28 +206,28 @@ func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerG
 			continue
 		}
 		if f.GetDefault() || f.GetInherited() {
-			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("the group %q is the default one, or the enterprise's", name))}
+			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("the group %q is the default one, or the enterprise's", name))}
 		}
-		return groupOf(f), true, nil
+		return newRunnerGroup(f), true, nil
 	}
 	return RunnerGroup{}, false, nil
 }
 
-// makeGroup creates a group. If the response is lost, it looks for the group by name: the group did
+// createGroup creates a group. If the response is lost, it looks for the group by name: the group did
 // not exist a moment ago, so it is the new one.
-func (g *GitHub) makeGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
+func (g *GitHub) createGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
 	body := github.CreateRunnerGroupRequest{Name: &name, Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: &allowPublic}
-	f, err := by(ctx, g.call(op, g.groups(), object()), func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
-		return c.Actions.CreateOrganizationRunnerGroup(ctx, g.place.Owner, body)
+	f, err := doGitHub(ctx, g.call(op, g.groupsPath(), wantObject()), func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
+		return c.Actions.CreateOrganizationRunnerGroup(ctx, g.scope.Owner, body)
 	})
 	if err == nil && f.GetID() > 0 {
-		return groupOf(f), nil
+		return newRunnerGroup(f), nil
 	}
 	if err == nil {
 		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no group"}
 	}
 	if ClassOf(err) == Unavailable && ctx.Err() == nil {
-		if group, there, found := g.groupNamed(ctx, op, name); found == nil && there {
+		if group, exists, found := g.groupNamed(ctx, op, name); found == nil && exists {
 			return group, nil
 		}
 	}
@@ -242,55 +242,55 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 	if err := g.hasGroups(op); err != nil {
 		return err
 	}
-	org := g.place.kind == orgPlace
+	org := g.scope.kind == orgScope
 	get := func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
 		if org {
-			return c.Actions.GetOrganizationRunnerGroup(ctx, g.place.Owner, id)
+			return c.Actions.GetOrganizationRunnerGroup(ctx, g.scope.Owner, id)
 		}
-		f, response, err := c.Enterprise.GetEnterpriseRunnerGroup(ctx, g.place.Owner, id)
-		return ofEnterprise(f), response, err
+		f, response, err := c.Enterprise.GetEnterpriseRunnerGroup(ctx, g.scope.Owner, id)
+		return enterpriseGroup(f), response, err
 	}
-	f, err := by(ctx, g.call(op, g.groups(), object()), get)
+	f, err := doGitHub(ctx, g.call(op, g.groupsPath(), wantObject()), get)
 	if err != nil {
-		return goneFrom(op, err, g.seeGroups(ctx, op))
+		return confirmGone(op, err, g.groupsVisible(ctx, op))
 	}
 	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
 		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or the enterprise's"}
 	}
-	inside, err := runnersBy(ctx, g.call(op, g.groups(), object("total_count", "runners")),
+	inside, err := readRunners(ctx, g.call(op, g.groupsPath(), wantObject("total_count", "runners")),
 		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
 			if org {
-				return c.Actions.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
+				return c.Actions.ListRunnerGroupRunners(ctx, g.scope.Owner, id, &page)
 			}
-			return c.Enterprise.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
+			return c.Enterprise.ListRunnerGroupRunners(ctx, g.scope.Owner, id, &page)
 		})
 	if err != nil {
-		return goneFrom(op, err, g.seeGroups(ctx, op))
+		return confirmGone(op, err, g.groupsVisible(ctx, op))
 	}
 	if len(inside) > 0 {
 		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("%d runners are in it", len(inside))}
 	}
-	return remove(ctx, g.call(op, g.groups(), nil), func(c *github.Client) (*github.Response, error) {
+	return deleteItem(ctx, g.call(op, g.groupsPath(), nil), func(c *github.Client) (*github.Response, error) {
 		if org {
-			return c.Actions.DeleteOrganizationRunnerGroup(ctx, g.place.Owner, id)
+			return c.Actions.DeleteOrganizationRunnerGroup(ctx, g.scope.Owner, id)
 		}
-		return c.Enterprise.DeleteEnterpriseRunnerGroup(ctx, g.place.Owner, id)
+		return c.Enterprise.DeleteEnterpriseRunnerGroup(ctx, g.scope.Owner, id)
 	}, func(c *github.Client) (*github.Response, error) {
 		_, response, err := get(c)
 		return response, err
-	}, g.seeGroups(ctx, op))
+	}, g.groupsVisible(ctx, op))
 }
 
-// seeGroups returns a function that checks whether the runner groups of the place are visible at
+// groupsVisible returns a function that checks whether the runner groups of the place are visible at
 // all.
-func (g *GitHub) seeGroups(ctx context.Context, op string) func() error {
+func (g *GitHub) groupsVisible(ctx context.Context, op string) func() error {
 	return func() error {
 		page := github.ListOptions{PerPage: 1}
-		return byNone(ctx, g.call(op, g.groups(), object()), func(c *github.Client) (response *github.Response, err error) {
-			if g.place.kind == orgPlace {
-				_, response, err = c.Actions.ListOrganizationRunnerGroups(ctx, g.place.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
+		return doGitHubNoBody(ctx, g.call(op, g.groupsPath(), wantObject()), func(c *github.Client) (response *github.Response, err error) {
+			if g.scope.kind == orgScope {
+				_, response, err = c.Actions.ListOrganizationRunnerGroups(ctx, g.scope.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
 			} else {
-				_, response, err = c.Enterprise.ListRunnerGroups(ctx, g.place.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
+				_, response, err = c.Enterprise.ListRunnerGroups(ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
 			}
 			return response, err
 		})

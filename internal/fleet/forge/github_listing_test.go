@@ -21,8 +21,8 @@ func pathsOf(all []forge.TreeFile) (out []string) {
 
 // A folder is listed at a commit, with one level or recursively.
 func TestGitHubFiles(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	c.Push(c.repository, "main", forgetest.GitHubCommit{}, map[string]*string{"fleet/runnerpool/gh nix.yaml": new("a\n"), "fleet.md": new("b\n")})
 	head, err := c.g.Head(ctx, "main")
 	if err != nil || head != c.Commit(c.repository, "main").SHA {
@@ -71,8 +71,8 @@ func TestGitHubFiles(t *testing.T) {
 // FLEET-17: an incomplete tree or an invalid response is an error. Links and submodules are not
 // files.
 func TestFLEET17_GitHubPartOfATree(t *testing.T) {
-	c := newConfigured(t)
-	ctx := within(t)
+	c := newGitHubChangeEnv(t)
+	ctx := testContext(t)
 	files := map[string]*string{}
 	for i := range 7 {
 		files[fmt.Sprintf("fleet/p%d.yaml", i)] = new("x")
@@ -82,11 +82,11 @@ func TestFLEET17_GitHubPartOfATree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for most, want := range map[int]forge.Class{7: forge.Invalid, 8: ""} { // pools.yaml is there too
-		c.TreeLimit(c.repository, most)
+	for limit, want := range map[int]forge.Class{7: forge.Invalid, 8: ""} { // pools.yaml is there too
+		c.TreeLimit(c.repository, limit)
 		got, err := c.g.Files(ctx, head, "fleet", true)
 		if forge.ClassOf(err) != want || err != nil && (got != nil || !strings.Contains(err.Error(), "too many files")) || err == nil && len(got) != 8 {
-			t.Errorf("%d are told: %v, %v", most, got, err)
+			t.Errorf("%d are told: %v, %v", limit, got, err)
 		}
 	}
 	c.TreeLimit(c.repository, 100_000)

@@ -14,7 +14,7 @@ import (
 // pull reads a pull request.
 func (g *GitHub) pull(ctx context.Context, op string, number int) (*github.PullRequest, error) {
 	return inRepository(ctx, g, op, func(c *github.Client) (*github.PullRequest, *github.Response, error) {
-		return c.PullRequests.Get(ctx, g.place.Owner, g.place.Name, number)
+		return c.PullRequests.Get(ctx, g.scope.Owner, g.scope.Name, number)
 	})
 }
 
@@ -34,9 +34,9 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	r := Request{Number: number, URL: pull.GetHTMLURL(), Head: pull.GetHead().GetSHA(), Open: pull.GetState() == "open", Merged: pull.GetMerged()}
 	names := map[string]bool{pull.GetUser().GetLogin(): true}
-	commits, err := unnumbered(ctx, g, op,
+	commits, err := listUncounted(ctx, g, op,
 		func(c *github.Client, page github.ListOptions) ([]*github.RepositoryCommit, *github.Response, error) {
-			return c.PullRequests.ListCommits(ctx, g.place.Owner, g.place.Name, number, &page)
+			return c.PullRequests.ListCommits(ctx, g.scope.Owner, g.scope.Name, number, &page)
 		})
 	if err != nil {
 		return Request{}, err
@@ -55,9 +55,9 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	delete(names, "")
 	r.Authors = slices.Sorted(maps.Keys(names))
-	reviews, err := unnumbered(ctx, g, op,
+	reviews, err := listUncounted(ctx, g, op,
 		func(c *github.Client, page github.ListOptions) ([]*github.PullRequestReview, *github.Response, error) {
-			return c.PullRequests.ListReviews(ctx, g.place.Owner, g.place.Name, number, &page)
+			return c.PullRequests.ListReviews(ctx, g.scope.Owner, g.scope.Name, number, &page)
 		})
 	if err != nil {
 		return Request{}, err
@@ -82,8 +82,8 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 // checks reads the results of automated checks of the head, from both of GitHub's APIs. If the
 // credential may not read them, ChecksKnown stays false.
 func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
-	owner, name := g.place.Owner, g.place.Name
-	runs, err := list(ctx, g.call(op, g.place.root(), object("total_count", "check_runs")), (*github.CheckRun).GetID,
+	owner, name := g.scope.Owner, g.scope.Name
+	runs, err := list(ctx, g.call(op, g.scope.root(), wantObject("total_count", "check_runs")), (*github.CheckRun).GetID,
 		func(c *github.Client, page github.ListOptions) (listing[*github.CheckRun], *github.Response, error) {
 			all, response, err := c.Checks.ListCheckRunsForRef(ctx, owner, name, r.Head, &github.ListCheckRunsOptions{ListOptions: page})
 			if err != nil {
@@ -93,7 +93,7 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 		})
 	if err == nil {
 		var statuses []*github.RepoStatus
-		statuses, err = list(ctx, g.call(op, g.place.root(), object("total_count", "statuses")), (*github.RepoStatus).GetID,
+		statuses, err = list(ctx, g.call(op, g.scope.root(), wantObject("total_count", "statuses")), (*github.RepoStatus).GetID,
 			func(c *github.Client, page github.ListOptions) (listing[*github.RepoStatus], *github.Response, error) {
 				all, response, err := c.Repositories.GetCombinedStatus(ctx, owner, name, r.Head, &page)
 				if err != nil {
@@ -102,7 +102,7 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 				return listing[*github.RepoStatus]{all.GetTotalCount(), all.Statuses}, response, nil
 			})
 		for _, s := range statuses {
-			r.Checks = append(r.Checks, Check{Name: clean(s.GetContext()), State: s.GetState(), URL: s.GetTargetURL()})
+			r.Checks = append(r.Checks, Check{Name: redact(s.GetContext()), State: s.GetState(), URL: s.GetTargetURL()})
 		}
 	}
 	if ClassOf(err) == Forbidden {
@@ -114,27 +114,27 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 		if state == "completed" {
 			state = c.GetConclusion()
 		}
-		r.Checks = append(r.Checks, Check{Name: clean(c.GetName()), State: state, URL: c.GetHTMLURL()})
+		r.Checks = append(r.Checks, Check{Name: redact(c.GetName()), State: state, URL: c.GetHTMLURL()})
 	}
 	r.ChecksKnown = err == nil
 	return err
 }
 
-// unnumbered reads a list that does not report its length.
-func unnumbered[T any](ctx context.Context, g *GitHub, op string, read func(*github.Client, github.ListOptions) ([]T, *github.Response, error)) (out []T, err error) {
-	k := g.call(op, g.place.root(), array)
-	for n := 1; n <= mostPages; n++ {
-		page, err := by(ctx, k, func(c *github.Client) ([]T, *github.Response, error) {
+// listUncounted reads a list that does not report its length.
+func listUncounted[T any](ctx context.Context, g *GitHub, op string, read func(*github.Client, github.ListOptions) ([]T, *github.Response, error)) (out []T, err error) {
+	k := g.call(op, g.scope.root(), wantArray)
+	for n := 1; n <= maxPages; n++ {
+		page, err := doGitHub(ctx, k, func(c *github.Client) ([]T, *github.Response, error) {
 			return read(c, github.ListOptions{Page: n, PerPage: githubPage})
 		})
 		if err != nil {
 			return nil, err
 		}
-		if out = append(out, page...); !hasNext(k.answered) {
+		if out = append(out, page...); !hasNext(k.responseHeader) {
 			return out, nil
 		}
 	}
-	return nil, k.useless("the list does not end")
+	return nil, k.unusable("the list does not end")
 }
 
 // Merge merges a pull request if head is its last commit; otherwise it returns a Conflict. If
@@ -152,13 +152,13 @@ func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 	if err != nil {
 		return err
 	}
-	err = byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
-		_, response, err := c.PullRequests.Merge(ctx, g.place.Owner, g.place.Name, number, "", &github.PullRequestOptions{SHA: head, MergeMethod: how})
+	err = doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
+		_, response, err := c.PullRequests.Merge(ctx, g.scope.Owner, g.scope.Name, number, "", &github.PullRequestOptions{SHA: head, MergeMethod: how})
 		return response, err
 	})
 	if c := ClassOf(err); c == Invalid || c == Conflict || c == Unavailable {
-		pull, asked := g.pull(ctx, op, number)
-		if asked == nil && pull.GetMerged() && pull.GetHead().GetSHA() == head {
+		pull, requested := g.pull(ctx, op, number)
+		if requested == nil && pull.GetMerged() && pull.GetHead().GetSHA() == head {
 			return nil // the response was lost, or another caller merged it first
 		}
 	}
@@ -169,7 +169,7 @@ func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 // rebase. GitHub does not show the settings to every credential; then mergeMethod returns the
 // first.
 func (g *GitHub) mergeMethod(ctx context.Context, op string) (string, error) {
-	r, err := g.itself(ctx, op)
+	r, err := g.repositoryInfo(ctx, op)
 	switch {
 	case err != nil:
 		return "", err
@@ -194,13 +194,13 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 		return err
 	}
 	branch := pull.GetHead().GetRef()
-	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !isBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()) {
+	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !isBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()) {
 		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
 	}
 	if pull.GetState() == "open" {
 		if comment != "" {
-			if err := byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
-				_, response, err := c.Issues.CreateComment(ctx, g.place.Owner, g.place.Name, number, &github.IssueComment{Body: &comment})
+			if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
+				_, response, err := c.Issues.CreateComment(ctx, g.scope.Owner, g.scope.Name, number, &github.IssueComment{Body: &comment})
 				return response, err
 			}); err != nil {
 				return err
@@ -210,15 +210,15 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 			return err
 		}
 	}
-	err = byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
-		return c.Git.DeleteRef(ctx, g.place.Owner, g.place.Name, "heads/"+branch)
+	err = doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
+		return c.Git.DeleteRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
 	})
 	if e, ok := errors.AsType[*Error](err); ok && (e.Class == NotFound || e.Status == http.StatusUnprocessableEntity) {
 		// GitHub answers 422 for a missing branch, so check whether it exists.
 		if _, err = g.head(ctx, op, branch); err == nil {
 			return e
 		}
-		return gone(err)
+		return ignoreNotFound(err)
 	}
 	return err
 }

@@ -21,7 +21,7 @@ type Runner struct {
 
 const (
 	githubPage = 100
-	mostPages  = 500
+	maxPages   = 500
 	readings   = 3 // tries for a list that changes while it is read
 )
 
@@ -44,34 +44,34 @@ func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T
 			return out, err
 		}
 	}
-	return nil, k.useless("the list is not whole, or changes too fast to be read")
+	return nil, k.unusable("the list is not whole, or changes too fast to be read")
 }
 
 func readList[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) (out []T, whole bool, err error) {
-	seen, most := map[int64]bool{}, 0
+	seen, limit := map[int64]bool{}, 0
 	out = []T{}
-	for n := 1; n <= mostPages; n++ {
-		page, err := by(ctx, k, func(c *github.Client) (listing[T], *github.Response, error) {
+	for n := 1; n <= maxPages; n++ {
+		page, err := doGitHub(ctx, k, func(c *github.Client) (listing[T], *github.Response, error) {
 			return read(c, github.ListOptions{Page: n, PerPage: githubPage})
 		})
 		if err != nil {
 			return nil, false, err
 		}
-		most = max(most, page.total)
+		limit = max(limit, page.total)
 		for _, t := range page.things {
 			if id(t) <= 0 {
-				return nil, false, k.useless("the answer is no list of that kind")
+				return nil, false, k.unusable("the answer is no list of that kind")
 			}
 			if !seen[id(t)] {
 				seen[id(t)] = true
 				out = append(out, t)
 			}
 		}
-		if !hasNext(k.answered) {
-			return out, len(out) >= most, nil
+		if !hasNext(k.responseHeader) {
+			return out, len(out) >= limit, nil
 		}
 	}
-	return nil, false, k.useless("the list does not end")
+	return nil, false, k.unusable("the list does not end")
 }
 
 // hasNext reports whether the Link header names a next page. The URL in it is ignored, because the
@@ -87,34 +87,34 @@ func hasNext(h http.Header) bool {
 
 // runnersCall returns a call for the runners of the place.
 func (g *GitHub) runnersCall(op string) *call {
-	return g.call(op, g.place.root()+"/actions/runners", object("total_count", "runners"))
+	return g.call(op, g.scope.root()+"/actions/runners", wantObject("total_count", "runners"))
 }
 
 // runnerPage reads one page of the runners of the place.
 func (g *GitHub) runnerPage(ctx context.Context, k *call, page github.ListOptions) (*github.Runners, error) {
-	return by(ctx, k, func(c *github.Client) (*github.Runners, *github.Response, error) { return g.listRunners(ctx, c, page) })
+	return doGitHub(ctx, k, func(c *github.Client) (*github.Runners, *github.Response, error) { return g.listRunners(ctx, c, page) })
 }
 
 func (g *GitHub) listRunners(ctx context.Context, c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
 	options := &github.ListRunnersOptions{ListOptions: page}
-	switch g.place.kind {
-	case repositoryPlace:
-		return c.Actions.ListRunners(ctx, g.place.Owner, g.place.Name, options)
-	case enterprisePlace:
-		return c.Enterprise.ListRunners(ctx, g.place.Owner, options)
+	switch g.scope.kind {
+	case repositoryScope:
+		return c.Actions.ListRunners(ctx, g.scope.Owner, g.scope.Name, options)
+	case enterpriseScope:
+		return c.Enterprise.ListRunners(ctx, g.scope.Owner, options)
 	}
-	return c.Actions.ListOrganizationRunners(ctx, g.place.Owner, options)
+	return c.Actions.ListOrganizationRunners(ctx, g.scope.Owner, options)
 }
 
 // Runners lists all runners of the place, or returns an error.
 func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
-	return runnersBy(ctx, g.runnersCall("list runners"),
+	return readRunners(ctx, g.runnersCall("list runners"),
 		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
 			return g.listRunners(ctx, c, page)
 		})
 }
 
-func runnersBy(ctx context.Context, k *call, read func(*github.Client, github.ListOptions) (*github.Runners, *github.Response, error)) ([]Runner, error) {
+func readRunners(ctx context.Context, k *call, read func(*github.Client, github.ListOptions) (*github.Runners, *github.Response, error)) ([]Runner, error) {
 	forms, err := list(ctx, k, (*github.Runner).GetID,
 		func(c *github.Client, page github.ListOptions) (listing[*github.Runner], *github.Response, error) {
 			all, response, err := read(c, page)
@@ -141,55 +141,55 @@ func runnersBy(ctx context.Context, k *call, read func(*github.Client, github.Li
 // success. GitHub does not delete a busy runner; that is Invalid.
 func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
-	owner, name := g.place.Owner, g.place.Name
-	k := g.call(op, g.place.root()+"/actions/runners", nil)
-	return remove(ctx, k, func(c *github.Client) (*github.Response, error) {
-		switch g.place.kind {
-		case repositoryPlace:
+	owner, name := g.scope.Owner, g.scope.Name
+	k := g.call(op, g.scope.root()+"/actions/runners", nil)
+	return deleteItem(ctx, k, func(c *github.Client) (*github.Response, error) {
+		switch g.scope.kind {
+		case repositoryScope:
 			return c.Actions.RemoveRunner(ctx, owner, name, id)
-		case enterprisePlace:
+		case enterpriseScope:
 			return c.Enterprise.RemoveRunner(ctx, owner, id)
 		}
 		return c.Actions.RemoveOrganizationRunner(ctx, owner, id)
 	}, func(c *github.Client) (*github.Response, error) {
 		var response *github.Response
 		var err error
-		switch g.place.kind {
-		case repositoryPlace:
+		switch g.scope.kind {
+		case repositoryScope:
 			_, response, err = c.Actions.GetRunner(ctx, owner, name, id)
-		case enterprisePlace:
+		case enterpriseScope:
 			_, response, err = c.Enterprise.GetRunner(ctx, owner, id)
 		default:
 			_, response, err = c.Actions.GetOrganizationRunner(ctx, owner, id)
 		}
 		return response, err
-	}, g.seeRunners(ctx, op))
+	}, g.runnersVisible(ctx, op))
 }
 
-// seeRunners returns a function that checks whether the runners of the place are visible at all.
-func (g *GitHub) seeRunners(ctx context.Context, op string) func() error {
+// runnersVisible returns a function that checks whether the runners of the place are visible at all.
+func (g *GitHub) runnersVisible(ctx context.Context, op string) func() error {
 	return func() error {
 		_, err := g.runnerPage(ctx, g.runnersCall(op), github.ListOptions{PerPage: 1})
 		return err
 	}
 }
 
-// remove deletes one item of a collection and verifies that it is gone.
-func remove(ctx context.Context, k *call, del, get func(*github.Client) (*github.Response, error), see func() error) error {
-	if err := gone(byNone(ctx, k, del)); err != nil {
+// deleteItem deletes one item of a collection and verifies that it is gone.
+func deleteItem(ctx context.Context, k *call, del, get func(*github.Client) (*github.Response, error), see func() error) error {
+	if err := ignoreNotFound(doGitHubNoBody(ctx, k, del)); err != nil {
 		return err
 	}
-	err := byNone(ctx, k, get)
+	err := doGitHubNoBody(ctx, k, get)
 	if err == nil {
-		return k.useless("it is still there")
+		return k.unusable("it is still there")
 	}
-	return goneFrom(k.op, err, see)
+	return confirmGone(k.op, err, see)
 }
 
-// goneFrom treats NotFound of an item as success only if its collection is visible. GitHub also
+// confirmGone treats NotFound of an item as success only if its collection is visible. GitHub also
 // answers NotFound for objects that the credential may not see any more.
-func goneFrom(op string, err error, see func() error) error {
-	if err = gone(err); err != nil {
+func confirmGone(op string, err error, see func() error) error {
+	if err = ignoreNotFound(err); err != nil {
 		return err
 	}
 	err = see()
@@ -203,12 +203,12 @@ func goneFrom(op string, err error, see func() error) error {
 // force it uses GitHub's force-cancel. If the run has ended, that is success.
 func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, force bool) error {
 	const op = "cancel a run"
-	if !g.place.owns(repository) || run <= 0 {
-		return &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is no repository of %s", repository, g.place))}
+	if !g.scope.owns(repository) || run <= 0 {
+		return &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is no repository of %s", repository, g.scope))}
 	}
 	owner, name, _ := strings.Cut(repository, "/")
 	below := "/repos/" + repository + "/actions/runs/" + strconv.FormatInt(run, 10)
-	err := byNone(ctx, g.call(op, below, nil), func(c *github.Client) (*github.Response, error) {
+	err := doGitHubNoBody(ctx, g.call(op, below, nil), func(c *github.Client) (*github.Response, error) {
 		if !force {
 			return c.Actions.CancelWorkflowRunByID(ctx, owner, name, run)
 		}
@@ -221,10 +221,10 @@ func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, fo
 	if ClassOf(err) != Conflict {
 		return err
 	}
-	r, asked := by(ctx, g.call(op, below, object("status")), func(c *github.Client) (*github.WorkflowRun, *github.Response, error) {
+	r, requested := doGitHub(ctx, g.call(op, below, wantObject("status")), func(c *github.Client) (*github.WorkflowRun, *github.Response, error) {
 		return c.Actions.GetWorkflowRunByID(ctx, owner, name, run)
 	})
-	if asked == nil && r.GetStatus() == "completed" {
+	if requested == nil && r.GetStatus() == "completed" {
 		return nil
 	}
 	return err

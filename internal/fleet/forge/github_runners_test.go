@@ -19,8 +19,8 @@ import (
 )
 
 func TestGitHubRunnerGroup(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	app, web := a.AddRepository("acme/app", false), a.AddRepository("acme/web", false)
 	a.AddRepository("acme/site", true)
 	a.AddRepository("other/app", false)
@@ -33,8 +33,8 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	// FLEET-11: foreign or public repositories are refused, and nothing is written.
 	for name, class := range map[string]forge.Class{"other/app": forge.Invalid, "acme/../other/app": forge.Invalid, "acme": forge.Invalid, "acme/": forge.Invalid, "acme/..": forge.Invalid,
 		"acme/a?b": forge.Invalid, "acme/site": forge.Invalid, "acme/none": forge.NotFound, "acme/old": forge.NotFound, "acme/before": forge.Conflict} {
-		_, made, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", name}, false)
-		if forge.ClassOf(err) != class || made {
+		_, created, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", name}, false)
+		if forge.ClassOf(err) != class || created {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -42,20 +42,20 @@ func TestGitHubRunnerGroup(t *testing.T) {
 		t.Errorf("%d writes for what was refused", n)
 	}
 
-	group, made, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/web", "Acme/App", "acme/web"}, false)
-	if err != nil || !made || group.Visibility != "selected" || group.AllowsPublic || !slices.Equal(group.Repositories, []string{"acme/app", "acme/web"}) {
-		t.Fatalf("%+v, %v, %v", group, made, err)
+	group, created, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/web", "Acme/App", "acme/web"}, false)
+	if err != nil || !created || group.Visibility != "selected" || group.AllowsPublic || !slices.Equal(group.Repositories, []string{"acme/app", "acme/web"}) {
+		t.Fatalf("%+v, %v, %v", group, created, err)
 	}
-	ours := func() forgetest.GitHubGroup {
+	managed := func() forgetest.GitHubGroup {
 		all := a.Groups("acme")
 		return all[len(all)-1]
 	}
-	if got := ours(); got.ID != group.ID || got.Visibility != "selected" || !slices.Equal(slices.Sorted(slices.Values(got.Repositories)), []int64{app, web}) {
+	if got := managed(); got.ID != group.ID || got.Visibility != "selected" || !slices.Equal(slices.Sorted(slices.Values(got.Repositories)), []int64{app, web}) {
 		t.Errorf("at GitHub: %+v", got)
 	}
 	a.Forget()
-	if _, made, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", "acme/web"}, false); made || err != nil {
-		t.Error(made, err)
+	if _, created, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", "acme/web"}, false); created || err != nil {
+		t.Error(created, err)
 	}
 	for _, c := range a.Calls() {
 		if c.Method != http.MethodGet {
@@ -65,11 +65,11 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	// A person opened the group to all repositories. It is restricted first, and then gets its
 	// repositories.
 	all := a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "wide", Visibility: "all", AllowsPublic: true})
-	group, made, err = g.EnsureRunnerGroup(ctx, "wide", []string{"acme/app"}, false)
-	if got := ours(); err != nil || made || group.ID != all || got.Visibility != "selected" || got.AllowsPublic || !slices.Equal(got.Repositories, []int64{app}) {
-		t.Errorf("%+v, %+v, %v, %v", group, got, made, err)
+	group, created, err = g.EnsureRunnerGroup(ctx, "wide", []string{"acme/app"}, false)
+	if got := managed(); err != nil || created || group.ID != all || got.Visibility != "selected" || got.AllowsPublic || !slices.Equal(got.Repositories, []int64{app}) {
+		t.Errorf("%+v, %+v, %v, %v", group, got, created, err)
 	}
-	if _, _, err := g.EnsureRunnerGroup(ctx, "wide", []string{"acme/site"}, true); err != nil || !ours().AllowsPublic {
+	if _, _, err := g.EnsureRunnerGroup(ctx, "wide", []string{"acme/site"}, true); err != nil || !managed().AllowsPublic {
 		t.Errorf("a public one that is allowed: %v", err)
 	}
 	// Groups that the organisation may not change.
@@ -92,8 +92,8 @@ func TestGitHubRunnerGroup(t *testing.T) {
 		}
 		return f
 	})
-	if group, made, err = g.EnsureRunnerGroup(ctx, "lost", []string{"acme/app"}, false); err != nil || !made || group.Name != "lost" {
-		t.Errorf("%+v, %v, %v", group, made, err)
+	if group, created, err = g.EnsureRunnerGroup(ctx, "lost", []string{"acme/app"}, false); err != nil || !created || group.Name != "lost" {
+		t.Errorf("%+v, %v, %v", group, created, err)
 	}
 
 	// A plan without groups: nothing is created, and the error says so.
@@ -101,7 +101,7 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	if _, _, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app"}, false); forge.ClassOf(err) != forge.Forbidden {
 		t.Error(err)
 	}
-	repository := a.client(t, func(c *forge.GitHubConfig) { c.Place = a.URL + "/acme/app" })
+	repository := a.client(t, func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/acme/app" })
 	if _, err := repository.RunnerGroups(ctx); forge.ClassOf(err) != forge.Invalid {
 		t.Error(err)
 	}
@@ -109,19 +109,19 @@ func TestGitHubRunnerGroup(t *testing.T) {
 
 // A deletion succeeds only after a read has confirmed it.
 func TestGitHubDelete(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	g := a.client(t)
 	ghost := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "ghost", Status: "offline"})
 	busy := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "busy", Busy: true})
-	theirs := a.AddRunner(forgetest.GitHubRunner{Place: "other", Name: "theirs"})
+	others := a.AddRunner(forgetest.GitHubRunner{Place: "other", Name: "theirs"})
 	for range 2 { // the second call finds it gone
 		if err := g.DeleteRunner(ctx, ghost); err != nil {
 			t.Error(err)
 		}
 	}
 	failure(t, g.DeleteRunner(ctx, busy), forge.Invalid)
-	if err := g.DeleteRunner(ctx, theirs); err != nil || len(a.Runners()) != 2 {
+	if err := g.DeleteRunner(ctx, others); err != nil || len(a.Runners()) != 2 {
 		t.Errorf("another's number is not there for us: %v, %v", err, a.Runners())
 	}
 
@@ -146,8 +146,8 @@ func TestGitHubDelete(t *testing.T) {
 
 // FL-02, FL-04: a missing answer or an uninstalled App never counts as "gone".
 func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	for why, c := range map[string]struct {
 		fault forgetest.Fault
 		class forge.Class
@@ -220,11 +220,11 @@ func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
 }
 
 func TestGitHubCancelRun(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	g := a.client(t)
 	run, stubborn := a.AddRun(forgetest.GitHubRun{Repository: "acme/app"}), a.AddRun(forgetest.GitHubRun{Repository: "acme/app", Stubborn: true})
-	theirs := a.AddRun(forgetest.GitHubRun{Repository: "other/app"})
+	others := a.AddRun(forgetest.GitHubRun{Repository: "other/app"})
 	for range 2 { // the second call finds it ended
 		if err := g.CancelRun(ctx, "acme/app", run, false); err != nil || a.Run(run).Conclusion != "cancelled" {
 			t.Errorf("%v, %+v", err, a.Run(run))
@@ -241,12 +241,12 @@ func TestGitHubCancelRun(t *testing.T) {
 		repository string
 		run        int64
 		class      forge.Class
-	}{{"other/app", theirs, forge.Invalid}, {"acme/../../orgs/x", run, forge.Invalid}, {"acme/app", 0, forge.Invalid}, {"acme/app", theirs, forge.NotFound}} {
+	}{{"other/app", others, forge.Invalid}, {"acme/../../orgs/x", run, forge.Invalid}, {"acme/app", 0, forge.Invalid}, {"acme/app", others, forge.NotFound}} {
 		if err := g.CancelRun(ctx, c.repository, c.run, true); forge.ClassOf(err) != c.class {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if a.Run(theirs).Status == "completed" {
+	if a.Run(others).Status == "completed" {
 		t.Error("another's run was ended")
 	}
 	a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Permissions["actions"] = "read" })
@@ -256,8 +256,8 @@ func TestGitHubCancelRun(t *testing.T) {
 // FL-03, FLEET-12: whatever GitHub repeats, the output contains no key, no JWT and no token,
 // neither whole nor in part.
 func TestGitHubCanary(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	var mu sync.Mutex
 	var shown []string
 	var turn atomic.Int64
@@ -285,7 +285,7 @@ func TestGitHubCanary(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	plain := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	tell := func(x any) {
+	notify := func(x any) {
 		fmt.Fprintf(&out, "%v %+v %#v %s %q\n", x, x, x, x, x)
 		log.Info("x", "x", x)
 		plain.Info("x", "x", x)
@@ -307,12 +307,12 @@ func TestGitHubCanary(t *testing.T) {
 			_, _, groupErr := g.EnsureRunnerGroup(ctx, "x", []string{"acme/app"}, false)
 			_, listErr := g.Runners(ctx)
 			for _, x := range []any{config, &config, g, *g, id, err, groupErr, listErr, g.DeleteRunner(ctx, 1), g.CancelRun(ctx, "acme/app", 1, false), g.Rate()} {
-				tell(x)
+				notify(x)
 			}
 			if e, ok := errors.AsType[*forge.Error](err); ok {
-				tell(*e)
+				notify(*e)
 			}
-			config.Place = a.URL + "/acme/config"
+			config.ScopeURL = a.URL + "/acme/config"
 			if g, err = forge.NewGitHub(config); err != nil {
 				t.Fatal(err)
 			}
@@ -324,7 +324,7 @@ func TestGitHubCanary(t *testing.T) {
 				if err == nil {
 					t.Errorf("mode %d: something was done", turn.Load())
 				}
-				tell(err)
+				notify(err)
 			}
 		}
 	}

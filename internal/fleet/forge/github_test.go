@@ -17,15 +17,15 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// acme is a GitHub with an organisation in which an App is installed.
-type acme struct {
+// gitHubEnv is a GitHub with an organisation in which an App is installed.
+type gitHubEnv struct {
 	*forgetest.GitHubFake
 	app, installation int64
 	key               []byte
 }
 
-func newAcme(t *testing.T) *acme {
-	a := &acme{GitHubFake: forgetest.NewGitHub(t)}
+func newGitHubEnv(t *testing.T) *gitHubEnv {
+	a := &gitHubEnv{GitHubFake: forgetest.NewGitHub(t)}
 	a.AddAccount("acme", "")
 	a.AddAccount("other", "")
 	a.app, a.key = a.AddApp(t)
@@ -33,16 +33,16 @@ func newAcme(t *testing.T) *acme {
 	return a
 }
 
-func (a *acme) secret() map[string][]byte {
+func (a *gitHubEnv) secret() map[string][]byte {
 	return map[string][]byte{"github_app_id": []byte(strconv.FormatInt(a.app, 10) + "\n"), "github_app_private_key": a.key}
 }
 
-func (a *acme) config(place string) forge.GitHubConfig {
-	return forge.GitHubConfig{URL: a.URL, Place: a.URL + "/" + place, Credential: a.secret()}
+func (a *gitHubEnv) config(scope string) forge.GitHubConfig {
+	return forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + "/" + scope, Credential: a.secret()}
 }
 
 // client returns a client for acme, modified for the test.
-func (a *acme) client(t *testing.T, change ...func(*forge.GitHubConfig)) *forge.GitHub {
+func (a *gitHubEnv) client(t *testing.T, change ...func(*forge.GitHubConfig)) *forge.GitHub {
 	t.Helper()
 	c := a.config("acme")
 	for _, f := range change {
@@ -55,7 +55,7 @@ func (a *acme) client(t *testing.T, change ...func(*forge.GitHubConfig)) *forge.
 	return g
 }
 
-func within(t *testing.T) context.Context {
+func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
@@ -84,10 +84,10 @@ func count(calls []forgetest.Call, method, path string) (n int) {
 const api = "/api/v3"
 
 func TestGitHubCheck(t *testing.T) {
-	a := newAcme(t)
+	a := newGitHubEnv(t)
 	a.AddAccount("big", "Enterprise")
 	a.AddRepository("acme/app", false)
-	ctx := within(t)
+	ctx := testContext(t)
 	foreign := a.Install(a.app, "other", forgetest.Enough())
 	numbered := func(id int64) func(*forge.GitHubConfig) {
 		return func(c *forge.GitHubConfig) {
@@ -110,11 +110,11 @@ func TestGitHubCheck(t *testing.T) {
 		{why: "found by its number", change: numbered(a.installation)},
 		{why: "another organisation's number", change: numbered(foreign), class: forge.Forbidden},
 		{why: "a number that is no installation's", change: numbered(7), class: forge.Refused},
-		{why: "an organisation where it is not installed", change: func(c *forge.GitHubConfig) { c.Place = a.URL + "/nowhere" }, class: forge.Refused},
+		{why: "an organisation where it is not installed", change: func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/nowhere" }, class: forge.Refused},
 		{why: "another App's key", change: func(c *forge.GitHubConfig) { _, c.Credential["github_app_private_key"] = a.AddApp(t) }, class: forge.Refused},
 		{why: "it may read only", before: with(a.installation, map[string]string{"organization_self_hosted_runners": "read", "metadata": "read"}), class: forge.Forbidden,
 			missing: []string{"organization_self_hosted_runners: write", "actions: read"}},
-		{why: "for a repository, which needs another", before: with(a.installation, forgetest.Enough()), change: func(c *forge.GitHubConfig) { c.Place = a.URL + "/acme/app" },
+		{why: "for a repository, which needs another", before: with(a.installation, forgetest.Enough()), change: func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/acme/app" },
 			class: forge.Forbidden, missing: []string{"administration: write"}},
 		{why: "suspended", before: func() {
 			a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Suspended = true })
@@ -136,7 +136,7 @@ func TestGitHubCheck(t *testing.T) {
 		}
 	}
 	big := a.Install(a.app, "big", map[string]string{"enterprise_self_hosted_runners": "write"})
-	enterprise := func(c *forge.GitHubConfig) { c.Place = a.URL + "/enterprises/big" }
+	enterprise := func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/enterprises/big" }
 	if id, err := a.client(t, enterprise).Check(ctx); err != nil || id.InstallationID != big {
 		t.Errorf("an enterprise: %+v, %v", id, err)
 	}
@@ -158,8 +158,8 @@ func TestGitHubCheck(t *testing.T) {
 }
 
 func TestGitHubToken(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	for _, c := range []struct {
 		why   string
 		token string
@@ -186,19 +186,19 @@ func TestGitHubToken(t *testing.T) {
 
 // FLEET-11: the input of an organisation's administrator cannot lead elsewhere.
 func TestGitHubConfig(t *testing.T) {
-	a := newAcme(t)
-	for _, place := range []string{"", "/", "/acme/app/x", "/../orgs/other", "/acme/..", "/acme%2Fother", "/enterprises", "/enterprises/", "/acme?x=y", "/acme#x", "/a b", "/acme/a\nb", "/-x", "//acme"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: a.URL + place, Credential: a.secret()}); err == nil {
-			t.Errorf("place %q is taken", place)
+	a := newGitHubEnv(t)
+	for _, scope := range []string{"", "/", "/acme/app/x", "/../orgs/other", "/acme/..", "/acme%2Fother", "/enterprises", "/enterprises/", "/acme?x=y", "/acme#x", "/a b", "/acme/a\nb", "/-x", "//acme"} {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + scope, Credential: a.secret()}); err == nil {
+			t.Errorf("place %q is taken", scope)
 		}
 	}
-	for _, place := range []string{"https://github.com/acme", "http://127.0.0.1/acme", "https://user:pw@github.com/acme", "acme"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: place, Credential: a.secret()}); err == nil || strings.Contains(err.Error(), "pw") {
-			t.Errorf("place %q: %v", place, err)
+	for _, scope := range []string{"https://github.com/acme", "http://127.0.0.1/acme", "https://user:pw@github.com/acme", "acme"} {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: scope, Credential: a.secret()}); err == nil || strings.Contains(err.Error(), "pw") {
+			t.Errorf("place %q: %v", scope, err)
 		}
 	}
 	for _, u := range []string{"http://github.example.com", "ftp://github.com", "github.com", "https://u:p@github.com", "https://github.com?x"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: u, Place: u + "/acme", Credential: a.secret()}); err == nil {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: u, ScopeURL: u + "/acme", Credential: a.secret()}); err == nil {
 			t.Errorf("URL %q is taken", u)
 		}
 	}
@@ -218,13 +218,13 @@ func TestGitHubConfig(t *testing.T) {
 	} {
 		m := good()
 		change(m)
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: a.URL + "/acme", Credential: m}); err == nil || strings.Contains(err.Error(), "canary") {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + "/acme", Credential: m}); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
-	for web, place := range map[string]string{"https://github.com": "https://github.com/acme", "https://tenant.ghe.com/": "https://tenant.ghe.com/enterprises/big", "https://ghes.example.com": "https://ghes.example.com/acme/app.x"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: web, Place: place, Credential: a.secret()}); err != nil {
-			t.Errorf("%s: %v", place, err)
+	for web, scope := range map[string]string{"https://github.com": "https://github.com/acme", "https://tenant.ghe.com/": "https://tenant.ghe.com/enterprises/big", "https://ghes.example.com": "https://ghes.example.com/acme/app.x"} {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: web, ScopeURL: scope, Credential: a.secret()}); err != nil {
+			t.Errorf("%s: %v", scope, err)
 		}
 	}
 	if len(a.Calls()) > 0 {
@@ -234,19 +234,19 @@ func TestGitHubConfig(t *testing.T) {
 
 // A token is used for an hour, a revoked one is replaced, and no token is used until its very end.
 func TestGitHubTokenLife(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	var ahead atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	a.Clock(clock)
 	g := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
-	minted := func() int { return count(a.Calls(), "POST", api+"/app/installations/") }
+	issued := func() int { return count(a.Calls(), "POST", api+"/app/installations/") }
 	step := func(want int) {
 		t.Helper()
 		if _, err := g.Runners(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if got := minted(); got != want {
+		if got := issued(); got != want {
 			t.Errorf("%d tokens were asked for, want %d", got, want)
 		}
 	}
@@ -271,25 +271,25 @@ func TestGitHubTokenLife(t *testing.T) {
 	}
 	// Concurrent callers share one token.
 	fresh := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
-	before := minted()
+	before := issued()
 	errs := make([]error, 12)
 	var wg sync.WaitGroup
 	for i := range errs {
 		wg.Go(func() { _, errs[i] = fresh.Runners(ctx) })
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil || minted() != before+1 {
-		t.Errorf("%v, %d tokens for one", err, minted()-before)
+	if err := errors.Join(errs...); err != nil || issued() != before+1 {
+		t.Errorf("%v, %d tokens for one", err, issued()-before)
 	}
 }
 
 // Clocks may differ by minutes or hours in either direction.
 func TestGitHubClockSkew(t *testing.T) {
-	a := newAcme(t)
+	a := newGitHubEnv(t)
 	for _, skew := range []time.Duration{-5 * time.Minute, 5 * time.Minute, -time.Hour, 26 * time.Hour} {
-		ours := func() time.Time { return time.Now().Add(skew) }
-		g := a.client(t, func(c *forge.GitHubConfig) { c.Now = ours })
-		ctx := within(t)
+		managed := func() time.Time { return time.Now().Add(skew) }
+		g := a.client(t, func(c *forge.GitHubConfig) { c.Now = managed })
+		ctx := testContext(t)
 		if _, err := g.Check(ctx); err != nil {
 			t.Errorf("%v: %v", skew, err)
 		}
@@ -307,8 +307,8 @@ func TestGitHubClockSkew(t *testing.T) {
 
 // FLEET-17: an incomplete list and an empty response are never a list.
 func TestGitHubPartialList(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	for i := range 250 {
 		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprintf("r%03d", i), Labels: []string{"self-hosted", "nix"}, Busy: i == 7})
 	}
@@ -371,7 +371,7 @@ func TestGitHubPartialList(t *testing.T) {
 		}
 	}
 	a.Fault(nil)
-	empty := a.client(t, func(c *forge.GitHubConfig) { c.Place = a.URL + "/other" })
+	empty := a.client(t, func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/other" })
 	a.Install(a.app, "other", forgetest.Enough())
 	if got, err := empty.Runners(ctx); err != nil || len(got) != 1 || got[0].Name != "theirs" {
 		t.Errorf("another organisation: %v, %v", got, err)
@@ -380,8 +380,8 @@ func TestGitHubPartialList(t *testing.T) {
 
 // A list that changes during the reads is read again.
 func TestGitHubListThatMoves(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	var first int64
 	for i := range 150 {
 		id := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprint(i)})
@@ -404,8 +404,8 @@ func TestGitHubListThatMoves(t *testing.T) {
 
 // An unchanged page is not sent again, and does not count against the rate limit.
 func TestGitHubETag(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	for i := range 120 {
 		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprint(i)})
 	}
@@ -440,8 +440,8 @@ func TestGitHubETag(t *testing.T) {
 // FL-04: every form of a rate limit is recognised as a limit, not as a refusal. Then the client
 // sends no request until the limit ends.
 func TestGitHubLimits(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	var ahead atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	a.Clock(clock)
@@ -449,17 +449,17 @@ func TestGitHubLimits(t *testing.T) {
 	if _, err := g.Runners(ctx); err != nil {
 		t.Fatal(err)
 	}
-	limited := func(why string, least, most time.Duration) {
+	limited := func(why string, least, limit time.Duration) {
 		t.Helper()
 		_, err := g.Runners(ctx)
 		e := failure(t, err, forge.RateLimited)
-		if e.RetryAfter < least || e.RetryAfter > most {
+		if e.RetryAfter < least || e.RetryAfter > limit {
 			t.Errorf("%s: wait %v", why, e.RetryAfter)
 		}
-		asked := len(a.Calls())
+		requested := len(a.Calls())
 		err = g.DeleteRunner(ctx, 1)
-		if e := failure(t, err, forge.RateLimited); e.Status != 0 || e.RetryAfter > most || len(a.Calls()) != asked {
-			t.Errorf("%s: then %v, after %d calls", why, err, len(a.Calls())-asked)
+		if e := failure(t, err, forge.RateLimited); e.Status != 0 || e.RetryAfter > limit || len(a.Calls()) != requested {
+			t.Errorf("%s: then %v, after %d calls", why, err, len(a.Calls())-requested)
 		}
 		ahead.Add(int64(e.RetryAfter + time.Second))
 	}
@@ -503,8 +503,8 @@ func TestGitHubLimits(t *testing.T) {
 
 // The credential goes to one host only. A renamed object is found on that host.
 func TestGitHubRedirects(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	stranger := forgetest.NewGitHub(t)
 	g := a.client(t)
 	for _, status := range []int{301, 302, 303, 307, 308} {
@@ -539,8 +539,8 @@ func TestGitHubRedirects(t *testing.T) {
 }
 
 func TestGitHubVersion(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	g := a.client(t)
 	if v, err := g.Version(ctx); v != "3.17.2" || err != nil {
 		t.Errorf("%q, %v", v, err)
@@ -572,17 +572,17 @@ func TestGitHubVersion(t *testing.T) {
 
 // At most four requests of a client run concurrently. A waiting caller may give up.
 func TestGitHubAtOnce(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	g := a.client(t)
 	if _, err := g.Runners(ctx); err != nil {
 		t.Fatal(err)
 	}
-	var now, most atomic.Int64
+	var now, limit atomic.Int64
 	entered, release := make(chan struct{}, 20), make(chan struct{})
 	a.Fault(func(r *http.Request) *forgetest.Fault {
 		n := now.Add(1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		for m := limit.Load(); n > m && !limit.CompareAndSwap(m, n); m = limit.Load() {
 		}
 		entered <- struct{}{}
 		<-release
@@ -604,16 +604,16 @@ func TestGitHubAtOnce(t *testing.T) {
 	}
 	close(release)
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil || most.Load() != 4 {
-		t.Errorf("%v, %d at once", err, most.Load())
+	if err := errors.Join(errs...); err != nil || limit.Load() != 4 {
+		t.Errorf("%v, %d at once", err, limit.Load())
 	}
 }
 
 // Each request is counted by its operation and its status, with a small set of labels. A request
 // without a response is counted too.
 func TestGitHubObserve(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	var mu sync.Mutex
 	seen := map[string]int{}
 	g := a.client(t, func(c *forge.GitHubConfig) {
@@ -643,15 +643,15 @@ func TestGitHubObserve(t *testing.T) {
 			t.Errorf("%s: %d, want %d", k, seen[k], n)
 		}
 	}
-	if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: a.URL + "/acme", Credential: a.secret(), CABundle: []byte("none")}); err == nil {
+	if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + "/acme", Credential: a.secret(), CABundle: []byte("none")}); err == nil {
 		t.Error("a CA bundle without a certificate is taken")
 	}
 }
 
 // A token has the permissions that the client needs, and no others of the App.
 func TestGitHubNarrowTokens(t *testing.T) {
-	a := newAcme(t)
-	ctx := within(t)
+	a := newGitHubEnv(t)
+	ctx := testContext(t)
 	wide := forgetest.Enough()
 	for _, p := range []string{"contents", "pull_requests", "administration", "secrets"} {
 		wide[p] = "write"
@@ -693,7 +693,7 @@ func TestGitHubNarrowTokens(t *testing.T) {
 	if got := [2]int{status("/orgs/acme/actions/runners"), status("/repos/acme/config/contents/x")}; got != [2]int{200, 403} {
 		t.Errorf("a token for runners: %v", got)
 	}
-	config := a.client(t, func(c *forge.GitHubConfig) { c.Place = a.URL + "/acme/config" })
+	config := a.client(t, func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/acme/config" })
 	if _, err := config.ReadFile(ctx, "main", "x"); err != nil {
 		t.Fatal(err)
 	}

@@ -41,10 +41,10 @@ const (
 // GitLab is a client for the runners of one group, or for changes of one project, at one GitLab
 // server. Its methods are safe for concurrent use. None of them sends a write request twice.
 type GitLab struct {
-	wire    *wire
-	token   Secret // zero: there is only a runner's own token
-	own     Secret // token of a runner that a person created
-	project string // path; empty: the client makes no changes
+	transport *transport
+	token     Secret // zero: there is only a runner's own token
+	own       Secret // token of a runner that a person created
+	project   string // path; empty: the client makes no changes
 }
 
 // NewGitLab returns a client. It returns an error if the configuration is not valid. It sends no
@@ -67,10 +67,10 @@ func NewGitLab(c GitLabConfig) (*GitLab, error) {
 			return nil, err
 		}
 	}
-	if g.token, err = tokenIn(c.Credential, "access_token"); err != nil {
+	if g.token, err = tokenFrom(c.Credential, "access_token"); err != nil {
 		return nil, err
 	}
-	own, err := tokenIn(c.Credential, "runner_token")
+	own, err := tokenFrom(c.Credential, "runner_token")
 	switch {
 	case err != nil:
 		return nil, err
@@ -78,21 +78,21 @@ func NewGitLab(c GitLabConfig) (*GitLab, error) {
 		return nil, errors.New("the credential for GitLab has neither access_token nor runner_token")
 	}
 	g.own = own
-	if g.wire, err = newWire(base, c.CABundle, c.Now, c.Observe); err != nil {
+	if g.transport, err = newTransport(base, c.CABundle, c.Now, c.Observe); err != nil {
 		return nil, fmt.Errorf("GitLab: %w", err)
 	}
-	g.wire.prefix, g.wire.refusal = "RateLimit-", gitLabRefusal
+	g.transport.prefix, g.transport.refusal = "RateLimit-", gitLabRefusal
 	return g, nil
 }
 
-// tokenIn reads a token from a Secret without surrounding white space. It refuses text that cannot
+// tokenFrom reads a token from a Secret without surrounding white space. It refuses text that cannot
 // be in a header.
-func tokenIn(data map[string][]byte, key string) (Secret, error) {
+func tokenFrom(data map[string][]byte, key string) (Secret, error) {
 	text := strings.TrimSpace(string(data[key]))
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return Secret{}, fmt.Errorf("the credential's %s is no token of GitLab's", key)
 	}
-	return NewSecret(text), nil
+	return newSecret(text), nil
 }
 
 // gitLabRefusal classifies a failure response. A 404 counts only if GitLab itself sent it, because
@@ -101,30 +101,30 @@ func tokenIn(data map[string][]byte, key string) (Secret, error) {
 func gitLabRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	switch k.status {
 	case http.StatusNotFound, http.StatusGone:
-		if said(k.body) == "" {
+		if errorMessage(k.body) == "" {
 			return Unavailable, 0, true
 		}
 	case http.StatusTooManyRequests:
-		if at, err := strconv.ParseInt(k.answered.Get("RateLimit-Reset"), 10, 64); err == nil && k.answered.Get("Retry-After") == "" {
-			return RateLimited, min(max(time.Unix(at, 0).Sub(now), 0), longestWait), true
+		if at, err := strconv.ParseInt(k.responseHeader.Get("RateLimit-Reset"), 10, 64); err == nil && k.responseHeader.Get("Retry-After") == "" {
+			return RateLimited, min(max(time.Unix(at, 0).Sub(now), 0), maxRetryAfter), true
 		}
 	}
 	return "", 0, false
 }
 
 // Rate returns GitLab's rate limit, as last reported.
-func (g *GitLab) Rate() Rate { return g.wire.lastRate() }
+func (g *GitLab) Rate() Rate { return g.transport.lastRate() }
 
 // gitLabSuffix is the suffix that the library adds to a base URL without it.
 const gitLabSuffix = "/api/v4"
 
 // call returns a call with the access token.
 func (g *GitLab) call(op, below string, want func([]byte) string) *call {
-	k := &call{wire: g.wire, op: op, below: below, want: want}
-	if !strings.HasSuffix(g.wire.base.Path, gitLabSuffix) {
+	k := &call{transport: g.transport, op: op, below: below, want: want}
+	if !strings.HasSuffix(g.transport.base.Path, gitLabSuffix) {
 		k.strip = gitLabSuffix
 	}
-	k.show = func(context.Context) (Secret, error) {
+	k.credential = func(context.Context) (Secret, error) {
 		if g.token.IsZero() {
 			return Secret{}, &Error{Op: op, Class: Forbidden, Message: "the credential has no access_token"}
 		}
@@ -139,10 +139,10 @@ type unlimited struct{}
 
 func (unlimited) Wait(context.Context) error { return nil }
 
-// with calls a method of the library. The option carries the context.
-func with[T any](ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (T, *gitlab.Response, error)) (T, error) {
+// doGitLab calls a method of the library. The option carries the context.
+func doGitLab[T any](ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (T, *gitlab.Response, error)) (T, error) {
 	var out T
-	lib, err := gitlab.NewAuthSourceClient(gitlab.Unauthenticated{}, gitlab.WithBaseURL(k.wire.base.String()), gitlab.WithHTTPClient(httptransport.ClientOf(k)),
+	lib, err := gitlab.NewAuthSourceClient(gitlab.Unauthenticated{}, gitlab.WithBaseURL(k.transport.base.String()), gitlab.WithHTTPClient(httptransport.ClientOf(k)),
 		gitlab.WithoutRetries(), gitlab.WithCustomLimiter(unlimited{}), gitlab.WithUserAgent(userAgent))
 	if err == nil {
 		out, _, err = do(lib, gitlab.WithContext(ctx))
@@ -154,18 +154,18 @@ func with[T any](ctx context.Context, k *call, do func(*gitlab.Client, gitlab.Re
 	return out, nil
 }
 
-// withNone calls a method of the library that returns only a response.
-func withNone(ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (*gitlab.Response, error)) error {
-	_, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (struct{}, *gitlab.Response, error) {
+// doGitLabNoBody calls a method of the library that returns only a response.
+func doGitLabNoBody(ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (*gitlab.Response, error)) error {
+	_, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (struct{}, *gitlab.Response, error) {
 		response, err := do(c, o)
 		return struct{}{}, response, err
 	})
 	return err
 }
 
-// Own returns the token of a runner that a person created, if the client has no access token.
+// RunnerToken returns the token of a runner that a person created, if the client has no access token.
 // Otherwise it returns the zero Secret.
-func (g *GitLab) Own() Secret {
+func (g *GitLab) RunnerToken() Secret {
 	if g.token.IsZero() {
 		return g.own
 	}
@@ -180,8 +180,8 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 		id.Missing = []string{scopeCreate, scopeManage, scopeRead}
 		return id, nil
 	}
-	k := g.call("check the access token", "/personal_access_tokens/self", object("scopes", "active"))
-	token, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.PersonalAccessToken, *gitlab.Response, error) {
+	k := g.call("check the access token", "/personal_access_tokens/self", wantObject("scopes", "active"))
+	token, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.PersonalAccessToken, *gitlab.Response, error) {
 		return c.PersonalAccessTokens.GetSinglePersonalAccessToken(o)
 	})
 	switch {
@@ -206,11 +206,11 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 
 // Group returns the ID of the group with that path, such as "acme/ci".
 func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
-	k := g.call("find a group", "/groups/"+gitlab.PathEscape(path), object("id", "full_path"))
+	k := g.call("find a group", "/groups/"+gitlab.PathEscape(path), wantObject("id", "full_path"))
 	if strings.Trim(path, "/") != path || path == "" {
 		return 0, &Error{Op: k.op, Class: Invalid, Message: "it has no path"}
 	}
-	group, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Group, *gitlab.Response, error) {
+	group, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Group, *gitlab.Response, error) {
 		//lint:ignore SA1019 without this parameter GitLab lists up to a hundred projects of the group in the answer
 		return c.Groups.GetGroup(path, &gitlab.GetGroupOptions{WithProjects: new(false)}, o)
 	})
@@ -218,18 +218,18 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 	case err != nil:
 		return 0, err
 	case group.ID <= 0 || group.FullPath == "":
-		return 0, k.useless("the answer has no group")
+		return 0, k.unusable("the answer has no group")
 	case !strings.EqualFold(group.FullPath, path): // GitLab takes a path of digits for an ID
-		return 0, &Error{Op: k.op, Class: NotFound, Message: "there is another one by that path: " + clean(group.FullPath)}
+		return 0, &Error{Op: k.op, Class: NotFound, Message: "there is another one by that path: " + redact(group.FullPath)}
 	}
 	return group.ID, nil
 }
 
 // Version returns GitLab's version. It is empty if GitLab does not report it for this credential.
 func (g *GitLab) Version(ctx context.Context) (string, error) {
-	k := g.call("ask for the version", "/metadata", object("version"))
-	k.show = func(context.Context) (Secret, error) { return g.token, nil } // also if it is zero
-	meta, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Metadata, *gitlab.Response, error) {
+	k := g.call("ask for the version", "/metadata", wantObject("version"))
+	k.credential = func(context.Context) (Secret, error) { return g.token, nil } // also if it is zero
+	meta, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Metadata, *gitlab.Response, error) {
 		return c.Metadata.GetMetadata(o)
 	})
 	if class := ClassOf(err); class == Forbidden || class == Refused && g.token.IsZero() {
@@ -239,14 +239,14 @@ func (g *GitLab) Version(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", err
 	case meta.Version == "":
-		return "", k.useless("the answer has no version")
+		return "", k.unusable("the answer has no version")
 	}
-	return clean(meta.Version), nil
+	return redact(meta.Version), nil
 }
 
 const (
-	perPage  = 100 // GitLab's maximum
-	mostRead = 3   // tries for a list that changes while it is read
+	perPage      = 100 // GitLab's maximum
+	maxPagesRead = 3   // tries for a list that changes while it is read
 )
 
 // readGitLab reads one page of a list with a method of the library.
@@ -257,46 +257,46 @@ type readGitLab[T any] func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.
 // that moves to a later page occurs twice.
 func gitLabList[T any](ctx context.Context, k *call, key func(*T) int64, read readGitLab[T]) ([]*T, error) {
 	var last error
-	for range mostRead {
+	for range maxPagesRead {
 		all, err := gitLabListOnce(ctx, k, 0, func(x *T) int64 { return max(key(x), 0) }, read)
 		if err == nil {
 			return all, nil
 		}
 		last = err
-		if !errors.Is(err, errMoved) {
+		if !errors.Is(err, errListChanged) {
 			return nil, err
 		}
 	}
 	return nil, &Error{Op: k.op, Class: Unavailable, Message: last.Error()}
 }
 
-var errMoved = errors.New("the list changed while it was read")
+var errListChanged = errors.New("the list changed while it was read")
 
 // gitLabListOnce is [gitLabList] for a list that does not change. If most is not 0 and the list is
 // longer, it returns an error.
-func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, most int, key func(*T) K, read readGitLab[T]) ([]*T, error) {
+func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, limit int, key func(*T) K, read readGitLab[T]) ([]*T, error) {
 	all, seen := []*T{}, map[K]bool{}
 	var none K
-	k.want = array
+	k.want = wantArray
 	total := ""
 	for page := 1; ; page++ {
-		items, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) ([]*T, *gitlab.Response, error) {
+		items, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) ([]*T, *gitlab.Response, error) {
 			return read(c, gitlab.ListOptions{Page: int64(page), PerPage: perPage}, o)
 		})
 		if err != nil {
 			return nil, err
 		}
-		next, paged := k.answered["X-Next-Page"]
+		next, paged := k.responseHeader["X-Next-Page"]
 		switch {
 		case !paged && len(items) >= perPage:
-			return nil, k.useless("the answer does not say whether it is the last page")
-		case page > 1 && k.answered.Get("X-Total") != total:
-			return nil, errMoved
+			return nil, k.unusable("the answer does not say whether it is the last page")
+		case page > 1 && k.responseHeader.Get("X-Total") != total:
+			return nil, errListChanged
 		}
-		total = k.answered.Get("X-Total") // GitLab omits it above 10,000 items
+		total = k.responseHeader.Get("X-Total") // GitLab omits it above 10,000 items
 		for _, item := range items {
 			if item == nil || key(item) == none {
-				return nil, k.useless("the list has something without a name in it")
+				return nil, k.unusable("the list has something without a name in it")
 			}
 			if name := key(item); !seen[name] {
 				seen[name] = true
@@ -304,15 +304,15 @@ func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, most int,
 			}
 		}
 		switch {
-		case most > 0 && (len(all) > most || len(all) == most && paged && next[0] != ""):
+		case limit > 0 && (len(all) > limit || len(all) == limit && paged && next[0] != ""):
 			return nil, tooManyFiles()
 		case !paged || next[0] == "":
 			if total != "" && total != strconv.Itoa(len(all)) {
-				return nil, errMoved
+				return nil, errListChanged
 			}
 			return all, nil
 		case next[0] != strconv.Itoa(page+1) || len(items) == 0:
-			return nil, k.useless("the pages are not in order")
+			return nil, k.unusable("the pages are not in order")
 		}
 	}
 }

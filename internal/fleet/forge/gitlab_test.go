@@ -22,17 +22,17 @@ import (
 // managing lists the scopes that the fleet needs.
 var managing = []string{scopeCreate, scopeManage, scopeRead}
 
-// gitLabWorld is a GitLab with one group, and a client with a token for it.
-type gitLabWorld struct {
+// gitLabEnv is a GitLab with one group, and a client with a token for it.
+type gitLabEnv struct {
 	*forgetest.GitLabFake
 	client *GitLab
 	token  string
 	group  int64
 }
 
-func startGitLab(t *testing.T, scopes ...string) gitLabWorld {
+func newGitLabEnv(t *testing.T, scopes ...string) gitLabEnv {
 	t.Helper()
-	w := gitLabWorld{GitLabFake: forgetest.NewGitLab(t)}
+	w := gitLabEnv{GitLabFake: forgetest.NewGitLab(t)}
 	w.group = w.AddGroup("acme")
 	if scopes == nil {
 		scopes = managing
@@ -42,7 +42,7 @@ func startGitLab(t *testing.T, scopes ...string) gitLabWorld {
 	return w
 }
 
-func (w gitLabWorld) clientOf(t *testing.T, token string, now func() time.Time) *GitLab {
+func (w gitLabEnv) clientOf(t *testing.T, token string, now func() time.Time) *GitLab {
 	t.Helper()
 	c, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"access_token": []byte(token + "\n")}, Now: now})
 	if err != nil {
@@ -51,14 +51,14 @@ func (w gitLabWorld) clientOf(t *testing.T, token string, now func() time.Time) 
 	return c
 }
 
-func soon(t *testing.T) context.Context {
+func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// asked counts the requests of one method and path, such as "POST /user/runners".
-func (w gitLabWorld) asked(what string) (n int) {
+// countCalls counts the requests of one method and path, such as "POST /user/runners".
+func (w gitLabEnv) countCalls(what string) (n int) {
 	for _, c := range w.Calls() {
 		if c.Method+" "+strings.TrimPrefix(c.Path, "/api/v4") == what {
 			n++
@@ -69,7 +69,7 @@ func (w gitLabWorld) asked(what string) (n int) {
 
 // The life of a runner. GitLab's later state confirms each step.
 func TestGitLabRunner(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	if id, err := w.client.Group(ctx, "Acme"); err != nil || id != w.group {
 		t.Fatalf("group %d, %v; want %d", id, err, w.group)
 	}
@@ -139,7 +139,7 @@ func TestGitLabRunner(t *testing.T) {
 
 // An unknown runner status stays unchanged.
 func TestGitLabStatus(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	for status, want := range map[string]string{"": "never_contacted", "online": "online", "offline": "offline", "stale": "stale", "paused": "offline", "hibernating": "hibernating"} {
 		r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, Status: status, RunUntagged: true})
 		if got, err := w.client.Runner(ctx, r.ID); err != nil || got.Status != want {
@@ -149,7 +149,7 @@ func TestGitLabStatus(t *testing.T) {
 }
 
 func TestGitLabCheck(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	end := time.Date(2100, 3, 1, 0, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
 		why     string
@@ -169,10 +169,10 @@ func TestGitLabCheck(t *testing.T) {
 		// The scopes are necessary: without one of them, GitLab refuses a request.
 		client := w.clientOf(t, token, nil)
 		_, listed := client.GroupRunners(ctx, w.group)
-		_, _, made := client.CreateRunner(ctx, RunnerSpec{GroupID: w.group, RunUntagged: true})
-		refused := ClassOf(listed) == Forbidden || ClassOf(made) == Forbidden
+		_, _, created := client.CreateRunner(ctx, RunnerSpec{GroupID: w.group, RunUntagged: true})
+		refused := ClassOf(listed) == Forbidden || ClassOf(created) == Forbidden
 		if refused != (len(test.missing) > 0) {
-			t.Errorf("%s: list %v, create %v", test.why, listed, made)
+			t.Errorf("%s: list %v, create %v", test.why, listed, created)
 		}
 	}
 	if id, err := w.client.Check(ctx); err != nil || !id.ExpiresAt.IsZero() {
@@ -193,12 +193,12 @@ func TestGitLabCheck(t *testing.T) {
 // A runner's own token, created by a person, only fetches jobs. The client sends no request with
 // it.
 func TestGitLabRunnerTokenOnly(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	c, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand")}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if both, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand"), "access_token": []byte("x")}}); err != nil || !both.Own().IsZero() || c.Own().Reveal() != "glrt-byhand" {
+	if both, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand"), "access_token": []byte("x")}}); err != nil || !both.RunnerToken().IsZero() || c.RunnerToken().Reveal() != "glrt-byhand" {
 		t.Errorf("%v, %v", both, err)
 	}
 	if id, err := c.Check(ctx); err != nil || !slices.Equal(id.Missing, managing) {
@@ -216,7 +216,7 @@ func TestGitLabRunnerTokenOnly(t *testing.T) {
 }
 
 func TestGitLabVersion(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	if v, err := w.client.Version(ctx); err != nil || !strings.HasPrefix(v, "18.") {
 		t.Errorf("version %q, %v", v, err)
 	}
@@ -230,7 +230,7 @@ func TestGitLabVersion(t *testing.T) {
 }
 
 func TestGitLabGroup(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	below := w.AddGroup("acme/ci.d")
 	w.AddGroup("other")
 	digits := w.AddGroup(fmt.Sprint(w.group))
@@ -246,9 +246,9 @@ func TestGitLabGroup(t *testing.T) {
 
 // Lists are read to their end, and include runners of parent groups.
 func TestGitLabLists(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	child, other := w.AddGroup("acme/child"), w.AddGroup("acmeother")
-	var mine, below []int64
+	var own, below []int64
 	for i := range 250 {
 		switch {
 		case i%10 == 0:
@@ -256,17 +256,17 @@ func TestGitLabLists(t *testing.T) {
 		case i%50 == 1:
 			below = append(below, w.AddRunner(forgetest.GitLabRunner{Group: child, RunUntagged: true}).ID)
 		default:
-			mine = append(mine, w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true}).ID)
+			own = append(own, w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true}).ID)
 		}
 	}
-	if got, err := w.client.GroupRunners(ctx, w.group); err != nil || !slices.Equal(got, mine) {
-		t.Errorf("%d runners, %v; want %d", len(got), err, len(mine))
+	if got, err := w.client.GroupRunners(ctx, w.group); err != nil || !slices.Equal(got, own) {
+		t.Errorf("%d runners, %v; want %d", len(got), err, len(own))
 	}
-	if got, err := w.client.GroupRunners(ctx, child); err != nil || len(got) != len(mine)+len(below) {
-		t.Errorf("%d runners of the group below, %v; want %d", len(got), err, len(mine)+len(below))
+	if got, err := w.client.GroupRunners(ctx, child); err != nil || len(got) != len(own)+len(below) {
+		t.Errorf("%d runners of the group below, %v; want %d", len(got), err, len(own)+len(below))
 	}
 	empty := w.AddGroup("acme/empty/not")
-	for _, id := range mine {
+	for _, id := range own {
 		w.RemoveRunner(id)
 	}
 	if got, err := w.client.GroupRunners(ctx, empty); err != nil || got == nil || len(got) != 0 {
@@ -284,7 +284,7 @@ func TestGitLabLists(t *testing.T) {
 
 // If a runner is deleted during the reads, a later one moves and could be missed.
 func TestGitLabListChangesWhileRead(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	var ids []int64
 	for range 201 {
 		ids = append(ids, w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true}).ID)
@@ -316,7 +316,7 @@ func TestGitLabListChangesWhileRead(t *testing.T) {
 
 // GitLab answers 304 for an unchanged page, which may not be the last page any more.
 func TestGitLabNextPageOfAnUnchangedOne(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	at := time.Now()
 	w.Clock(func() time.Time { return at })
 	for range 100 {
@@ -334,7 +334,7 @@ func TestGitLabNextPageOfAnUnchangedOne(t *testing.T) {
 }
 
 func TestGitLabCancelJob(t *testing.T) {
-	w, ctx := startGitLab(t, "api"), soon(t)
+	w, ctx := newGitLabEnv(t, "api"), testContext(t)
 	r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
 	job := w.StartJob(r.ID, 9)
 	for range 2 {
@@ -392,13 +392,13 @@ func TestNewGitLab(t *testing.T) {
 		}
 	}
 	g, err := NewGitLab(GitLabConfig{URL: "https://example.com/gitlab/", Credential: token})
-	if err != nil || g.wire.base.String() != "https://example.com/gitlab/api/v4" {
+	if err != nil || g.transport.base.String() != "https://example.com/gitlab/api/v4" {
 		t.Errorf("below a path: %v", err)
 	}
 }
 
 func TestGitLabCABundle(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	to, err := url.Parse(w.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -422,7 +422,7 @@ func TestGitLabCABundle(t *testing.T) {
 
 // Tags that GitLab would read as other tags are not sent.
 func TestGitLabTags(t *testing.T) {
-	w, ctx := startGitLab(t), soon(t)
+	w, ctx := newGitLabEnv(t), testContext(t)
 	for _, tag := range []string{"", "a,b", " a"} {
 		spec := RunnerSpec{GroupID: w.group, Tags: []string{"ok", tag}}
 		if _, _, err := w.client.CreateRunner(ctx, spec); ClassOf(err) != Invalid {

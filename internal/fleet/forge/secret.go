@@ -11,16 +11,16 @@ import (
 
 const (
 	redacted    = "[secret]"
-	mostMessage = 200      // runes of a text from outside
-	mostCleaned = 64 << 10 // bytes of a text from outside that are inspected
+	maxMessage  = 200      // runes of a text from outside
+	maxRedacted = 64 << 10 // bytes of a text from outside that are inspected
 )
 
 // A Secret is a credential. It never prints its text, wherever it occurs. It holds a pointer,
 // because fmt does not call methods of unexported fields and then prints only the pointer.
 type Secret struct{ text *string }
 
-// NewSecret returns a Secret with this text. An empty text gives the zero Secret.
-func NewSecret(text string) Secret {
+// newSecret returns a Secret with this text. An empty text gives the zero Secret.
+func newSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
 	}
@@ -49,29 +49,29 @@ func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 // MarshalText returns a placeholder, so that no encoder writes the secret.
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// forms matches credentials of the forges in texts that a forge or a proxy may repeat: tokens of
+// secretForms matches credentials of the forges in texts that a forge or a proxy may repeat: tokens of
 // GitHub and GitLab, keys, JWTs, and passwords in URLs.
-var forms = regexp.MustCompile(`gh[a-z]_[A-Za-z0-9_]+|github_pat_[A-Za-z0-9_]+|gl(?:pat|rtr?|dt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[A-Za-z0-9_.\-]+|GR1348941[A-Za-z0-9_\-]+|` +
+var secretForms = regexp.MustCompile(`gh[a-z]_[A-Za-z0-9_]+|github_pat_[A-Za-z0-9_]+|gl(?:pat|rtr?|dt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[A-Za-z0-9_.\-]+|GR1348941[A-Za-z0-9_\-]+|` +
 	`(?s:-----BEGIN.*?(?:-----END[^-]*-----|$))|eyJ[A-Za-z0-9_\-]*\.[A-Za-z0-9_\-.]*|//[^/@\s]*@`)
 
-// clean makes a text from outside safe for a condition or a log line: one line, printable, short,
+// redact makes a text from outside safe for a condition or a log line: one line, printable, short,
 // and without the given secrets and texts that look like secrets.
-func clean(text string, secrets ...Secret) string {
-	text = text[:min(len(text), mostCleaned)]
+func redact(text string, secrets ...Secret) string {
+	text = text[:min(len(text), maxRedacted)]
 	for _, s := range secrets {
 		if !s.IsZero() {
 			text = strings.ReplaceAll(text, s.Reveal(), redacted)
 		}
 	}
-	text = forms.ReplaceAllString(text, redacted)
+	text = secretForms.ReplaceAllString(text, redacted)
 	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, strings.ToValidUTF8(text, "?"))), " ")
-	if runes := []rune(text); len(runes) > mostMessage {
-		text = string(runes[:mostMessage]) + "…"
+	if runes := []rune(text); len(runes) > maxMessage {
+		text = string(runes[:maxMessage]) + "…"
 	}
 	return text
 }

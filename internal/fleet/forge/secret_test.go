@@ -26,22 +26,22 @@ func TestClean(t *testing.T) {
 		"my own word":     "my [secret] word",
 		"broken \xff\xfe": "broken ?",
 	} {
-		if got := clean(text, NewSecret("own"), Secret{}); got != want {
+		if got := redact(text, newSecret("own"), Secret{}); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
-	if got := clean(strings.Repeat("é", 1000)); utf8.RuneCountInString(got) != 201 {
+	if got := redact(strings.Repeat("é", 1000)); utf8.RuneCountInString(got) != 201 {
 		t.Errorf("%d runes", utf8.RuneCountInString(got))
 	}
 	// The length limit must not cut a secret before it is recognised.
-	if got := clean(strings.Repeat("x", 195) + " ghs_0123456789abcdef"); strings.Contains(got, "ghs") {
+	if got := redact(strings.Repeat("x", 195) + " ghs_0123456789abcdef"); strings.Contains(got, "ghs") {
 		t.Errorf("%q", got)
 	}
 }
 
 // FL-03: a secret does not print, in any surrounding type.
 func TestText(t *testing.T) {
-	s := NewSecret("canary")
+	s := newSecret("canary")
 	type holder struct {
 		Public  Secret
 		private Secret
@@ -53,7 +53,7 @@ func TestText(t *testing.T) {
 	if strings.Contains(text, "canary") || strings.Contains(text, "63616e617279") {
 		t.Error(text)
 	}
-	if s.Reveal() != "canary" || s.IsZero() || !NewSecret("").IsZero() || NewSecret("").Reveal() != "" {
+	if s.Reveal() != "canary" || s.IsZero() || !newSecret("").IsZero() || newSecret("").Reveal() != "" {
 		t.Error("it does not open what it should")
 	}
 }
@@ -62,7 +62,7 @@ func FuzzClean(f *testing.F) {
 	f.Add("ghs_x\x00", "x")
 	f.Add("-----BEGIN", "BEGIN")
 	f.Fuzz(func(t *testing.T, text, own string) {
-		got := clean(text, NewSecret(own))
+		got := redact(text, newSecret(own))
 		if utf8.RuneCountInString(got) > 201 || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\r\x1b\u202e") {
 			t.Errorf("%q becomes %q", text, got)
 		}

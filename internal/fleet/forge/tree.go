@@ -24,16 +24,16 @@ type treeEntry struct {
 // listOp is the operation name of listings in errors.
 const listOp = "list files"
 
-// mostFiles is the maximum number of files and folders in the listing of one folder.
-const mostFiles = 10_000
+// maxFiles is the maximum number of files and folders in the listing of one folder.
+const maxFiles = 10_000
 
 // tooManyFiles returns the error for a listing that is too long.
 func tooManyFiles() *Error {
-	return &Error{Op: listOp, Class: Invalid, Message: "too many files: more than are told, or than " + strconv.Itoa(mostFiles)}
+	return &Error{Op: listOp, Class: Invalid, Message: "too many files: more than are told, or than " + strconv.Itoa(maxFiles)}
 }
 
-// oddTree returns the error for a response without a tree.
-func oddTree() *Error {
+// invalidTree returns the error for a response without a tree.
+func invalidTree() *Error {
 	return &Error{Op: listOp, Class: Unavailable, Status: http.StatusOK, Message: "the answer has no tree"}
 }
 
@@ -89,7 +89,7 @@ func descend(id, folder string, deep bool, read func(id string, deep bool) ([]tr
 	if err != nil {
 		return nil, err
 	}
-	if len(all) > mostFiles {
+	if len(all) > maxFiles {
 		return nil, tooManyFiles()
 	}
 	return plainFiles(folder, all), nil

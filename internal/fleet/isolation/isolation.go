@@ -55,7 +55,7 @@ type Settings struct {
 	CacheNamespaces    []string         // namespaces whose pods enrollments may name as caches; other names are ignored
 	ARC                ARC              // required for GitHub
 	Images             Images
-	Canary             Canary
+	Canary             CanarySettings
 }
 
 // ARC is the discovered actions-runner-controller.
@@ -83,8 +83,8 @@ type Object interface {
 // configured.
 var ErrUnbounded = errors.New("fleet.clusterCIDRs is not set: what jobs may connect to cannot be bounded")
 
-// level reports whether an enrollment is isolated. It returns an error for an unknown value.
-func level(e *v1alpha1.RunnerEnrollment) (apart bool, err error) {
+// isIsolated reports whether an enrollment is isolated. It returns an error for an unknown value.
+func isIsolated(e *v1alpha1.RunnerEnrollment) (isolated bool, err error) {
 	switch e.Spec.Isolation {
 	case v1alpha1.IsolationNone:
 		return false, nil
@@ -94,9 +94,9 @@ func level(e *v1alpha1.RunnerEnrollment) (apart bool, err error) {
 	return false, fmt.Errorf("isolation %q is not known", e.Spec.Isolation)
 }
 
-// meta returns the metadata of an object of an organisation. An empty org means an object for all
+// objectMeta returns the metadata of an object of an organisation. An empty org means an object for all
 // organisations.
-func meta(namespace, name, org string, more map[string]string) metav1.ObjectMeta {
+func objectMeta(namespace, name, org string, more map[string]string) metav1.ObjectMeta {
 	labels := map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, "app.kubernetes.io/part-of": "tailplane", "app.kubernetes.io/name": "tailplane-runner"}
 	if org != "" {
 		labels[v1alpha1.OrgLabel] = org
@@ -105,18 +105,18 @@ func meta(namespace, name, org string, more map[string]string) metav1.ObjectMeta
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}
 }
 
-func kind(gv interface{ String() string }, k string) metav1.TypeMeta {
+func typeMeta(gv interface{ String() string }, k string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: gv.String(), Kind: k}
 }
 
-// account renders a ServiceAccount whose token is not mounted by default.
-func account(namespace, name, org string) *corev1.ServiceAccount {
-	return &corev1.ServiceAccount{TypeMeta: kind(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: meta(namespace, name, org, nil), AutomountServiceAccountToken: new(false)}
+// serviceAccount renders a ServiceAccount whose token is not mounted by default.
+func serviceAccount(namespace, name, org string) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: objectMeta(namespace, name, org, nil), AutomountServiceAccountToken: new(false)}
 }
 
-// bind grants a service account one of the chart's ClusterRoles in one namespace.
-func bind(namespace, role, org, accountNamespace, account string) *rbacv1.RoleBinding {
-	return &rbacv1.RoleBinding{TypeMeta: kind(rbacv1.SchemeGroupVersion, "RoleBinding"), ObjectMeta: meta(namespace, role, org, nil),
+// roleBinding grants a service account one of the chart's ClusterRoles in one namespace.
+func roleBinding(namespace, role, org, accountNamespace, account string) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{TypeMeta: typeMeta(rbacv1.SchemeGroupVersion, "RoleBinding"), ObjectMeta: objectMeta(namespace, role, org, nil),
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: accountNamespace}}}
 }
@@ -124,14 +124,14 @@ func bind(namespace, role, org, accountNamespace, account string) *rbacv1.RoleBi
 // Credential renders the copy of an organisation's credential for the namespace of its runners. An
 // error says what is wrong with the credential, and never contains its data.
 func Credential(org, namespace string, data map[string][]byte) (*corev1.Secret, error) {
-	kept := map[string][]byte{}
+	retained := map[string][]byte{}
 	for _, key := range []string{"github_app_id", "github_app_installation_id", "github_app_private_key", "github_token"} {
 		if len(data[key]) > 0 {
-			kept[key] = data[key]
+			retained[key] = data[key]
 		}
 	}
-	_, token := kept["github_token"]
-	app := len(kept)
+	_, token := retained["github_token"]
+	app := len(retained)
 	if token {
 		app--
 	}
@@ -141,6 +141,6 @@ func Credential(org, namespace string, data map[string][]byte) (*corev1.Secret, 
 	case !token && app < 3:
 		return nil, errors.New("the credential has neither github_token nor all of github_app_id, github_app_installation_id and github_app_private_key")
 	}
-	return &corev1.Secret{TypeMeta: kind(corev1.SchemeGroupVersion, "Secret"), ObjectMeta: meta(namespace, fleet.CredentialName(org, fleet.Fingerprint(kept)), org, nil),
-		Type: corev1.SecretTypeOpaque, Data: kept}, nil
+	return &corev1.Secret{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "Secret"), ObjectMeta: objectMeta(namespace, fleet.CredentialName(org, fleet.Fingerprint(retained)), org, nil),
+		Type: corev1.SecretTypeOpaque, Data: retained}, nil
 }

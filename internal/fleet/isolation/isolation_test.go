@@ -32,7 +32,7 @@ import (
 
 var update = flag.Bool("update", false, "write what is rendered into testdata")
 
-func settings() isolation.Settings {
+func testSettings() isolation.Settings {
 	return isolation.Settings{
 		Namespace: "tailplane-system", Account: "tailplane-fleet", Shared: fleet.SharedNamespace,
 		ClusterCIDRs:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/14"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/48")},
@@ -44,9 +44,9 @@ func settings() isolation.Settings {
 	}
 }
 
-// unit returns one use of one pool, with the values that the cases below share.
-func unit(forge v1alpha1.ForgeType, use v1alpha1.PoolUse, level v1alpha1.Isolation) isolation.Unit {
-	u := isolation.Unit{
+// testWorkload returns one use of one pool, with the values that the cases below share.
+func testWorkload(forge v1alpha1.ForgeType, use v1alpha1.PoolUse, level v1alpha1.Isolation) isolation.WorkloadSpec {
+	u := isolation.WorkloadSpec{
 		Forge: &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: string(forge)}, Spec: v1alpha1.RunnerForgeSpec{Type: forge, URL: "https://" + string(forge) + ".com"}},
 		Pool: &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "nix"}, Spec: v1alpha1.RunnerPoolSpec{Forge: string(forge), RunsOn: []string{"self-hosted", "nix", "{org}"},
 			Scaling: v1alpha1.PoolScaling{Max: 5, Budget: 20}, ContainerMode: v1alpha1.ModeDefault}},
@@ -72,8 +72,8 @@ func unit(forge v1alpha1.ForgeType, use v1alpha1.PoolUse, level v1alpha1.Isolati
 }
 
 // render renders the namespace of a unit and the unit itself.
-func render(s isolation.Settings, u isolation.Unit) ([]isolation.Object, error) {
-	ground, err := isolation.Ground(s, isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}})
+func render(s isolation.Settings, u isolation.WorkloadSpec) ([]isolation.Object, error) {
+	ground, err := isolation.Baseline(s, isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}})
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func TestFLEET01_Golden(t *testing.T) {
 			for _, level := range levels {
 				name := fmt.Sprintf("%s-%s-%s", forge, use, level)
 				t.Run(name, func(t *testing.T) {
-					objects, err := render(settings(), unit(forge, use, level))
+					objects, err := render(testSettings(), testWorkload(forge, use, level))
 					golden(t, name, objects, err)
 				})
 			}
@@ -147,23 +147,25 @@ var variations = []struct {
 	name  string
 	forge v1alpha1.ForgeType
 	level v1alpha1.Isolation
-	do    func(*isolation.Settings, *isolation.Unit)
+	do    func(*isolation.Settings, *isolation.WorkloadSpec)
 }{
-	{"github-dind", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.Unit) { u.Pool.Spec.ContainerMode = v1alpha1.ModeDind }},
-	{"github-kubernetes", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.Unit) { u.Pool.Spec.ContainerMode = v1alpha1.ModeKubernetes }},
-	{"github-novolume", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.Unit) {
+	{"github-dind", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.ContainerMode = v1alpha1.ModeDind }},
+	{"github-kubernetes", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
+		u.Pool.Spec.ContainerMode = v1alpha1.ModeKubernetes
+	}},
+	{"github-novolume", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 		u.Pool.Spec.ContainerMode = v1alpha1.ModeKubernetesNoVolume
 	}},
-	{"github-template", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.Unit) {
+	{"github-template", v1alpha1.GitHub, v1alpha1.IsolationNamespace, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 		u.Pool.Spec.Template = &runtime.RawExtension{Raw: []byte(restrictedTemplate)}
 		u.Use.RunnerGroup = "gold"
 	}},
-	{"github-held", v1alpha1.GitHub, v1alpha1.IsolationNone, func(s *isolation.Settings, u *isolation.Unit) {
+	{"github-held", v1alpha1.GitHub, v1alpha1.IsolationNone, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
 		u.Capacity = fleet.Capacity{Mode: v1alpha1.HoldPause, Hold: "node-upgrade"}
 		s.ARC.Version = "0.13.1"
 		u.Forge.Spec.CABundle = "-----BEGIN CERTIFICATE-----\n"
 	}},
-	{"gitlab-whole", v1alpha1.GitLab, v1alpha1.IsolationNode, func(_ *isolation.Settings, u *isolation.Unit) {
+	{"gitlab-whole", v1alpha1.GitLab, v1alpha1.IsolationNode, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 		u.Pool.Spec.ContainerMode, u.Pool.Spec.Image = v1alpha1.ModeDind, "registry.example/build:1"
 		u.Pool.Spec.GitLab = &v1alpha1.PoolGitLab{Concurrent: 10, Replicas: 2, ShutdownTimeout: metav1.Duration{Duration: 7200e9}}
 		u.Pool.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("2")}, Limits: corev1.ResourceList{"cpu": resource.MustParse("6"), "memory": resource.MustParse("16Gi")}}
@@ -179,7 +181,7 @@ var variations = []struct {
 func TestCachesElsewhere(t *testing.T) {
 	for _, forge := range forges {
 		for _, level := range levels {
-			u, s := unit(forge, v1alpha1.UseShared, level), settings()
+			u, s := testWorkload(forge, v1alpha1.UseShared, level), testSettings()
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "cache", PodSelector: map[string]string{"app": "attic"}, Port: 8080},
 				{Namespace: "tailplane-org-beta", PodSelector: map[string]string{"app": "attic"}, Port: 8080}}}
 			objects, err := render(s, u)
@@ -203,7 +205,7 @@ const restrictedTemplate = `{"metadata": {"labels": {"team": "shop", "tailplane.
 func TestFLEET01_Variations(t *testing.T) {
 	for _, v := range variations {
 		t.Run(v.name, func(t *testing.T) {
-			s, u := settings(), unit(v.forge, v1alpha1.UseShared, v.level)
+			s, u := testSettings(), testWorkload(v.forge, v1alpha1.UseShared, v.level)
 			v.do(&s, &u)
 			objects, err := render(s, u)
 			if err != nil {
@@ -215,8 +217,8 @@ func TestFLEET01_Variations(t *testing.T) {
 }
 
 // each calls f for every case of the tests above, and for organisations that share a namespace.
-func each(t *testing.T, f func(t *testing.T, s isolation.Settings, u isolation.Unit, objects []isolation.Object)) {
-	run := func(name string, s isolation.Settings, u isolation.Unit) {
+func each(t *testing.T, f func(t *testing.T, s isolation.Settings, u isolation.WorkloadSpec, objects []isolation.Object)) {
+	run := func(name string, s isolation.Settings, u isolation.WorkloadSpec) {
 		t.Run(name, func(t *testing.T) {
 			objects, err := render(s, u)
 			if err != nil {
@@ -229,13 +231,13 @@ func each(t *testing.T, f func(t *testing.T, s isolation.Settings, u isolation.U
 		for _, use := range uses {
 			for _, level := range levels {
 				if forge == v1alpha1.GitHub || use != v1alpha1.UseOrgPlusUser {
-					run(fmt.Sprintf("%s-%s-%s", forge, use, level), settings(), unit(forge, use, level))
+					run(fmt.Sprintf("%s-%s-%s", forge, use, level), testSettings(), testWorkload(forge, use, level))
 				}
 			}
 		}
 	}
 	for _, v := range variations {
-		s, u := settings(), unit(v.forge, v1alpha1.UseShared, v.level)
+		s, u := testSettings(), testWorkload(v.forge, v1alpha1.UseShared, v.level)
 		v.do(&s, &u)
 		run(v.name, s, u)
 	}
@@ -265,7 +267,7 @@ func podOf(t *testing.T, o isolation.Object) *corev1.PodTemplateSpec {
 // No pod reaches the host. A job has no token and no permission, and only the chart's roles are
 // bound. The token is only in the Secret.
 func TestLaws(t *testing.T) {
-	each(t, func(t *testing.T, s isolation.Settings, u isolation.Unit, objects []isolation.Object) {
+	each(t, func(t *testing.T, s isolation.Settings, u isolation.WorkloadSpec, objects []isolation.Object) {
 		namespace := fleet.NamespaceOf(u.Enrollment, s.Shared)
 		denied := false
 		for _, o := range objects {
@@ -298,10 +300,10 @@ func TestLaws(t *testing.T) {
 				if len(o.Spec.Ingress) > 0 {
 					t.Errorf("%s lets somebody in", what)
 				}
-				lawOfEgress(t, s, o)
+				checkEgress(t, s, o)
 			}
 			if pod := podOf(t, o); pod != nil {
-				lawOfPod(t, u, what, o, pod)
+				checkPod(t, u, what, o, pod)
 			}
 			if secret, is := o.(*corev1.Secret); is && u.Token != "" && !bytes.Contains(secret.Data["config.toml"], []byte(u.Token)) {
 				t.Errorf("%s has no token", what)
@@ -320,9 +322,9 @@ func TestLaws(t *testing.T) {
 	})
 }
 
-// lawOfEgress checks that the allowed destinations include no address that jobs must not reach.
+// checkEgress checks that the allowed destinations include no address that jobs must not reach.
 // FL-05.
-func lawOfEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPolicy) {
+func checkEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPolicy) {
 	t.Helper()
 	if p.Name == "tailplane-api-server" {
 		for _, r := range p.Spec.Egress {
@@ -348,7 +350,7 @@ func lawOfEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPoli
 			allowed := func(a netip.Addr) bool {
 				return netip.MustParsePrefix(peer.IPBlock.CIDR).Contains(a) && !slices.ContainsFunc(peer.IPBlock.Except, func(x string) bool { return netip.MustParsePrefix(x).Contains(a) })
 			}
-			for _, forbidden := range slices.Concat(fleet.Private(), s.ClusterCIDRs) {
+			for _, forbidden := range slices.Concat(fleet.PrivatePrefixes(), s.ClusterCIDRs) {
 				if a := forbidden.Masked().Addr().Next(); allowed(a) || allowed(forbidden.Addr()) {
 					t.Errorf("%s lets jobs reach %s", p.Name, a)
 				}
@@ -362,7 +364,7 @@ func lawOfEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPoli
 	}
 }
 
-func lawOfPod(t *testing.T, u isolation.Unit, what string, o isolation.Object, pod *corev1.PodTemplateSpec) {
+func checkPod(t *testing.T, u isolation.WorkloadSpec, what string, o isolation.Object, pod *corev1.PodTemplateSpec) {
 	t.Helper()
 	s := pod.Spec
 	_, manager := o.(*appsv1.Deployment)
@@ -396,20 +398,20 @@ func lawOfPod(t *testing.T, u isolation.Unit, what string, o isolation.Object, p
 }
 
 // Organisations in a shared namespace share its baseline, and each has its own egress policy.
-func TestSharedGround(t *testing.T) {
-	a, b := unit(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone), unit(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNone)
+func TestSharedBaseline(t *testing.T) {
+	a, b := testWorkload(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone), testWorkload(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNone)
 	b.Enrollment.Name, b.Pool.Name = "beta", "gl"
 	a.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "198.51.100.0/24", Ports: []int32{443}}}}
-	c := unit(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone)
+	c := testWorkload(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone)
 	c.Enrollment.Name = "gamma"
-	tenant := func(u isolation.Unit) isolation.Tenant {
+	tenant := func(u isolation.WorkloadSpec) isolation.Tenant {
 		return isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}}
 	}
 	// Each reconcile renders the policies of its own pods, and the same objects for everything
 	// else.
 	var all []isolation.Object
-	for _, of := range [][]isolation.Unit{{a, b, c}, {b, c, a}, {c, b, a}} {
-		objects, err := isolation.Ground(settings(), tenant(of[0]), tenant(of[1]), tenant(of[2]))
+	for _, of := range [][]isolation.WorkloadSpec{{a, b, c}, {b, c, a}, {c, b, a}} {
+		objects, err := isolation.Baseline(testSettings(), tenant(of[0]), tenant(of[1]), tenant(of[2]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,18 +431,18 @@ func TestSharedGround(t *testing.T) {
 		}
 	}
 	golden(t, "shared", all, nil)
-	broken := unit(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone)
+	broken := testWorkload(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone)
 	broken.Enrollment.Name, broken.Pool.Name, broken.Pool.Spec.ContainerMode = "delta", "vm", "vm"
-	with, err := isolation.Ground(settings(), tenant(a), tenant(broken))
-	alone, err2 := isolation.Ground(settings(), tenant(a))
+	with, err := isolation.Baseline(testSettings(), tenant(a), tenant(broken))
+	alone, err2 := isolation.Baseline(testSettings(), tenant(a))
 	if err != nil || err2 != nil || !bytes.Equal(show(t, with), show(t, alone)) {
 		t.Errorf("what is wrong with another one changes what there is: %v, %v", err, err2)
 	}
-	if _, err := isolation.Ground(settings(), tenant(broken)); err == nil {
+	if _, err := isolation.Baseline(testSettings(), tenant(broken)); err == nil {
 		t.Error("what is wrong with its own pool is not said")
 	}
-	apart := unit(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNode)
-	if _, err := isolation.Ground(settings(), tenant(a), tenant(apart)); err == nil {
+	isolated := testWorkload(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNode)
+	if _, err := isolation.Baseline(testSettings(), tenant(a), tenant(isolated)); err == nil {
 		t.Error("one that is kept apart is with others")
 	}
 }
@@ -448,53 +450,53 @@ func TestSharedGround(t *testing.T) {
 // Unsafe input is not rendered, and the error names the reason.
 func TestRefused(t *testing.T) {
 	raw := func(s string) *runtime.RawExtension { return &runtime.RawExtension{Raw: []byte(s)} }
-	pod := func(s string) func(*isolation.Settings, *isolation.Unit) {
-		return func(_ *isolation.Settings, u *isolation.Unit) {
+	pod := func(s string) func(*isolation.Settings, *isolation.WorkloadSpec) {
+		return func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Pool.Spec.Template = raw(`{"spec": {"containers": [{"name": "runner", "image": "a"}], ` + s + `}}`)
 		}
 	}
 	for _, c := range []struct {
 		why   string
 		forge v1alpha1.ForgeType
-		do    func(*isolation.Settings, *isolation.Unit)
+		do    func(*isolation.Settings, *isolation.WorkloadSpec)
 	}{
-		{"clusterCIDRs is not set", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.Unit) { s.ClusterCIDRs = nil }},
-		{"ARC was not found", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.Unit) { s.ARC = isolation.ARC{} }},
-		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.Unit) { s.ARC.Version = "0.12.9" }},
-		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.Unit) { s.ARC.Version = "0.13.0" }},
-		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.Unit) { s.ARC.Version = "0.15.0" }},
-		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.Unit) { s.ARC.Version = "dev" }},
-		{"no credential", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Credential = "" }},
-		{"dedicated to another", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Pool.Spec.DedicatedTo = "beta" }},
-		{"somebody else keeps it", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Pool.Spec.Adopt = &v1alpha1.PoolAdopt{} }},
-		{"do not belong together", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Pool.Spec.Forge = "other" }},
-		{"isolation \"VM\" is not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Enrollment.Spec.Isolation = "VM" }},
-		{"isolation \"\" is not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Enrollment.Spec.Isolation = "" }},
-		{"name an image", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.Unit) { s.Images.Runner = "" }},
-		{"an image of Docker", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.Unit) {
+		{"clusterCIDRs is not set", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.ClusterCIDRs = nil }},
+		{"ARC was not found", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.ARC = isolation.ARC{} }},
+		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.ARC.Version = "0.12.9" }},
+		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.ARC.Version = "0.13.0" }},
+		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.ARC.Version = "0.15.0" }},
+		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.ARC.Version = "dev" }},
+		{"no credential", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Credential = "" }},
+		{"dedicated to another", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.DedicatedTo = "beta" }},
+		{"somebody else keeps it", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.Adopt = &v1alpha1.PoolAdopt{} }},
+		{"do not belong together", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.Forge = "other" }},
+		{"isolation \"VM\" is not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Enrollment.Spec.Isolation = "VM" }},
+		{"isolation \"\" is not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Enrollment.Spec.Isolation = "" }},
+		{"name an image", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Runner = "" }},
+		{"an image of Docker", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
 			s.Images.Docker, u.Pool.Spec.ContainerMode = "", v1alpha1.ModeDind
 		}},
-		{"not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Pool.Spec.ContainerMode = "vm" }},
-		{"API server are not known", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.Unit) {
+		{"not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.ContainerMode = "vm" }},
+		{"API server are not known", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
 			s.APIServers, u.Pool.Spec.ContainerMode = nil, v1alpha1.ModeKubernetes
 		}},
-		{"within 10.0.0.0/8", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) {
+		{"within 10.0.0.0/8", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "10.1.0.0/16", Ports: []int32{443}}}}
 		}},
-		{"within 169.254.0.0/16", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) {
+		{"within 169.254.0.0/16", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "169.254.169.254/32", Ports: []int32{80}}}}
 		}},
-		{"is no range", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) {
+		{"is no range", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "198.51.100.1/24", Ports: []int32{443}}}}
 		}},
-		{"names no pods", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) {
+		{"names no pods", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "cache", Port: 80}}}
 		}},
-		{"3 to 2 runners", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) { u.Capacity = fleet.Capacity{Min: 3, Max: 2} }},
-		{"containres", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) {
+		{"3 to 2 runners", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Capacity = fleet.Capacity{Min: 3, Max: 2} }},
+		{"containres", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Pool.Spec.Template = raw(`{"spec": {"containres": []}}`)
 		}},
-		{"0 containers named runner", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.Unit) {
+		{"0 containers named runner", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Pool.Spec.Template = raw(`{"spec": {"containers": [{"name": "other"}]}}`)
 		}},
 		{"host's", v1alpha1.GitHub, pod(`"hostNetwork": true`)},
@@ -518,21 +520,21 @@ func TestRefused(t *testing.T) {
 		{"one organisation's", v1alpha1.GitHub, pod(`"nodeSelector": {"tailplane.dev/org": "beta"}`)},
 		{"privileged container x", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "securityContext": {"privileged": true}}]`)},
 		{"port of the host's", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "ports": [{"containerPort": 1, "hostPort": 1}]}]`)},
-		{"which the template has too", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.Unit) {
+		{"which the template has too", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
 			pod(`"initContainers": [{"name": "dind"}]`)(s, u)
 			u.Pool.Spec.ContainerMode = v1alpha1.ModeDind
 		}},
-		{"no token", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.Unit) { u.Token = "" }},
-		{"no image of GitLab's runner", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.Unit) { s.Images.Manager = "" }},
-		{"an image for jobs", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.Unit) { s.Images.Job = "" }},
+		{"no token", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Token = "" }},
+		{"no image of GitLab's runner", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Manager = "" }},
+		{"an image for jobs", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Job = "" }},
 		{"only GitHub's runners", v1alpha1.GitLab, pod(`"hostNetwork": false`)},
-		{"API server are not known", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.Unit) { s.APIServers = nil }},
-		{"cannot be given the toleration", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.Unit) {
+		{"API server are not known", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.APIServers = nil }},
+		{"cannot be given the toleration", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Placement = &v1alpha1.EnrollmentPlacement{Tolerations: []corev1.Toleration{{Key: "a", Effect: "NoSchedule"}, {Key: "a", Effect: "NoExecute"}}}
 		}},
-		{"must be set", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.Unit) { s.Account = "" }},
+		{"must be set", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Account = "" }},
 	} {
-		s, u := settings(), unit(c.forge, v1alpha1.UseShared, v1alpha1.IsolationNamespace)
+		s, u := testSettings(), testWorkload(c.forge, v1alpha1.UseShared, v1alpha1.IsolationNamespace)
 		c.do(&s, &u)
 		objects, err := render(s, u)
 		if err == nil || !strings.Contains(err.Error(), c.why) {
@@ -563,10 +565,10 @@ func TestManagers(t *testing.T) {
 		{4, 3, fleet.Capacity{Mode: v1alpha1.HoldDrain}, true, 0, 1},
 		{4, 3, fleet.Capacity{Mode: v1alpha1.HoldStop}, true, 0, 1},
 	} {
-		u := unit(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNone)
+		u := testWorkload(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNone)
 		u.Pool.Spec.GitLab = &v1alpha1.PoolGitLab{Concurrent: c.concurrent, Replicas: c.replicas}
 		u.Capacity, u.Drained = c.capacity, c.drained
-		managers, each := isolation.Managers(u)
+		managers, each := isolation.ManagerCount(u)
 		if managers != c.managers || each != c.each || c.capacity.Max > 0 && managers*each > c.capacity.Max {
 			t.Errorf("%+v: %d managers of %d jobs", c, managers, each)
 		}
@@ -576,11 +578,11 @@ func TestManagers(t *testing.T) {
 // FL-01, FL-03: any name or image becomes a single value in the runner's configuration, and a token
 // cannot be printed.
 func TestHostileValues(t *testing.T) {
-	u := unit(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNode)
+	u := testWorkload(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNode)
 	hostile := "a\"\n[runners.kubernetes]\nprivileged = true\t\\\x00\x7f é \xff"
 	u.Pool.Spec.Image, u.Token = hostile, isolation.Token(hostile)
 	u.Enrollment.Spec.Placement.NodeSelector = map[string]string{hostile: hostile}
-	objects, err := isolation.Objects(settings(), u)
+	objects, err := isolation.Objects(testSettings(), u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -676,13 +678,13 @@ func TestFLEET11_HostileFields(t *testing.T) {
 	}
 	for _, forge := range forges {
 		for _, level := range levels {
-			u := unit(forge, v1alpha1.UseShared, level)
+			u := testWorkload(forge, v1alpha1.UseShared, level)
 			s := &u.Enrollment.Spec
 			s.Credentials.SecretName, s.Owners, s.Members = "a", []string{"a"}, []string{"a"}
 			s.Placement = &v1alpha1.EnrollmentPlacement{NodeSelector: map[string]string{"a": "a"}, RuntimeClassName: "a", Tolerations: []corev1.Toleration{{Key: "a", Value: "a"}, {Key: v1alpha1.OrgLabel, Value: "a"}}}
 			s.Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "a", PodSelector: map[string]string{"a": "a"}, Port: 80}}}
 			s.Pools = []v1alpha1.EnrolledPool{{Name: "a", RunnerGroup: "a", Repositories: []string{"a"}}}
-			good, err := render(settings(), u)
+			good, err := render(testSettings(), u)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -707,7 +709,7 @@ func TestFLEET11_HostileFields(t *testing.T) {
 						t.Fatal(err)
 					}
 					tried++
-					objects, err := render(settings(), v)
+					objects, err := render(testSettings(), v)
 					if err != nil {
 						continue // refused
 					}

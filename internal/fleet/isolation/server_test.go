@@ -30,7 +30,7 @@ func TestFLEET01_Admitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	org := 0
-	each(t, func(t *testing.T, s isolation.Settings, u isolation.Unit, _ []isolation.Object) {
+	each(t, func(t *testing.T, s isolation.Settings, u isolation.WorkloadSpec, _ []isolation.Object) {
 		if u.Use.Type != v1alpha1.UseShared {
 			return // only a label of the scale set differs, which is not applied here
 		}

@@ -8,26 +8,26 @@ import (
 	"strings"
 )
 
-// tomlText is a TOML document with the features that a runner's configuration needs: strings,
+// tomlWriter is a TOML document with the features that a runner's configuration needs: strings,
 // numbers and booleans, then tables. It quotes all values, so that a name cannot add another line.
-type tomlText struct{ strings.Builder }
+type tomlWriter struct{ strings.Builder }
 
 // table starts a table or, with array, an element of an array of tables.
-func (t *tomlText) table(path string, array bool) {
+func (t *tomlWriter) table(path string, array bool) {
 	if array {
 		path = "[" + path + "]"
 	}
 	fmt.Fprintf(t, "\n[%s]\n", path)
 }
 
-func (t *tomlText) text(key, value string) {
+func (t *tomlWriter) text(key, value string) {
 	fmt.Fprintf(t, "%s = %s\n", tomlKey(key), tomlQuote(value))
 }
-func (t *tomlText) number(key string, n int) { fmt.Fprintf(t, "%s = %d\n", tomlKey(key), n) }
-func (t *tomlText) truth(key string, b bool) { fmt.Fprintf(t, "%s = %t\n", tomlKey(key), b) }
+func (t *tomlWriter) number(key string, n int)   { fmt.Fprintf(t, "%s = %d\n", tomlKey(key), n) }
+func (t *tomlWriter) boolean(key string, b bool) { fmt.Fprintf(t, "%s = %t\n", tomlKey(key), b) }
 
 // strings writes a table of strings, sorted by key. It writes nothing if there are none.
-func (t *tomlText) strings(path string, m map[string]string) {
+func (t *tomlWriter) strings(path string, m map[string]string) {
 	if len(m) == 0 {
 		return
 	}

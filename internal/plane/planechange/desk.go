@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/redact"
@@ -113,8 +113,8 @@ const (
 
 // drawn is a change before it is proposed, with the data to propose it.
 type drawn struct {
-	ref  change.Ref
-	edit change.Edit
+	ref  fleetgitops.Ref
+	edit fleetgitops.Edit
 	file File
 	path string
 	is   map[string]any
@@ -123,26 +123,26 @@ type drawn struct {
 }
 
 // draw computes the change that e describes. It returns an error, and no data of the file, if p does not permit the change.
-func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []change.Edit) (out drawn, _ access.Permit, err error) {
+func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []fleetgitops.Edit) (out drawn, _ access.Permit, err error) {
 	if err := d.ready(); err != nil {
 		return out, p, err
 	}
 	if known(e.Patch) || known(e.Spec) {
 		return out, p, credential("spec")
 	}
-	out.edit = change.Edit{Patch: e.Patch, Spec: e.Spec, Remove: e.Remove}
-	if err := out.edit.Check(); err != nil {
+	out.edit = fleetgitops.Edit{Patch: e.Patch, Spec: e.Spec, Remove: e.Remove}
+	if err := out.edit.Validate(); err != nil {
 		return out, p, refused(err)
 	}
-	if out.ref, err = change.Parse(string(e.Kind), string(e.Name)); err != nil {
+	if out.ref, err = fleetgitops.ParseRef(string(e.Kind), string(e.Name)); err != nil {
 		return out, p, refused(err)
 	}
-	if org, _ := change.Owner(out.ref, nil, nil); org != "" { // by name alone: check the permit before the file is read
+	if org, _ := fleetgitops.Owner(out.ref, nil, nil); org != "" { // by name alone: check the permit before the file is read
 		if _, err := p.In(org); err != nil {
 			return out, p, err
 		}
 	}
-	if out.path, err = d.Book.File(out.ref); errors.Is(err, change.ErrPatch) {
+	if out.path, err = d.Book.File(out.ref); errors.Is(err, fleetgitops.ErrInvalidEdit) {
 		return out, p, refused(err)
 	} else if err != nil {
 		return out, p, problem.New(problem.Internal, "internal error").Because(err)
@@ -168,7 +168,7 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 			out.is = nil
 		}
 	}
-	out.OrgName, out.Platform = change.Owner(out.ref, was, out.is)
+	out.OrgName, out.Platform = fleetgitops.Owner(out.ref, was, out.is)
 	if p, err = p.In(out.OrgName); err != nil {
 		return out, p, err
 	}
@@ -178,7 +178,7 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	if out.text = text; len(bytes.TrimSpace(text)) == 0 {
 		out.text = nil
 	}
-	r := change.Rate(was, out.is)
+	r := fleetgitops.AssessRisk(was, out.is)
 	old := out.file.Text
 	if out.file.Version == "" {
 		old = nil
@@ -211,7 +211,7 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 // OpenOf returns the open change of an object, if there is one.
 func (d *Desk) OpenOf(kind, name string) (Change, bool) {
 	for _, o := range d.Plane.Board.List(plane.KindChange).Objects {
-		if c, ok := o.(Change); ok && c.Kind == kind && c.Name == name && (c.State == string(change.Open) || c.State == string(change.Approved)) {
+		if c, ok := o.(Change); ok && c.Kind == kind && c.Name == name && (c.State == string(fleetgitops.StateOpen) || c.State == string(fleetgitops.StateApproved)) {
 			return c, true
 		}
 	}
@@ -257,12 +257,12 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 	case req.Version != "" && req.Version != out.Version, there && open.kept.Version != out.Version:
 		return e, problem.New(problem.Conflict, "The file is another one than the change was made from.", "Preview it anew; an open change of the object has to be merged or closed first.")
 	}
-	c := change.Change{ID: id, Ref: out.ref, Org: out.OrgName, Platform: out.Platform, File: out.path, Branch: change.Branch(id), Base: out.Base, Version: out.Version,
-		Edits: []change.Edit{out.edit}, Title: change.Title(req.Title, out.ref), Reason: string(req.Reason), Proposer: who}
+	c := fleetgitops.Change{ID: id, Ref: out.ref, Org: out.OrgName, Platform: out.Platform, File: out.path, Branch: fleetgitops.Branch(id), Base: out.Base, Version: out.Version,
+		Edits: []fleetgitops.Edit{out.edit}, Title: fleetgitops.Title(req.Title, out.ref), Reason: string(req.Reason), Proposer: who}
 	if there {
 		c = open.kept.Change
 	}
-	c.Risk, c.Diff, c.Platform = change.Risk{Level: out.Risk.Level, Why: out.Risk.Why}, out.Diff, out.Platform
+	c.Risk, c.Diff, c.Platform = fleetgitops.Risk{Level: out.Risk.Level, Why: out.Risk.Why}, out.Diff, out.Platform
 	was := out.Version
 	if there {
 		on, err := d.Repository.ReadFile(ctx, c.Branch, out.path)
@@ -274,8 +274,8 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 		}
 		was = on.Version
 	}
-	r, err := d.Repository.Propose(ctx, Proposal{Branch: c.Branch, Path: out.path, Was: was, Text: out.text, Message: change.Message(c), Name: cmp.Or(p.Caller().DisplayName, who), Email: who,
-		Title: c.Title, Body: change.Body(c, d.Link(c.ID)), Risk: c.Risk.Level})
+	r, err := d.Repository.Propose(ctx, Proposal{Branch: c.Branch, Path: out.path, Was: was, Text: out.text, Message: fleetgitops.CommitMessage(c), Name: cmp.Or(p.Caller().DisplayName, who), Email: who,
+		Title: c.Title, Body: fleetgitops.RequestBody(c, d.Link(c.ID)), Risk: c.Risk.Level})
 	if err != nil {
 		return e, err
 	}
@@ -284,13 +284,13 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 		return e, err
 	}
 	if there {
-		c = c.Amended(who, out.edit, r.Head)
+		c = c.Amend(who, out.edit, r.Head)
 	} else {
 		c.Head, c.Number, c.URL = r.Head, r.Number, r.URL
-		c = change.Opened(c, d.Plane.Now())
+		c = fleetgitops.OpenChange(c, d.Plane.Now())
 	}
 	if !alone {
-		c = c.Beside()
+		c = c.WithForeignCommits()
 	}
 	k := Kept{c, open.kept.At}
 	if there {
@@ -306,7 +306,7 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 
 // alone reports whether head changes only c.File, to exactly text. Other people can guess the name of the branch and may be able to push to
 // it.
-func (d *Desk) alone(ctx context.Context, c change.Change, head string, text []byte) (bool, error) {
+func (d *Desk) alone(ctx context.Context, c fleetgitops.Change, head string, text []byte) (bool, error) {
 	is, err := d.Repository.ReadFile(ctx, c.Branch, c.File)
 	if err != nil {
 		return false, err
@@ -324,7 +324,7 @@ const maxSame = 16
 func (d *Desk) before(ctx context.Context, who string, req ProposeRequest) (id string, made *Kept) {
 	of := cmp.Or(string(req.Key), string(req.Kind)+"/"+string(req.Name)+string(req.Patch)+string(req.Spec)+d.Plane.Now().UTC().Format(time.DateOnly))
 	for n := range maxSame {
-		id = change.ID(who, of+strings.Repeat("/again", n))
+		id = fleetgitops.NewID(who, of+strings.Repeat("/again", n))
 		if d.ready() != nil {
 			return id, nil
 		}
@@ -332,7 +332,7 @@ func (d *Desk) before(ctx context.Context, who string, req ProposeRequest) (id s
 		if err != nil || k.Proposer != who {
 			return id, nil
 		}
-		if req.Key != "" || !k.State.Over() {
+		if req.Key != "" || !k.State.Final() {
 			return id, &k
 		}
 	}
@@ -364,7 +364,7 @@ func (d *Desk) fresh(ctx context.Context, p access.Permit, id string) (Kept, err
 	if err != nil {
 		return k, err
 	}
-	k.Change = k.Seen(r.Request)
+	k.Change = k.Observe(r.Request)
 	return k, nil
 }
 
@@ -414,7 +414,7 @@ func (d *Desk) merge(ctx context.Context, p access.Permit, req DecideRequest) (e
 	if err != nil {
 		return e, err
 	}
-	may := func(a change.Approval) bool { return d.May(ctx, a, k.Org, approves(k.Platform)) }
+	may := func(a fleetgitops.Approval) bool { return d.May(ctx, a, k.Org, approves(k.Platform)) }
 	if k.Change, err = k.Merge(p.Caller().Identity(), req.Head, may, d.Plane.Now()); err != nil {
 		return e, refused(err)
 	}
@@ -429,9 +429,9 @@ func (d *Desk) finish(ctx context.Context, p access.Permit, k Kept) (e plane.Env
 	merr := d.Repository.Merge(ctx, k.Number, k.Head)
 	switch pr, _ := errors.AsType[*problem.Error](merr); {
 	case merr == nil:
-		k.Change = k.Seen(change.Request{Head: k.Head, Merged: true})
+		k.Change = k.Observe(fleetgitops.Request{Head: k.Head, Merged: true})
 	case pr != nil && pr.Code != problem.Unavailable && pr.Code != problem.RateLimited:
-		k.Change = k.Refused(pr.Message)
+		k.Change = k.MergeRefused(pr.Message)
 	default: // unknown result: the change stays as it is until Watch determines it
 		return e, merr
 	}
@@ -453,8 +453,8 @@ func (d *Desk) close(ctx context.Context, p access.Permit, req CloseRequest) (e 
 		return e, err
 	}
 	switch {
-	case k.State != change.Open && k.State != change.Approved:
-		return e, refused(change.ErrNotOpen)
+	case k.State != fleetgitops.StateOpen && k.State != fleetgitops.StateApproved:
+		return e, refused(fleetgitops.ErrNotOpen)
 	case k.Proposer != p.Caller().Identity() && !plane.ViewerOf(p).In(k.Org, access.ConfigApprove):
 		return e, problem.New(problem.Forbidden, "Only who proposed a change, or may approve it, closes it.")
 	}
@@ -471,12 +471,12 @@ func (d *Desk) Decline(ctx context.Context, p access.Permit, req DecideRequest) 
 	switch {
 	case err != nil:
 		return e, err
-	case k.State == change.Approved:
+	case k.State == fleetgitops.StateApproved:
 		return e, problem.New(problem.Conflict, "Somebody has approved it.", "Close the change, if it is not to be merged after all.")
-	case k.State != change.Open:
-		return e, refused(change.ErrNotOpen)
+	case k.State != fleetgitops.StateOpen:
+		return e, refused(fleetgitops.ErrNotOpen)
 	case k.Head != req.Head:
-		return e, refused(change.ErrMoved)
+		return e, refused(fleetgitops.ErrHeadChanged)
 	}
 	if err := mayApprove(p, k); err != nil {
 		return e, err
@@ -489,10 +489,10 @@ func (d *Desk) giveUp(ctx context.Context, p access.Permit, k Kept, done string,
 	if known(reason) {
 		return e, credential("reason")
 	}
-	if err := d.Repository.Withdraw(ctx, k.Number, change.Comment(done, p.Caller().Identity(), string(reason))); err != nil {
+	if err := d.Repository.Withdraw(ctx, k.Number, fleetgitops.ClosingComment(done, p.Caller().Identity(), string(reason))); err != nil {
 		return e, err
 	}
-	k.State, k.Approvals = change.Closed, nil
+	k.State, k.Approvals = fleetgitops.StateClosed, nil
 	if k, err = d.save(ctx, k); err != nil {
 		return e, err
 	}
@@ -512,15 +512,15 @@ func credential(field string) error {
 // refused converts an error of package change to a problem.
 func refused(err error) error {
 	switch {
-	case errors.Is(err, change.ErrOwn):
+	case errors.Is(err, fleetgitops.ErrSelfApproval):
 		return problem.New(problem.SelfApproval, "You wrote some of this change.", "Ask somebody else to approve it.")
-	case errors.Is(err, change.ErrMoved), errors.Is(err, change.ErrNotOpen), errors.Is(err, change.ErrNotApproved), errors.Is(err, change.ErrBlocked):
+	case errors.Is(err, fleetgitops.ErrHeadChanged), errors.Is(err, fleetgitops.ErrNotOpen), errors.Is(err, fleetgitops.ErrNotApproved), errors.Is(err, fleetgitops.ErrBlocked):
 		return problem.New(problem.Conflict, sentence(err), "Look at the change as it is now.")
-	case errors.Is(err, change.ErrMissing):
+	case errors.Is(err, fleetgitops.ErrObjectNotFound):
 		return problem.New(problem.NotFound, sentence(err), "Give its whole spec to make one.")
-	case errors.Is(err, change.ErrThere):
+	case errors.Is(err, fleetgitops.ErrObjectExists):
 		return problem.New(problem.Conflict, sentence(err), "Patch it instead.")
-	case errors.Is(err, change.ErrFile), errors.Is(err, change.ErrTwice):
+	case errors.Is(err, fleetgitops.ErrUnreadableFile), errors.Is(err, fleetgitops.ErrDuplicateObject):
 		return problem.New(problem.Conflict, sentence(err), "Mend the file in the repository first.")
 	}
 	return problem.New(problem.Validation, sentence(err), "A patch is a JSON object of fields of the spec.")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -82,7 +82,7 @@ func changes() plane.Table[Change] {
 		"risk":     func(o Change) string { return o.Risk.Level },
 		"number":   func(o Change) string { return cmp.Or(strconv.Itoa(o.Number), "0") },
 		"state":    func(o Change) string { return o.State },
-	}, State: Change.Stands, States: []string{string(change.Open), string(change.Approved), string(change.Merging), string(change.Merged), string(change.Applied), string(change.Closed)}}
+	}, State: Change.Stands, States: []string{string(fleetgitops.StateOpen), string(fleetgitops.StateApproved), string(fleetgitops.StateMerging), string(fleetgitops.StateMerged), string(fleetgitops.StateApplied), string(fleetgitops.StateClosed)}}
 }
 
 const (
@@ -97,7 +97,7 @@ var exampleEdit = Edit{Kind: "RunnerPool", Name: "gh-nix", Patch: json.RawMessag
 
 func exampleChange() Change {
 	return Change{ID: exampleID, Kind: "RunnerPool", Name: "gh-nix", File: "fleet/gh-nix.yaml", Number: 42, URL: "https://github.com/acme/fleet/pull/42", Branch: "tailplane/" + exampleID,
-		Base: exampleCommit, Head: exampleCommit, State: string(change.Approved), Proposer: "amy@acme.dev", Title: "More nix runners", Reason: "the queue is long in the morning",
+		Base: exampleCommit, Head: exampleCommit, State: string(fleetgitops.StateApproved), Proposer: "amy@acme.dev", Title: "More nix runners", Reason: "the queue is long in the morning",
 		Risk: Risk{"medium", []string{"capacity"}}, Platform: true, Diff: exampleDiff, DiffOf: exampleCommit, Checks: []Check{{"yamllint", "success", ""}},
 		Approvals: []Approval{{"pat@platform.dev", plane.ExampleTime, exampleCommit}}, OpenedAt: plane.ExampleTime, ObservedAt: plane.ExampleTime}
 }
@@ -105,7 +105,7 @@ func exampleChange() Change {
 // ExampleEnrollment returns an open change of an organisation, for the reference.
 func ExampleEnrollment() Change {
 	c := exampleChange()
-	c.OrgName, c.Kind, c.Name, c.File, c.Title, c.State, c.Approvals, c.Diff = "acme", "RunnerEnrollment", "acme", "fleet/acme.yaml", "Enroll acme", string(change.Open), []Approval{}, ""
+	c.OrgName, c.Kind, c.Name, c.File, c.Title, c.State, c.Approvals, c.Diff = "acme", "RunnerEnrollment", "acme", "fleet/acme.yaml", "Enroll acme", string(fleetgitops.StateOpen), []Approval{}, ""
 	c.Reason, c.Risk = "our builds wait for an hour", Risk{"medium", []string{"it is new"}}
 	return c
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -58,16 +58,16 @@ type Proposal struct {
 type Request struct {
 	Number int
 	URL    string
-	change.Request
+	fleetgitops.Request
 }
 
 // Book finds, reads and edits objects in the repository's files. Its errors are those of package change.
 type Book interface {
-	File(r change.Ref) (string, error)
+	File(r fleetgitops.Ref) (string, error)
 	// Spec returns an object's spec in a file, and whether the file has the object.
-	Spec(file []byte, r change.Ref) (spec map[string]any, there bool, err error)
+	Spec(file []byte, r fleetgitops.Ref) (spec map[string]any, there bool, err error)
 	// Apply returns the file after the edits, applied in order.
-	Apply(file []byte, r change.Ref, edits ...change.Edit) ([]byte, error)
+	Apply(file []byte, r fleetgitops.Ref, edits ...fleetgitops.Edit) ([]byte, error)
 	// Note returns why the API server cannot check an object of this repository, or "" if it can.
 	Note() string
 }
@@ -77,14 +77,14 @@ type Store interface {
 	// Get returns a change, or problem.NotFound.
 	Get(ctx context.Context, id string) (Kept, error)
 	// Create stores a new change, or returns the one that has its id already.
-	Create(ctx context.Context, c change.Change) (Kept, error)
+	Create(ctx context.Context, c fleetgitops.Change) (Kept, error)
 	// Save stores the change if it has not changed since it was read. Otherwise it returns problem.Conflict.
 	Save(ctx context.Context, k Kept) (Kept, error)
 }
 
 // Kept is a stored change with its version in the store.
 type Kept struct {
-	change.Change
+	fleetgitops.Change
 	At string // the version in the store
 }
 
@@ -97,11 +97,11 @@ type Desk struct {
 	Link       func(id string) string // returns the URL of a change's page
 	// Try checks with a dry run, as the plane, whether the API server would accept the object. A nil spec deletes it. The error is a
 	// problem that says why not.
-	Try func(ctx context.Context, r change.Ref, spec map[string]any) error
+	Try func(ctx context.Context, r fleetgitops.Ref, spec map[string]any) error
 	// Breaks returns the fleet rules between objects that the change would break. It is optional.
-	Breaks func(ctx context.Context, r change.Ref, spec map[string]any) ([]Rule, error)
+	Breaks func(ctx context.Context, r fleetgitops.Ref, spec map[string]any) ([]Rule, error)
 	// May reports whether the current policy still lets the approver approve.
-	May func(ctx context.Context, a change.Approval, org string, v access.Verb) bool
+	May func(ctx context.Context, a fleetgitops.Approval, org string, v access.Verb) bool
 }
 
 // ready returns an error if no repository is configured.
@@ -211,7 +211,7 @@ func (o Change) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
 
 // Settled implements [plane.Settled]: a merged or closed change is finished.
 func (o Change) Settled() bool {
-	return o.State != string(change.Open) && o.State != string(change.Approved) && o.State != string(change.Merging)
+	return o.State != string(fleetgitops.StateOpen) && o.State != string(fleetgitops.StateApproved) && o.State != string(fleetgitops.StateMerging)
 }
 
 // Stands implements [plane.Standing].
@@ -219,7 +219,7 @@ func (o Change) Stands() string { return o.State }
 
 // Trouble implements [plane.Standing].
 func (o Change) Trouble() (plane.Severity, string, string) {
-	if o.Blocked != "" && (o.State == string(change.Open) || o.State == string(change.Approved)) {
+	if o.Blocked != "" && (o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)) {
 		return plane.Warning, "MergeBlocked", o.Blocked
 	}
 	return "", "", ""
@@ -229,7 +229,7 @@ func (o Change) Trouble() (plane.Severity, string, string) {
 func (o Change) For(v plane.Viewer) plane.Object {
 	var a Actions
 	verb := approves(o.Platform)
-	open := o.State == string(change.Open) || o.State == string(change.Approved)
+	open := o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)
 	_, own := o.kept.Approve(v.Caller().Identity(), "", o.Head, o.OpenedAt)
 	switch {
 	case !open:
@@ -246,7 +246,7 @@ func (o Change) For(v plane.Viewer) plane.Object {
 	switch {
 	case !v.In(o.OrgName, access.ConfigApprove):
 		a.Merge.Why = "Your role does not allow to merge it."
-	case o.State != string(change.Approved):
+	case o.State != string(fleetgitops.StateApproved):
 		a.Merge.Why = "Nobody has approved it as it is."
 	case o.Blocked != "":
 		a.Merge.Why = "The forge would not merge it: " + o.Blocked
@@ -263,10 +263,10 @@ func (o Change) For(v plane.Viewer) plane.Object {
 // save stores a change. It sets MergedAt and AppliedAt when the change first reaches these states.
 func (d *Desk) save(ctx context.Context, k Kept) (Kept, error) {
 	now := d.Plane.Now().UTC().Truncate(time.Second)
-	if k.MergedAt == nil && (k.State == change.Merged || k.State == change.Applied) {
+	if k.MergedAt == nil && (k.State == fleetgitops.StateMerged || k.State == fleetgitops.StateApplied) {
 		k.MergedAt = new(now)
 	}
-	if k.AppliedAt == nil && k.State == change.Applied {
+	if k.AppliedAt == nil && k.State == fleetgitops.StateApplied {
 		k.AppliedAt = new(now)
 	}
 	return d.Store.Save(ctx, k)

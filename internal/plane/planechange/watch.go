@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -17,7 +17,7 @@ import (
 type Watch struct {
 	Desk *Desk
 	// Live returns the spec of an object in the cluster, or nil if there is none. known is false while the state is unknown.
-	Live  func(ctx context.Context, r change.Ref) (spec map[string]any, known bool)
+	Live  func(ctx context.Context, r fleetgitops.Ref) (spec map[string]any, known bool)
 	Every time.Duration // time between two checks
 	Log   *slog.Logger
 }
@@ -49,7 +49,7 @@ func (w *Watch) look(ctx context.Context) {
 	var failed error
 	for _, o := range l.Objects {
 		c, ok := o.(Change)
-		if !ok || c.kept.State.Over() {
+		if !ok || c.kept.State.Final() {
 			continue
 		}
 		if err := w.one(ctx, c.ID); err != nil && ctx.Err() == nil {
@@ -76,38 +76,38 @@ func (w *Watch) one(ctx context.Context, id string) error {
 		return err
 	}
 	was := k.Change
-	if k.State != change.Merged {
+	if k.State != fleetgitops.StateMerged {
 		r, err := d.Repository.Request(ctx, k.Number)
 		if err != nil {
 			return err
 		}
-		if k.Change = k.Seen(r.Request); k.State == change.Merging && r.Open { // the response to the merge was lost
-			k.Change = k.Refused("")
+		if k.Change = k.Observe(r.Request); k.State == fleetgitops.StateMerging && r.Open { // the response to the merge was lost
+			k.Change = k.MergeRefused("")
 		}
 	}
-	if k.State.Over() {
+	if k.State.Final() {
 		return w.keep(ctx, was, k)
 	}
 	f, err := d.Repository.ReadFile(ctx, "", k.File)
 	if err != nil {
 		return err
 	}
-	k.Stale = k.State != change.Merged && f.Version != k.Version
-	if k.State == change.Merged {
+	k.Stale = k.State != fleetgitops.StateMerged && f.Version != k.Version
+	if k.State == fleetgitops.StateMerged {
 		want, there, err := d.Book.Spec(f.Text, k.Ref)
 		if err != nil {
 			return w.keep(ctx, was, k) // a person must repair the file; in this state it cannot be applied
 		}
 		live, known := w.Live(ctx, k.Ref)
-		if known && (there && live != nil && change.Held(want, live) || !there && live == nil) {
-			k.State = change.Applied
+		if known && (there && live != nil && fleetgitops.ContainsSpec(want, live) || !there && live == nil) {
+			k.State = fleetgitops.StateApplied
 		}
 	}
 	return w.keep(ctx, was, k)
 }
 
 // keep stores a change if it differs from was.
-func (w *Watch) keep(ctx context.Context, was change.Change, k Kept) error {
+func (w *Watch) keep(ctx context.Context, was fleetgitops.Change, k Kept) error {
 	if reflect.DeepEqual(was, k.Change) {
 		return nil
 	}

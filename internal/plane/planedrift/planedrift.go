@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -41,12 +41,12 @@ type Check struct {
 	// Files lists the files that may hold objects, at that head. It is not called if one file holds all objects. It returns
 	// problem.TooLarge if the list is incomplete.
 	Files func(ctx context.Context) (planechange.Files, error)
-	// Pattern says where objects are, in the syntax of [change.File].
+	// Pattern says where objects are, in the syntax of [gitops.ManifestPath].
 	Pattern string
 	// Live lists the fleet's objects in the cluster with their specs.
-	Live func(ctx context.Context) (map[change.Ref]map[string]any, error)
+	Live func(ctx context.Context) (map[gitops.Ref]map[string]any, error)
 	// Would returns, from a dry run, the spec that the API server would store for an object.
-	Would func(ctx context.Context, r change.Ref, spec map[string]any) (map[string]any, error)
+	Would func(ctx context.Context, r gitops.Ref, spec map[string]any) (map[string]any, error)
 	Every time.Duration // time between two comparisons
 	// Again triggers a comparison before the next interval. A buffer of one is enough.
 	Again chan struct{}
@@ -74,7 +74,7 @@ type texts struct {
 // text is the content of a file.
 type text struct {
 	blob  string // git blob id; empty: unknown
-	specs map[change.Ref]map[string]any
+	specs map[gitops.Ref]map[string]any
 	err   error // why the file is unreadable
 }
 
@@ -163,9 +163,9 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap stri
 		return nil, "", err
 	}
 	now := texts{files: map[string]text{}}
-	at := map[string][]change.Ref{} // objects of the cluster, by the file that must hold them
+	at := map[string][]gitops.Ref{} // objects of the cluster, by the file that must hold them
 	for r := range live {
-		path, err := change.File(c.Pattern, r)
+		path, err := gitops.ManifestPath(c.Pattern, r)
 		if err != nil {
 			return nil, "", err
 		}
@@ -205,13 +205,13 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap stri
 
 // unreadable reports whether the error is about the file itself, and not about a missing response.
 func unreadable(err error) bool {
-	return errors.Is(err, change.ErrFile) || errors.Is(err, change.ErrTwice) || problem.CodeOf(err) == problem.Conflict
+	return errors.Is(err, gitops.ErrUnreadableFile) || errors.Is(err, gitops.ErrDuplicateObject) || problem.CodeOf(err) == problem.Conflict
 }
 
 // objects returns refs and the further objects that the file defines.
-func (c *Check) objects(path string, refs []change.Ref, specs map[change.Ref]map[string]any) []change.Ref {
+func (c *Check) objects(path string, refs []gitops.Ref, specs map[gitops.Ref]map[string]any) []gitops.Ref {
 	for r := range specs {
-		if its, err := change.File(c.Pattern, r); err == nil && its == path && !slices.Contains(refs, r) {
+		if its, err := gitops.ManifestPath(c.Pattern, r); err == nil && its == path && !slices.Contains(refs, r) {
 			refs = append(refs, r)
 		}
 	}
@@ -219,7 +219,7 @@ func (c *Check) objects(path string, refs []change.Ref, specs map[change.Ref]map
 }
 
 // list adds the files that may hold objects missing in the cluster. If they cannot be listed, it uses the last list and returns the gap.
-func (c *Check) list(ctx context.Context, now *texts, at map[string][]change.Ref) (gap string, err error) {
+func (c *Check) list(ctx context.Context, now *texts, at map[string][]gitops.Ref) (gap string, err error) {
 	if !strings.Contains(c.Pattern, "{") { // one file holds all objects
 		c.others = []string{c.Pattern}
 	} else if gap, err = c.listOthers(ctx, now, at); err != nil {
@@ -234,7 +234,7 @@ func (c *Check) list(ctx context.Context, now *texts, at map[string][]change.Ref
 }
 
 // listOthers lists the files that hold no object of the cluster.
-func (c *Check) listOthers(ctx context.Context, now *texts, at map[string][]change.Ref) (gap string, err error) {
+func (c *Check) listOthers(ctx context.Context, now *texts, at map[string][]gitops.Ref) (gap string, err error) {
 	all, err := c.Files(ctx)
 	switch {
 	case problem.CodeOf(err) == problem.TooLarge:
@@ -259,7 +259,7 @@ func (c *Check) listOthers(ctx context.Context, now *texts, at map[string][]chan
 
 // file returns the specs in a file. A file that was read before is read again only after a new commit, and then only if its blob has
 // changed or is unknown.
-func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.Ref]map[string]any, error) {
+func (c *Check) file(ctx context.Context, now *texts, path string) (map[gitops.Ref]map[string]any, error) {
 	t, known := c.last.files[path]
 	if !known || now.head == "" || now.head != c.last.head && (t.blob == "" || t.blob != now.blobs[path]) {
 		f, err := c.Read(ctx, path)
@@ -267,7 +267,7 @@ func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.R
 			return nil, err
 		}
 		t = text{}
-		if t.specs, err = change.Specs(f.Text); err != nil {
+		if t.specs, err = gitops.ReadSpecs(f.Text); err != nil {
 			t.err = fmt.Errorf("%s: %w", path, err)
 		}
 		if now.head == "" {
@@ -283,7 +283,7 @@ func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.R
 }
 
 // object returns the differences of one object. A nil spec means that it is not in the cluster.
-func (c *Check) object(ctx context.Context, r change.Ref, path string, want map[string]any, there bool, spec map[string]any) ([]planefleet.Drift, error) {
+func (c *Check) object(ctx context.Context, r gitops.Ref, path string, want map[string]any, there bool, spec map[string]any) ([]planefleet.Drift, error) {
 	switch {
 	case !there:
 		return []planefleet.Drift{finding(r, "Unwritten", nil, nil, fmt.Sprintf("The cluster has it, and %s has not.", path), "Put it into the repository, or have it removed.")}, nil
@@ -308,7 +308,7 @@ func (c *Check) object(ctx context.Context, r change.Ref, path string, want map[
 }
 
 // finding returns a drift between the repository and the cluster.
-func finding(r change.Ref, field string, want, have *string, evidence, next string) planefleet.Drift {
+func finding(r gitops.Ref, field string, want, have *string, evidence, next string) planefleet.Drift {
 	sum := sha256.Sum256([]byte("git\x00" + r.String() + "\x00" + field))
 	d := planefleet.Drift{ID: hex.EncodeToString(sum[:8]), Workload: r.Kind + "/" + r.Name, Field: field, Kind: planefleet.DriftGit, Severity: "warning", Want: want, Have: have, Evidence: evidence, Next: next}
 	switch r.Kind {

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -56,16 +56,16 @@ func manifest(kind, name string) string {
 type world struct {
 	*Check
 	repository
-	live map[change.Ref]map[string]any
+	live map[gitops.Ref]map[string]any
 	now  time.Time
 }
 
 func newWorld(pattern string) *world {
-	w := &world{now: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), live: map[change.Ref]map[string]any{}}
+	w := &world{now: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), live: map[gitops.Ref]map[string]any{}}
 	w.commit, w.files, w.broken = "c1", map[string]string{}, map[string]error{}
 	w.Check = &Check{Board: plane.NewBoard(func() time.Time { return w.now }), Now: func() time.Time { return w.now }, Pattern: pattern, Every: time.Minute, Log: slog.New(slog.DiscardHandler), Read: w.read, Files: w.names,
-		Live:  func(context.Context) (map[change.Ref]map[string]any, error) { return w.live, nil },
-		Would: func(_ context.Context, _ change.Ref, spec map[string]any) (map[string]any, error) { return spec, nil }}
+		Live:  func(context.Context) (map[gitops.Ref]map[string]any, error) { return w.live, nil },
+		Would: func(_ context.Context, _ gitops.Ref, spec map[string]any) (map[string]any, error) { return spec, nil }}
 	return w
 }
 
@@ -92,7 +92,7 @@ func TestFilesAreReadOnce(t *testing.T) {
 	w := newWorld("fleet/{name}.yaml")
 	for i := range 5 {
 		name := fmt.Sprintf("p%d", i)
-		w.live[change.Ref{Kind: "RunnerPool", Name: name}] = map[string]any{"forge": "github"}
+		w.live[gitops.Ref{Kind: "RunnerPool", Name: name}] = map[string]any{"forge": "github"}
 		w.files["fleet/"+name+".yaml"] = manifest("RunnerPool", name)
 	}
 	w.files["fleet/other.yaml"] = "a: {" // an unreadable file is not read again either
@@ -123,7 +123,7 @@ func TestFilesAreReadOnce(t *testing.T) {
 	if !slices.Equal(w.reads, []string{"fleet/p3.yaml", "fleet/p3.yaml"}) {
 		t.Errorf("while somebody commits %v are read", w.reads)
 	}
-	w.Check.Live = func(context.Context) (map[change.Ref]map[string]any, error) { return nil, errors.New("away") }
+	w.Check.Live = func(context.Context) (map[gitops.Ref]map[string]any, error) { return nil, errors.New("away") }
 	if err := w.Look(t.Context()); err == nil {
 		t.Error("nobody knows what is live, and nothing is wrong")
 	}
@@ -161,8 +161,8 @@ func TestMissing(t *testing.T) {
 	} {
 		w := newWorld(x.pattern)
 		w.files, w.broken = x.files, x.broken
-		r := change.Ref{Kind: "RunnerPool", Name: "live"}
-		path, err := change.File(x.pattern, r)
+		r := gitops.Ref{Kind: "RunnerPool", Name: "live"}
+		path, err := gitops.ManifestPath(x.pattern, r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestOneFileCannotBeRead(t *testing.T) {
 // missing.
 func TestNothingIsListed(t *testing.T) {
 	w := newWorld("fleet/{name}.yaml")
-	w.live[change.Ref{Kind: "RunnerPool", Name: "live"}] = map[string]any{"forge": "github"}
+	w.live[gitops.Ref{Kind: "RunnerPool", Name: "live"}] = map[string]any{"forge": "github"}
 	w.files = map[string]string{"fleet/a.yaml": manifest("RunnerPool", "a"), "fleet/b.yaml": manifest("RunnerPool", "b"), "fleet/live.yaml": manifest("RunnerPool", "live")}
 	both := []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not.", " RunnerPool/b Missing: fleet/b.yaml has it, and the cluster has not."}
 	if got, source := w.told(t); !slices.Equal(got, both) || source.Status != plane.OK {
@@ -246,7 +246,7 @@ func TestLookAgain(t *testing.T) {
 		var looks atomic.Int64
 		c := &Check{Board: plane.NewBoard(time.Now), Now: time.Now, Pattern: "fleet/{name}.yaml", Every: time.Hour, Again: make(chan struct{}, 1), Log: slog.New(slog.DiscardHandler),
 			Files: func(context.Context) (planechange.Files, error) { return planechange.Files{Commit: "c1"}, nil },
-			Live:  func(context.Context) (map[change.Ref]map[string]any, error) { looks.Add(1); return nil, nil }}
+			Live:  func(context.Context) (map[gitops.Ref]map[string]any, error) { looks.Add(1); return nil, nil }}
 		go c.Run(t.Context())
 		at := func(want int64, why string) {
 			t.Helper()
@@ -282,7 +282,7 @@ func TestDifferences(t *testing.T) {
 	if s := shown(strings.Repeat("x", 1000)); len(s) > maxValue+4 {
 		t.Errorf("%d bytes", len(s))
 	}
-	if d := finding(change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.quota", nil, nil, "", ""); d.Org() != "acme" || d.Kind != planefleet.DriftGit || d.ID == finding(change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.pools", nil, nil, "", "").ID {
+	if d := finding(gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.quota", nil, nil, "", ""); d.Org() != "acme" || d.Kind != planefleet.DriftGit || d.ID == finding(gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.pools", nil, nil, "", "").ID {
 		t.Errorf("%+v", d)
 	}
 }

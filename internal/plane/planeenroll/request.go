@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -76,7 +76,7 @@ func (d *Desk) request(ctx context.Context, p access.Permit, req RequestRequest)
 
 // spec returns the request as a RunnerEnrollment spec. The API server validates it.
 func (d *Desk) spec(r RequestRequest) (json.RawMessage, error) {
-	if _, err := change.Parse(kind, string(r.Org)); err != nil {
+	if _, err := gitops.ParseRef(kind, string(r.Org)); err != nil {
 		return nil, plane.Invalid("org", fmt.Sprintf("%.60q is no name.", string(r.Org)), "A DNS label of at most 40 characters is one.")
 	}
 	if len(r.Pools) == 0 {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
@@ -50,7 +50,7 @@ func newDrifting(t *testing.T, at, pattern string) *drifting {
 			return repository.ReadFile(ctx, "", path)
 		},
 		Files: func(ctx context.Context) (planechange.Files, error) { return repository.Files(ctx, pattern) },
-		Live: func(ctx context.Context) (map[change.Ref]map[string]any, error) { // the objects of this test only
+		Live: func(ctx context.Context) (map[gitops.Ref]map[string]any, error) { // the objects of this test only
 			all, err := kept.All(ctx)
 			for r := range all {
 				if !strings.HasPrefix(r.Name, f.ns) {

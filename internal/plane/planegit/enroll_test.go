@@ -23,7 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -76,7 +76,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			f := newFlow(t, at)
 			f.forged()
-			f.desk.Book = change.Manifests{Pattern: "fleet/{kind}/{name}.yaml"}
+			f.desk.Book = gitops.Manifests{Pattern: "fleet/{kind}/{name}.yaml"}
 			const path = "fleet/runnerenrollment/globex.yaml"
 			onMain := func() (string, bool) {
 				if f.github != nil {

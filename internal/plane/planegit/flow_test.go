@@ -29,8 +29,8 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
-	"github.com/tailplane/tailplane/internal/fleet/stack"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops/tfvars"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
@@ -80,13 +80,13 @@ type format struct {
 	node             [2]string // isolation, before and after
 }
 
-var manifests = format{name: "yaml", file: file, text: text, book: change.Manifests{Pattern: file},
+var manifests = format{name: "yaml", file: file, text: text, book: gitops.Manifests{Pattern: file},
 	raised: [2]string{"-    max: 5    # what the nodes carry", "+    max: 8 # what the nodes carry"}, kept: "max: 8 # what the nodes carry", node: [2]string{"isolation: None", "isolation: Node"}}
 
 // formats returns all formats.
 func formats() []format {
 	const file = "tofu/stacks/arc-runners/terraform.tfvars"
-	book, err := stack.New(stack.Stack{Path: file, Keys: map[string]map[string]string{
+	book, err := tfvars.NewStacks(tfvars.Stack{Path: file, Keys: map[string]map[string]string{
 		"RunnerPool": {"forge": "sets.{name}.forge", "runsOn": "sets.{name}.runs_on", "scaling.min": "{name_}_min", "scaling.max": "{name_}_max", "scaling.budget": "{name_}_budget"},
 		"RunnerEnrollment": {"forge": "orgs.{name}.forge", "configURL": "orgs.{name}.config_url", "isolation": "orgs.{name}.isolation", "credentials.secretName": "orgs.{name}.secret",
 			"pools": "orgs.{name}.pools", "owners": "orgs.{name}.owners", "quota.cpu": "orgs.{name}.cpu", "quota.pods": "orgs.{name}.pods"}}})
@@ -229,7 +229,7 @@ func newFlowOf(t *testing.T, at string, x format) *flow {
 	t.Cleanup(cancel)
 	wg.Go(func() { _ = watching.Run(ctx) })
 	f.desk = &planechange.Desk{Plane: &plane.Desk{Board: board, Now: now}, Repository: repo, Store: kept, Book: x.book, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
-		May: func(_ context.Context, a change.Approval, org string, v access.Verb) bool {
+		May: func(_ context.Context, a gitops.Approval, org string, v access.Verb) bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			p, err := access.DecidePlane(access.Caller{Login: access.Login(a.By), Via: access.ViaTailnet, Device: access.Device{ID: a.Node}}, v, f.policy(), f.now)
@@ -339,7 +339,7 @@ func (f *flow) commit(branch, login, file, content string) {
 // apply applies the repository, as the deployment tool does.
 func (f *flow) apply(kind, name string) {
 	f.Helper()
-	spec, there, err := f.book.Spec([]byte(f.onMain()), change.Ref{Kind: kind, Name: name})
+	spec, there, err := f.book.Spec([]byte(f.onMain()), gitops.Ref{Kind: kind, Name: name})
 	if err != nil || !there {
 		f.Fatal(there, err)
 	}
@@ -510,7 +510,7 @@ func TestPL06_Flow(t *testing.T) {
 			t.Errorf("who approved has no role any more: %s", code)
 		}
 		f.mu.Lock()
-		f.pat, f.now = true, f.now.Add(change.ApprovalLife+time.Hour)
+		f.pat, f.now = true, f.now.Add(gitops.ApprovalLifetime+time.Hour)
 		f.mu.Unlock()
 		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
 			t.Errorf("an approval of last week: %s", code)
@@ -532,8 +532,8 @@ func TestPL06_Flow(t *testing.T) {
 		if code := merge("ann@acme.dev", c.Head); code != "" || f.onMain() == f.text {
 			t.Errorf("%s, %s", code, f.onMain())
 		}
-		spec, _, err := f.book.Spec([]byte(f.onMain()), change.Ref{Kind: "RunnerEnrollment", Name: "acme"})
-		if err != nil || !change.Held(map[string]any{"quota": map[string]any{"cpu": "64", "pods": 20}}, spec) {
+		spec, _, err := f.book.Spec([]byte(f.onMain()), gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"})
+		if err != nil || !gitops.ContainsSpec(map[string]any{"quota": map[string]any{"cpu": "64", "pods": 20}}, spec) {
 			t.Errorf("%v, %v", spec, err)
 		}
 	})
@@ -559,8 +559,8 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 	}
 	everywhere(t, func(t *testing.T, f *flow) {
 		body := mine("bob@acme.dev")
-		id := change.ID("amy@acme.dev", "RunnerEnrollment/acme"+string(body["patch"].(json.RawMessage))+f.desk.Plane.Now().UTC().Format(time.DateOnly))
-		f.pushTo(change.Branch(id), "fleet/globex.yaml", evil)
+		id := gitops.NewID("amy@acme.dev", "RunnerEnrollment/acme"+string(body["patch"].(json.RawMessage))+f.desk.Plane.Now().UTC().Format(time.DateOnly))
+		f.pushTo(gitops.Branch(id), "fleet/globex.yaml", evil)
 		c := ask(f, body)
 		if c.ID != id {
 			t.Fatalf("the change is %s, not %s", c.ID, id)
@@ -640,7 +640,7 @@ func TestPL05_AskedAgainWithoutTheRole(t *testing.T) {
 // FL-01, PL-05: a caller sees broken rules of its own organisation. A platform administrator sees all.
 func TestFL01_Rules(t *testing.T) {
 	f := newFlow(t, "github")
-	f.desk.Breaks = func(context.Context, change.Ref, map[string]any) ([]planechange.Rule, error) {
+	f.desk.Breaks = func(context.Context, gitops.Ref, map[string]any) ([]planechange.Rule, error) {
 		return []planechange.Rule{{Org: "acme", Pool: "gh-nix", Reason: "PoolDedicated"}, {Org: "globex", Reason: "ConfigURLTaken"}}, nil
 	}
 	var seen planechange.Preview

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -36,7 +36,7 @@ func Open(c Config) (*Repository, error) {
 	var err error
 	switch c.Forge {
 	case "github":
-		f, err = forge.NewGitHub(forge.GitHubConfig{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, Place: place, Credential: c.Credential})
+		f, err = forge.NewGitHub(forge.GitHubConfig{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, ScopeURL: place, Credential: c.Credential})
 	case "gitlab":
 		f, err = forge.NewGitLab(forge.GitLabConfig{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, Place: place, Credential: c.Credential})
 	default:
@@ -104,7 +104,7 @@ func (r *Repository) Touched(ctx context.Context, commit string) ([]string, erro
 	return files, told(err)
 }
 
-// Files returns the files of the applied branch that match a pattern of [change.File]. It lists them again only after a new commit. It
+// Files returns the files of the applied branch that match a pattern of [gitops.ManifestPath]. It lists them again only after a new commit. It
 // returns problem.TooLarge if the forge's list is incomplete or too long.
 func (r *Repository) Files(ctx context.Context, pattern string) (planechange.Files, error) {
 	head, err := r.forge.Head(ctx, r.branch)
@@ -114,7 +114,7 @@ func (r *Repository) Files(ctx context.Context, pattern string) (planechange.Fil
 	if last := r.listed.Load(); last != nil && last.pattern == pattern && last.files.Commit == head {
 		return last.files, nil
 	}
-	folder, deep := change.Folder(pattern)
+	folder, deep := gitops.PatternFolder(pattern)
 	all, err := r.forge.Files(ctx, head, folder, deep)
 	if forge.ClassOf(err) == forge.Invalid {
 		return planechange.Files{}, problem.New(problem.TooLarge, "The repository of the configuration: "+err.Error()+".", "Keep the objects in a folder of their own, or all of them in one file (plane.gitops.path).")
@@ -122,7 +122,7 @@ func (r *Repository) Files(ctx context.Context, pattern string) (planechange.Fil
 	if err != nil {
 		return planechange.Files{}, told(err)
 	}
-	files, fits := planechange.Files{Commit: head, Blobs: map[string]string{}}, change.Fits(pattern)
+	files, fits := planechange.Files{Commit: head, Blobs: map[string]string{}}, gitops.PathMatcher(pattern)
 	for _, f := range all {
 		if fits(f.Path) {
 			files.Blobs[f.Path] = f.Blob
@@ -143,9 +143,9 @@ func (r *Repository) Withdraw(ctx context.Context, number int, comment string) e
 }
 
 func (r *Repository) requestOf(is forge.Request) planechange.Request {
-	out := planechange.Request{Number: is.Number, URL: is.URL, Request: change.Request{Head: is.Head, Open: is.Open, Merged: is.Merged, Authors: r.known(is.Authors), Blocked: is.Blocked}}
+	out := planechange.Request{Number: is.Number, URL: is.URL, Request: gitops.Request{Head: is.Head, Open: is.Open, Merged: is.Merged, Authors: r.known(is.Authors), Blocked: is.Blocked}}
 	for _, c := range is.Checks {
-		out.Checks = append(out.Checks, change.Check{Name: c.Name, State: c.State, URL: c.URL})
+		out.Checks = append(out.Checks, gitops.Check{Name: c.Name, State: c.State, URL: c.URL})
 	}
 	return out
 }

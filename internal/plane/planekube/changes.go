@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
@@ -62,7 +62,7 @@ func (s *Changes) Get(ctx context.Context, id string) (planechange.Kept, error) 
 }
 
 // Create implements [planechange.Store].
-func (s *Changes) Create(ctx context.Context, c change.Change) (planechange.Kept, error) {
+func (s *Changes) Create(ctx context.Context, c gitops.Change) (planechange.Kept, error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return planechange.Kept{}, err
@@ -95,14 +95,14 @@ func (s *Changes) Save(ctx context.Context, k planechange.Kept) (planechange.Kep
 }
 
 // Try checks with a dry run whether the API server would accept an object of the fleet, or its deletion if spec is nil.
-func (s *Changes) Try(ctx context.Context, r change.Ref, spec map[string]any) error {
+func (s *Changes) Try(ctx context.Context, r gitops.Ref, spec map[string]any) error {
 	_, err := s.Would(ctx, r, spec)
 	return err
 }
 
 // Would returns, from a dry run, the spec that the API server would store for an object of the fleet. A nil spec means deletion, which
 // returns nil. A problem.Validation says that the API server would not accept it.
-func (s *Changes) Would(ctx context.Context, r change.Ref, spec map[string]any) (map[string]any, error) {
+func (s *Changes) Would(ctx context.Context, r gitops.Ref, spec map[string]any) (map[string]any, error) {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind, "metadata": map[string]any{"name": r.Name}}}
 	var err error
 	if spec == nil {
@@ -132,16 +132,16 @@ func undeclared(err error) bool {
 }
 
 // All lists the fleet's objects in the cluster with their specs, except those that are being deleted.
-func (s *Changes) All(ctx context.Context) (map[change.Ref]map[string]any, error) {
-	all := map[change.Ref]map[string]any{}
-	for _, kind := range change.Kinds() {
+func (s *Changes) All(ctx context.Context) (map[gitops.Ref]map[string]any, error) {
+	all := map[gitops.Ref]map[string]any{}
+	for _, kind := range gitops.Kinds() {
 		l := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind + "List"}}
 		if err := s.client.List(ctx, l); err != nil {
 			return nil, fmt.Errorf("list the fleet's objects: %w", err)
 		}
 		for _, o := range l.Items {
 			if spec, there, err := unstructured.NestedMap(o.Object, "spec"); there && err == nil && o.GetDeletionTimestamp() == nil {
-				all[change.Ref{Kind: kind, Name: o.GetName()}] = spec
+				all[gitops.Ref{Kind: kind, Name: o.GetName()}] = spec
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func (s *Changes) All(ctx context.Context) (map[change.Ref]map[string]any, error
 }
 
 // Live returns the spec of an object in the cluster, or nil if there is none. known is false if the API server did not answer.
-func (s *Changes) Live(ctx context.Context, r change.Ref) (spec map[string]any, known bool) {
+func (s *Changes) Live(ctx context.Context, r gitops.Ref) (spec map[string]any, known bool) {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind}}
 	switch err := s.client.Get(ctx, client.ObjectKey{Name: r.Name}, o); {
 	case apierrors.IsNotFound(err):

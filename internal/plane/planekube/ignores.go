@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/fleet/truth"
+	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -49,7 +49,7 @@ type Ignores struct {
 // ignored is one stored entry. For a difference between repository and cluster it covers only the value in Have. A new value is shown
 // again.
 type ignored struct {
-	truth.Ignore
+	fleet.FindingIgnore
 	Have *string `json:"have,omitempty"`
 }
 
@@ -74,10 +74,10 @@ func (s *Ignores) Keep(ctx context.Context, p access.Permit, o planefleet.Drift,
 	if p.Org() != o.OrgName || !p.Sees(o.OrgName) {
 		return problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for drift of %q", p.Org(), o.OrgName))
 	}
-	is := ignored{Ignore: truth.Ignore{ID: o.ID}}
+	is := ignored{FindingIgnore: fleet.FindingIgnore{ID: o.ID}}
 	if !i.Until.IsZero() {
 		var err error
-		if is.Ignore, err = truth.Ignored(o.ID, truth.Severity(o.Severity), i.By, i.Reason, i.Until.UTC(), now); err != nil {
+		if is.FindingIgnore, err = fleet.NewFindingIgnore(o.ID, fleet.Severity(o.Severity), i.By, i.Reason, i.Until.UTC(), now); err != nil {
 			return problem.New(problem.Validation, "It cannot be ignored: "+err.Error()+".", "Look at the reason, and at the time.")
 		}
 		if o.Kind == planefleet.DriftGit {
@@ -210,7 +210,7 @@ func (s *Ignores) show() {
 			return o
 		}
 		i := by[d.ID]
-		if !i.Hides(d.ID, truth.Severity(d.Severity), s.now()) || i.Have != nil && (d.Have == nil || *d.Have != *i.Have) {
+		if !i.Hides(d.ID, fleet.Severity(d.Severity), s.now()) || i.Have != nil && (d.Have == nil || *d.Have != *i.Have) {
 			return d.Ignoring(planefleet.Ignored{})
 		}
 		return d.Ignoring(planefleet.Ignored{By: i.By, Reason: i.Reason, Until: i.Until.UTC()})

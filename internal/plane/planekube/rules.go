@@ -13,14 +13,14 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // Breaks returns the fleet rules between objects that a new spec of an object would break and that are not broken now. A nil spec deletes
 // the object. It checks only the objects: it reads no Secret, renders no template, and queries no forge.
-func (s *Changes) Breaks(ctx context.Context, rules fleet.Rules, r change.Ref, spec map[string]any) ([]planechange.Rule, error) {
+func (s *Changes) Breaks(ctx context.Context, rules fleet.Rules, r gitops.Ref, spec map[string]any) ([]planechange.Rule, error) {
 	v := fleet.View{Rules: rules}
 	var forges v1alpha1.RunnerForgeList
 	var pools v1alpha1.RunnerPoolList

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 )
 
 // FL-01: a proposal that uses something of another organisation shows which rule it breaks, before approval. So does a change of a pool
@@ -43,7 +43,7 @@ func TestFL01_Breaks(t *testing.T) {
 			p.Must(err)
 			p.Must(json.Unmarshal(b, &m))
 		}
-		r, err := change.Parse(kind, name)
+		r, err := gitops.ParseRef(kind, name)
 		p.Must(err)
 		rules, err := changes.Breaks(t.Context(), fleet.Rules{}, r, m)
 		p.Must(err)

@@ -266,7 +266,7 @@ func (r *runners) of(e *v1alpha1.RunnerEnrollment, now time.Time) (all []planefl
 		}
 		var in []*v1alpha1.RunnerHold
 		for _, h := range r.holds {
-			if fleet.Holds(h.Spec.Scope, fleet.Target{Forge: e.Spec.Forge, Org: e.Name, Pool: name}) && !fleet.Lifted(h, now) {
+			if fleet.ScopeIncludes(h.Spec.Scope, fleet.Target{Forge: e.Spec.Forge, Org: e.Name, Pool: name}) && !fleet.HoldLifted(h, now) {
 				in = append(in, h)
 			}
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/truth"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
@@ -115,8 +114,8 @@ const RequestAnnotation = "tailplane.dev/request"
 func driftOf(e *v1alpha1.RunnerEnrollment, f v1alpha1.EnrollmentFinding, now time.Time) planefleet.Drift {
 	d := planefleet.Drift{ID: f.ID, OrgName: e.Name, Forge: e.Spec.Forge, Pool: f.Pool, Workload: f.Workload, Subject: f.Subject, Field: f.Kind, Kind: planefleet.DriftForge, Severity: f.Severity,
 		Want: orNil(f.Want), Have: orNil(f.Have), Evidence: f.Evidence, Next: f.Next, FirstSeen: f.FirstSeen.UTC(), ExplainedBy: f.ExplainedBy, Unconfirmed: f.Unconfirmed, ObservedAt: now}
-	switch truth.Kind(f.Kind) {
-	case truth.IntakeMissing, truth.CapacityDiffers, truth.VersionSkew:
+	switch fleet.FindingKind(f.Kind) {
+	case fleet.DriftIntakeMissing, fleet.DriftCapacity, fleet.DriftVersionSkew:
 		d.Kind = planefleet.DriftActual
 	}
 	return d
@@ -136,7 +135,7 @@ func HoldOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
 	switch is := h.Status.ObservedGeneration == h.Generation; {
 	case !h.DeletionTimestamp.IsZero():
 		o.State = planefleet.Lifting
-	case fleet.Lifted(h, now):
+	case fleet.HoldLifted(h, now):
 		o.State = planefleet.Expired
 	case is && current(h.Status.Conditions, "Applied") == "True" && current(h.Status.Conditions, "Drained") == "True":
 		o.State = planefleet.Drained

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
@@ -31,11 +31,11 @@ func (cabinet) ReadFile(context.Context, string, string) (planechange.File, erro
 }
 
 func (cabinet) Propose(_ context.Context, p planechange.Proposal) (planechange.Request, error) {
-	return planechange.Request{Number: 7, URL: "https://forge.example/7", Request: change.Request{Head: "0", Open: true}}, nil
+	return planechange.Request{Number: 7, URL: "https://forge.example/7", Request: gitops.Request{Head: "0", Open: true}}, nil
 }
 
 func (cabinet) Request(context.Context, int) (planechange.Request, error) {
-	return planechange.Request{Number: 7, Request: change.Request{Head: "0", Open: true}}, nil
+	return planechange.Request{Number: 7, Request: gitops.Request{Head: "0", Open: true}}, nil
 }
 
 func (cabinet) Touched(context.Context, string) ([]string, error) {
@@ -54,7 +54,7 @@ func (cabinet) Get(_ context.Context, id string) (planechange.Kept, error) {
 	return planechange.Kept{}, problem.New(problem.NotFound, "There is no such change.")
 }
 
-func (cabinet) Create(_ context.Context, c change.Change) (planechange.Kept, error) {
+func (cabinet) Create(_ context.Context, c gitops.Change) (planechange.Kept, error) {
 	return planechange.Kept{Change: c, At: "1"}, nil
 }
 
@@ -66,8 +66,8 @@ func (cabinet) Save(_ context.Context, k planechange.Kept) (planechange.Kept, er
 
 // changesDesk returns a service on a cabinet.
 func changesDesk(desk *plane.Desk) *planechange.Desk {
-	return &planechange.Desk{Plane: desk, Repository: cabinet{}, Store: cabinet{}, Book: change.Manifests{Pattern: "fleet.yaml"}, Link: func(string) string { return "" },
-		Try: func(context.Context, change.Ref, map[string]any) error { return nil }, May: func(context.Context, change.Approval, string, access.Verb) bool { return false }}
+	return &planechange.Desk{Plane: desk, Repository: cabinet{}, Store: cabinet{}, Book: gitops.Manifests{Pattern: "fleet.yaml"}, Link: func(string) string { return "" },
+		Try: func(context.Context, gitops.Ref, map[string]any) error { return nil }, May: func(context.Context, gitops.Approval, string, access.Verb) bool { return false }}
 }
 
 // PLANE-11, MC-02: an assistant previews and proposes in its person's name. It has no tool to approve or merge. A patch must be a JSON
@@ -104,12 +104,12 @@ func TestChanges(t *testing.T) {
 // The overview counts the open changes that the caller may see.
 func TestOverviewCountsOpenChanges(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
-	at := func(id string, s change.State) plane.Object {
-		return planechange.Of(planechange.Kept{Change: change.Change{ID: id, Ref: change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", State: s}}, time.Now())
+	at := func(id string, s gitops.State) plane.Object {
+		return planechange.Of(planechange.Kept{Change: gitops.Change{ID: id, Ref: gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", State: s}}, time.Now())
 	}
-	of.board.Put(plane.KindChange, "kubernetes", at("merged", change.Merged))
-	of.board.Put(plane.KindChange, "kubernetes", at("closed", change.Closed))
-	of.board.Put(plane.KindChange, "kubernetes", at("approved", change.Approved))
+	of.board.Put(plane.KindChange, "kubernetes", at("merged", gitops.StateMerged))
+	of.board.Put(plane.KindChange, "kubernetes", at("closed", gitops.StateClosed))
+	of.board.Put(plane.KindChange, "kubernetes", at("approved", gitops.StateApproved))
 	for name, want := range map[string]int{"alice": 3, "vic": 2} { // c2 belongs to the platform
 		e, err := plane.GetOverview.Call(t.Context(), door.Client{HTTP: of.as(name), Base: of.URL, Open: plane.Open}, plane.Empty{})
 		if err != nil || e.Data.Changes == nil || e.Data.Changes.Total != want || e.Data.Changes.States["merged"] != 0 {

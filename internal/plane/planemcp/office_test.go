@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
@@ -238,8 +238,8 @@ func (of *office) fill() {
 		plane.KindPool: {planefleet.Pool{ID: "github/acme/nix", Forge: "github", OrgName: "acme", Name: "nix", State: planefleet.Active},
 			planefleet.Pool{ID: "github/globex/nix", Forge: "github", OrgName: "globex", Name: "nix", State: planefleet.Active}},
 		plane.KindEnrollment: {planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Adopted: []planefleet.Adoption{{Pool: "dind", Namespace: "arc", Workload: "old-set", Hold: "h-acme"}}}, planefleet.Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
-		plane.KindChange: {planechange.Of(planechange.Kept{Change: change.Change{ID: "c1", Ref: change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", Version: "v1", Head: "0", DiffOf: "0", Number: 7, State: change.Open, Proposer: "amy@acme.dev"}}, time.Now()),
-			planechange.Of(planechange.Kept{Change: change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "nix"}, State: change.Open, Platform: true, Proposer: "olga@example.com"}}, time.Now())},
+		plane.KindChange: {planechange.Of(planechange.Kept{Change: gitops.Change{ID: "c1", Ref: gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", Version: "v1", Head: "0", DiffOf: "0", Number: 7, State: gitops.StateOpen, Proposer: "amy@acme.dev"}}, time.Now()),
+			planechange.Of(planechange.Kept{Change: gitops.Change{ID: "c2", Ref: gitops.Ref{Kind: "RunnerPool", Name: "nix"}, State: gitops.StateOpen, Platform: true, Proposer: "olga@example.com"}}, time.Now())},
 		plane.KindRunner: {planejobs.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Busy, Job: &planejobs.Job{Name: "build", Repository: "acme/shop"}},
 			planejobs.Runner{ID: "runners/globex-nix-a", Namespace: "runners", Name: "globex-nix-a", Pool: "github/globex/nix", OrgName: "globex", State: planejobs.Busy, Job: &planejobs.Job{Name: "globex secret"}}},
 		plane.KindForge: {planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", EnrolledThere: []string{"acme", "globex"}}},

@@ -23,7 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
@@ -384,14 +384,14 @@ func TestAnswersAreShared(t *testing.T) {
 // Changes that took effect appear next to holds, for callers that may see them.
 func TestMarkersOfChanges(t *testing.T) {
 	o := newOffice("")
-	at := func(id, kind, name, org string, s change.State, merged, applied *time.Time) plane.Object {
-		return planechange.Of(planechange.Kept{Change: change.Change{ID: id, Ref: change.Ref{Kind: kind, Name: name}, Org: org, State: s, Title: id, Proposer: "amy@acme.dev", MergedAt: merged, AppliedAt: applied}}, noon)
+	at := func(id, kind, name, org string, s gitops.State, merged, applied *time.Time) plane.Object {
+		return planechange.Of(planechange.Kept{Change: gitops.Change{ID: id, Ref: gitops.Ref{Kind: kind, Name: name}, Org: org, State: s, Title: id, Proposer: "amy@acme.dev", MergedAt: merged, AppliedAt: applied}}, noon)
 	}
 	ago := func(d time.Duration) *time.Time { return new(noon.Add(-d)) }
 	o.desk.Plane.Board.Replace(plane.KindChange, "kubernetes", []plane.Object{
-		at("applied", "RunnerPool", "nix", "", change.Applied, ago(40*time.Minute), ago(30*time.Minute)), at("merged", "RunnerEnrollment", "acme", "acme", change.Merged, ago(5*time.Minute), nil),
-		at("open", "RunnerPool", "nix", "", change.Open, nil, nil), at("long ago", "RunnerPool", "nix", "", change.Applied, ago(3*time.Hour), ago(2*time.Hour)),
-		at("another pool's", "RunnerPool", "docker", "", change.Applied, ago(time.Minute), ago(time.Minute)), at("another's", "RunnerEnrollment", "globex", "globex", change.Merged, ago(time.Minute), nil)})
+		at("applied", "RunnerPool", "nix", "", gitops.StateApplied, ago(40*time.Minute), ago(30*time.Minute)), at("merged", "RunnerEnrollment", "acme", "acme", gitops.StateMerged, ago(5*time.Minute), nil),
+		at("open", "RunnerPool", "nix", "", gitops.StateOpen, nil, nil), at("long ago", "RunnerPool", "nix", "", gitops.StateApplied, ago(3*time.Hour), ago(2*time.Hour)),
+		at("another pool's", "RunnerPool", "docker", "", gitops.StateApplied, ago(time.Minute), ago(time.Minute)), at("another's", "RunnerEnrollment", "globex", "globex", gitops.StateMerged, ago(time.Minute), nil)})
 	refs := func() (all []string) {
 		for _, m := range o.ask(t, nix).Data.Markers {
 			all = append(all, m.Kind+" "+m.Ref)

@@ -222,7 +222,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 // freezes fifty pools, and the status names pools that could not be frozen. Only the plane may write another person
 // as requester or approver; any other writer may use only its own name.
 //
-// Guard: fleet.Effective, fleet.Lifted, fleet.ReportHold; planefleet.(*Desk).mayLift; the policies
+// Guard: fleet.Effective, fleet.HoldLifted, fleet.ReportHold; planefleet.(*Desk).mayLift; the policies
 // tailplane-fleet-holds and -writers of the chart.
 func TestFL06_Holds(t *testing.T) {
 	y := start(t)

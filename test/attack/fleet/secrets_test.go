@@ -186,7 +186,7 @@ func TestFL03_Tokens(t *testing.T) {
 // server, the dashboard and other organisations' pods. They also block every incoming connection. No token is
 // mounted, and the job's account has no rights. Two organisations never run containers in the shared namespace.
 //
-// Guard: isolation.(*ground).policies, fleet.Private, isolation's pod template; and (*checker).containers of fleet.
+// Guard: isolation.(*ground).policies, fleet.PrivatePrefixes, isolation's pod template; and (*checker).containers of fleet.
 func TestFL05_AJobIsAlone(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl5-nix", "github", 3)

@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
@@ -156,7 +156,7 @@ func (s *Enrollments) Edit(ctx context.Context, p access.Permit, patch json.RawM
 	}
 	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
 		by := p.Caller().Identity()
-		stood, digest, belonged := approved(e), fleet.Digest(e), fleet.Belongs(e, by)
+		stood, digest, belonged := approved(e), fleet.Digest(e), fleet.IsMember(e, by)
 		spec, err := merged(e.Spec, patch)
 		if err != nil {
 			return err
@@ -164,7 +164,7 @@ func (s *Enrollments) Edit(ctx context.Context, p access.Permit, patch json.RawM
 		spec.Approval = e.Spec.Approval // an edit never approves
 		e.Spec = spec
 		switch {
-		case fleet.Digest(e) == digest && (stood || !belonged || fleet.Belongs(e, by)): // only owners or members changed
+		case fleet.Digest(e) == digest && (stood || !belonged || fleet.IsMember(e, by)): // only owners or members changed
 		case stood:
 			setRequestedBy(e, by)
 		default: // also for a caller who leaves the organisation with this edit, who must not approve it afterwards
@@ -250,7 +250,7 @@ func (s *Enrollments) approve(e *v1alpha1.RunnerEnrollment, c access.Caller) err
 	switch {
 	case slices.ContainsFunc(s.shown(e).RequestedBy, func(l string) bool { return strings.EqualFold(l, by) }):
 		return own("You asked for some of this.")
-	case fleet.Belongs(e, by):
+	case fleet.IsMember(e, by):
 		return own("You belong to this organisation.")
 	}
 	e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: by, At: metav1.NewTime(s.now().UTC().Truncate(time.Second)), Digest: fleet.Digest(e)}
@@ -356,7 +356,7 @@ func merged(spec v1alpha1.RunnerEnrollmentSpec, patch json.RawMessage) (v1alpha1
 	if err := json.Unmarshal(patch, &changes); err != nil {
 		return spec, problem.New(problem.Validation, "That is no merge patch of a spec.")
 	}
-	if text, err = json.Marshal(change.Merge(was, changes)); err != nil {
+	if text, err = json.Marshal(gitops.MergePatch(was, changes)); err != nil {
 		return spec, err
 	}
 	return specOf(text)

@@ -1,0 +1,181 @@
+package controller
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+// An orgPool is one organisation's use of one pool.
+type orgPool struct{ Org, Pool string }
+
+// A poolUsage is the observed state of a use, over all its workloads.
+type poolUsage struct {
+	Busy    int
+	Demand  *int // nil: not known
+	InForce int  // largest maximum that may still be in force, see [fleet.OrgUsage]
+	Held    bool // a hold is in force: the share stays, unless others need it
+}
+
+// An orgShare is an organisation's allocation from a pool, and the time of its last change.
+type orgShare struct {
+	Allocated int
+	ChangedAt time.Time // zero: it never had a share
+}
+
+// A poolTotals is the use of a pool.
+type poolTotals struct{ Orgs, Allocated int }
+
+// An enrollmentVersion identifies one state of an enrollment's spec.
+type enrollmentVersion struct {
+	UID        types.UID
+	Generation int64
+	Deleted    bool
+}
+
+// An allocation is the decision for all enrollments at one time.
+type allocation struct {
+	Versions   map[string]enrollmentVersion // the enrollments that the decision covers
+	Violations map[string][]fleet.Violation
+	Pruned     map[string]bool
+	Shares     map[orgPool]orgShare
+	Pools      map[string]poolTotals
+	Wake       time.Time // time of the next decision if nothing changes; zero: never
+}
+
+// An allocator keeps the allocations until they are stored in the objects. Its methods are not safe for
+// concurrent use.
+type allocator struct {
+	shares map[shareKey]orgShare
+}
+
+type shareKey struct {
+	uid  types.UID
+	pool string
+}
+
+// allocate decides for all enrollments of a view. readings are by organisation. An organisation
+// without an entry was not observed yet.
+func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) bool, readings map[string]map[string]poolUsage, now time.Time) allocation {
+	r := allocation{Versions: map[string]enrollmentVersion{}, Violations: fleet.Check(v), Pruned: fleet.Pruned(v.Enrollments), Shares: map[orgPool]orgShare{}, Pools: map[string]poolTotals{}}
+	before := l.shares
+	l.shares = map[shareKey]orgShare{}
+	orgs := map[string][]fleet.OrgUsage{}
+	uids := map[string]types.UID{}
+	pools := map[string]*v1alpha1.RunnerPool{}
+	for i := range v.Pools {
+		pools[v.Pools[i].Name] = &v.Pools[i]
+	}
+	for i := range v.Enrollments {
+		e := &v.Enrollments[i]
+		r.Versions[e.Name], uids[e.Name] = versionOf(e), e.UID
+		may := e.DeletionTimestamp.IsZero() && approved(e)
+		seen, observed := readings[e.Name]
+		for _, name := range usedPools(e, seen) {
+			pool := pools[name]
+			if pool == nil {
+				continue
+			}
+			had, ok := before[shareKey{e.UID, name}]
+			if !ok {
+				had = storedShare(e, name)
+			}
+			o := fleet.OrgUsage{Name: e.Name, Guarantee: int(pool.Spec.Scaling.Guarantee), Allocated: had.Allocated, ChangedAt: had.ChangedAt}
+			use := slices.IndexFunc(e.Spec.Pools, func(u v1alpha1.EnrolledPool) bool { return u.Name == name })
+			if may && use >= 0 {
+				o.Max = maxShare(pool, e.Spec.Pools[use], r.Violations[e.Name], had.Allocated)
+			}
+			if use >= 0 {
+				p := r.Pools[name]
+				p.Orgs++
+				r.Pools[name] = p
+			}
+			if reading, ok := seen[name]; ok {
+				o.Busy, o.Demand, o.InForce = reading.Busy, reading.Demand, reading.InForce
+				if reading.Held {
+					o.Max, o.Demand = min(o.Max, had.Allocated), nil
+				}
+			} else if !observed {
+				o.InForce, o.Max = int(pool.Spec.Scaling.Max), min(o.Max, had.Allocated)
+			}
+			orgs[name] = append(orgs[name], o)
+		}
+	}
+	for name, of := range orgs {
+		shares, wake := fleet.Allocate(int(pools[name].Spec.Scaling.Budget), of, now)
+		if !wake.IsZero() && (r.Wake.IsZero() || wake.Before(r.Wake)) {
+			r.Wake = wake
+		}
+		p := r.Pools[name]
+		changed := make(map[string]time.Time, len(of))
+		for _, o := range of {
+			changed[o.Name] = o.ChangedAt
+		}
+		for _, s := range shares {
+			share := orgShare{Allocated: s.Allocated, ChangedAt: changed[s.Name]}
+			if s.Changed {
+				share.ChangedAt = now
+			}
+			r.Shares[orgPool{s.Name, name}] = share
+			l.shares[shareKey{uids[s.Name], name}] = share
+			p.Allocated += s.Allocated
+		}
+		r.Pools[name] = p
+	}
+	return r
+}
+
+// versionOf returns the version of an enrollment.
+func versionOf(e *v1alpha1.RunnerEnrollment) enrollmentVersion {
+	return enrollmentVersion{e.UID, e.Generation, !e.DeletionTimestamp.IsZero()}
+}
+
+// usedPools returns the pools that an enrollment uses, or in which it still has runners, without
+// duplicates.
+func usedPools(e *v1alpha1.RunnerEnrollment, seen map[string]poolUsage) (names []string) {
+	for _, u := range e.Spec.Pools {
+		names = append(names, u.Name)
+	}
+	for _, p := range e.Status.Pools {
+		names = append(names, p.Name)
+	}
+	for name := range seen {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// maxShare returns the maximum number of runners that an organisation may have in a pool, before the
+// shares of others. An enrollment that breaks a rule gets at most its earlier share.
+func maxShare(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool, broken []fleet.Violation, has int) int {
+	n := int(fleet.MaxRunners(pool, use))
+	for _, v := range broken {
+		switch {
+		case v.Pool != "" && v.Pool != pool.Name:
+		case v.Effect >= fleet.EffectStop:
+			return 0
+		case v.Effect >= fleet.EffectBlock:
+			n = min(n, has)
+		}
+	}
+	return n
+}
+
+// storedShare returns the allocation in the status of an enrollment.
+func storedShare(e *v1alpha1.RunnerEnrollment, pool string) (s orgShare) {
+	for _, p := range e.Status.Pools {
+		if p.Name != pool || p.Allocated == nil {
+			continue
+		}
+		s.Allocated = int(*p.Allocated)
+		if p.AllocatedAt != nil {
+			s.ChangedAt = p.AllocatedAt.Time
+		}
+	}
+	return s
+}

@@ -1,0 +1,247 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+)
+
+// errForeignNamespace is the error for a namespace that belongs to others.
+var errForeignNamespace = errors.New("somebody else made it, or made it for somebody else")
+
+// A baselineState is the state of a namespace of runners, compared with its desired state.
+type baselineState struct {
+	Namespace fleet.Answer // the namespace and its objects, except for the next two
+	Policies  fleet.Answer // its NetworkPolicies
+	Access    fleet.Answer // the pod creators may create pods there
+	base      []*unstructured.Unstructured
+	access    []*unstructured.Unstructured
+}
+
+// baselineValidFor is how long a successful comparison of a namespace stays valid if the desired state
+// does not change. Deleted objects are found after that time.
+const baselineValidFor = 20 * time.Second
+
+// A baselineCache caches which namespaces matched their desired state, so that frequent reconciles do not
+// read all objects each time. Its zero value is an empty cache.
+type baselineCache struct {
+	mu     sync.Mutex
+	checks map[string]baselineCheck // by caller
+}
+
+type baselineCheck struct {
+	desired string
+	at      time.Time
+}
+
+// delete removes the cached result of a caller.
+func (m *baselineCache) delete(owner string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.checks, owner)
+}
+
+func (m *baselineCache) isFresh(owner, desired string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old, ok := m.checks[owner]
+	return ok && old.desired == desired && now.Sub(old.at) < baselineValidFor && !now.Before(old.at)
+}
+
+func (m *baselineCache) set(owner, desired string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.checks == nil {
+		m.checks = map[string]baselineCheck{}
+	}
+	m.checks[owner] = baselineCheck{desired, now}
+}
+
+// check compares a namespace with the desired objects, as [isolation.Baseline] renders them; the
+// namespace itself is the first. An organisation's own namespace must be one that the fleet created
+// for that organisation. who identifies the caller in the cache. fresh bypasses the cache.
+func (m *baselineCache) check(ctx context.Context, c client.Client, desired []isolation.Object, owner, org string, now time.Time, fresh bool) (g baselineState, err error) {
+	all := make([]*unstructured.Unstructured, len(desired))
+	var sum strings.Builder
+	for i, o := range desired {
+		if all[i], err = prepareApply(o); err != nil {
+			return g, err
+		}
+		fmt.Fprintf(&sum, "%s %s %s %v\n", all[i].GetKind(), client.ObjectKeyFromObject(all[i]), all[i].GetAnnotations()[appliedAnnotation], all[i].Object["data"])
+	}
+	if !fresh && m.isFresh(owner, sum.String(), now) {
+		return baselineState{Namespace: fleet.Yes, Policies: fleet.Yes, Access: fleet.Yes}, nil
+	}
+	m.delete(owner)
+	exists, err := readBaseline(ctx, c, all, org)
+	if err != nil {
+		return g, err
+	}
+	for i, u := range all {
+		if upToDate(u, exists(u)) {
+			continue
+		}
+		switch {
+		case u.GetKind() == "NetworkPolicy":
+			g.Policies = fleet.No
+			g.base = append(g.base, u)
+		case isRoleBinding(desired[i]):
+			g.Access = fleet.No
+			g.access = append(g.access, u)
+		default:
+			g.Namespace = fleet.No
+			g.base = append(g.base, u)
+		}
+	}
+	for _, answer := range []*fleet.Answer{&g.Namespace, &g.Policies, &g.Access} {
+		if *answer == fleet.Unknown {
+			*answer = fleet.Yes
+		}
+	}
+	if len(g.base)+len(g.access) == 0 {
+		m.set(owner, sum.String(), now)
+	}
+	return g, nil
+}
+
+// readBaseline reads the existing counterparts of the desired objects concurrently. It lists most kinds. It
+// reads policies and canaries one by one, because the shared namespace has as many as
+// organisations.
+func readBaseline(ctx context.Context, c client.Reader, all []*unstructured.Unstructured, org string) (exists func(*unstructured.Unstructured) *unstructured.Unstructured, err error) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed, forbidden error
+	var namespace *unstructured.Unstructured
+	found, requested := map[schema.GroupVersionKind]map[string]*unstructured.Unstructured{}, map[schema.GroupVersionKind]bool{}
+	request := func(kind schema.GroupVersionKind, what func() (map[string]*unstructured.Unstructured, error)) {
+		wg.Go(func() {
+			present, err := what()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case apierrors.IsForbidden(err) && kind.Kind != "Namespace":
+				forbidden = err
+			case err != nil:
+				failed = errors.Join(failed, err)
+			case found[kind] == nil:
+				found[kind] = present
+			default:
+				maps.Copy(found[kind], present)
+			}
+		})
+	}
+	for _, u := range all {
+		kind := u.GroupVersionKind()
+		switch {
+		case kind.Kind == "Namespace" || kind.Kind == "NetworkPolicy" || kind.Kind == "Deployment":
+			request(kind, func() (map[string]*unstructured.Unstructured, error) {
+				is, err := getObject(ctx, c, kind, client.ObjectKeyFromObject(u))
+				return map[string]*unstructured.Unstructured{u.GetName(): is}, err
+			})
+		case !requested[kind]:
+			requested[kind] = true
+			request(kind, func() (map[string]*unstructured.Unstructured, error) {
+				return listManaged(ctx, c, kind, u.GetNamespace(), nil)
+			})
+		}
+	}
+	wg.Wait()
+	for _, u := range all {
+		if u.GetKind() == "Namespace" {
+			namespace = found[u.GroupVersionKind()][u.GetName()]
+			if namespace != nil && org != "" && !isManagedFor(namespace, org) {
+				return nil, fmt.Errorf("namespace %s: %w", u.GetName(), errForeignNamespace)
+			}
+			if namespace != nil && namespace.GetDeletionTimestamp() != nil {
+				return nil, fmt.Errorf("namespace %s is being deleted", u.GetName())
+			}
+		}
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return func(u *unstructured.Unstructured) *unstructured.Unstructured {
+		is := found[u.GroupVersionKind()][u.GetName()]
+		switch {
+		case u.GetKind() == "Namespace":
+			return namespace
+		case namespace == nil || forbidden != nil: // before its RoleBinding exists, the fleet may not read there
+			return nil
+		case is != nil && is.GetLabels()[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy:
+			return nil
+		}
+		return is
+	}, nil
+}
+
+// isRoleBinding reports whether an object grants a permission to another account than the fleet's.
+func isRoleBinding(o isolation.Object) bool {
+	b, ok := o.(*rbacv1.RoleBinding)
+	return ok && b.Name != isolation.FleetRole
+}
+
+// applyBase creates the namespace and everything that restricts it, the fleet's own permissions first.
+func (g baselineState) applyBase(ctx context.Context, c client.Client) error {
+	return applyInOrder(ctx, c, g.base)
+}
+
+// applyAccess grants the permissions that other accounts need in the namespace.
+func (g baselineState) applyAccess(ctx context.Context, c client.Client) error {
+	return applyInOrder(ctx, c, g.access)
+}
+
+func applyInOrder(ctx context.Context, c client.Client, all []*unstructured.Unstructured) error {
+	// The namespace comes first, then the fleet's permission for the rest.
+	for _, first := range []bool{true, false} {
+		for _, u := range all {
+			own := u.GetKind() == "Namespace" || u.GetKind() == "RoleBinding" && u.GetName() == isolation.FleetRole
+			if own != first {
+				continue
+			}
+			if err := applyOrRecreate(ctx, c, u); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applyOrRecreate applies one object. Before its RoleBinding exists in a namespace, the fleet may create a
+// RoleBinding there, but not apply one.
+func applyOrRecreate(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
+	if u.GetKind() == "RoleBinding" && u.GetName() == isolation.FleetRole {
+		err := c.Create(ctx, u.DeepCopy())
+		if err == nil || !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	// Organisations in a shared namespace are reconciled concurrently and find the same work.
+	if is, err := getObject(ctx, c, u.GroupVersionKind(), client.ObjectKeyFromObject(u)); err == nil && upToDate(u, is) {
+		return nil
+	}
+	return applyObject(ctx, c, u)
+}
+
+// baselineKinds returns the kinds that [isolation.Baseline] and [isolation.Objects] render, without ARC's.
+func baselineKinds() (namespaced, clusterWide []schema.GroupVersionKind) {
+	core, rbac := corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion
+	return []schema.GroupVersionKind{core.WithKind("Secret"), core.WithKind("ServiceAccount"), core.WithKind("ConfigMap"), core.WithKind("ResourceQuota"), core.WithKind("LimitRange"),
+		core.WithKind("Pod"), rbac.WithKind("RoleBinding"), networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
+		{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"}}, []schema.GroupVersionKind{core.WithKind("Namespace")}
+}

@@ -1,0 +1,211 @@
+//go:build unix
+
+package controller
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+)
+
+// waitCompared advances the clock for drift checks until an enrollment has the expected status.
+func (p *env) waitCompared(org, what string, ok func(*v1alpha1.RunnerEnrollment) bool) *v1alpha1.RunnerEnrollment {
+	p.t.Helper()
+	at := time.Now()
+	return p.waitStatus(org, what, func(e *v1alpha1.RunnerEnrollment) bool {
+		p.runManagers()
+		if ok(e) {
+			return true
+		}
+		if time.Since(at) > 300*time.Millisecond { // the time that a reconcile takes
+			p.clockOffset.Add(int64(6 * time.Minute))
+			p.patch(p.get(org), `{"metadata":{"annotations":{"test/now":"`+decimal(p.clockOffset.Load())+`"}}}`)
+			at = time.Now()
+		}
+		return false
+	})
+}
+
+func found(e *v1alpha1.RunnerEnrollment, kind fleet.FindingKind) *v1alpha1.EnrollmentFinding {
+	i := slices.IndexFunc(e.Status.Findings, func(f v1alpha1.EnrollmentFinding) bool { return f.Kind == string(kind) })
+	if i < 0 {
+		return nil
+	}
+	return &e.Status.Findings[i]
+}
+
+func drifted(e *v1alpha1.RunnerEnrollment) string {
+	c := meta.FindStatusCondition(e.Status.Conditions, conditionDrifted)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + "/" + c.Reason
+}
+
+// FLEET-17: a person pauses a runner at GitLab. The finding is reported once it has lasted for a
+// while, also over a restart. A missing answer of GitLab does not end the finding, and it goes when
+// the pause is over.
+func TestFLEET17_PausedOutside(t *testing.T) {
+	p := newGitLabEnv(t)
+	p.waitCompared("omega", "nothing is found", func(e *v1alpha1.RunnerEnrollment) bool {
+		return drifted(e) == "False/"+"None" && len(e.Status.Findings) == 0
+	})
+	runner := p.gitlab.Runners()[0].ID
+	p.gitlab.ChangeRunner(runner, func(r *forgetest.GitLabRunner) { r.Paused = true })
+	e := p.waitCompared("omega", "it is told", func(e *v1alpha1.RunnerEnrollment) bool {
+		f := found(e, fleet.DriftPausedOutside)
+		if f != nil && !f.Settled && drifted(e) != "False/None" {
+			t.Errorf("told at once: %+v", e.Status.Conditions)
+		}
+		return drifted(e) == "True/PausedOutside"
+	})
+	first := found(e, fleet.DriftPausedOutside)
+	if first == nil || !first.Settled || first.Severity != "warning" || first.Workload != "omega-docker" || first.Next == "" || first.FirstSeen.IsZero() || len(e.Status.Pools) != 1 ||
+		!slices.Equal(e.Status.Pools[0].Drift, []string{"PausedOutside"}) {
+		t.Fatalf("finding %+v, pools %+v", first, e.Status.Pools)
+	}
+	if now, _ := p.fleet.Metrics(); len(now.Workloads) != 1 || now.Workloads[0].Drift != 1 {
+		t.Errorf("figures %+v", now)
+	}
+	events := func() (n int) {
+		var list corev1.EventList
+		p.must(p.admin.List(context.WithoutCancel(t.Context()), &list))
+		for _, e := range list.Items {
+			if e.InvolvedObject.Name == "omega" && e.InvolvedObject.UID == p.get("omega").UID && e.Reason == "PausedOutside" {
+				n += max(int(e.Count), 1)
+			}
+		}
+		return n
+	}
+	p.waitFor("an event tells of it", func() bool { return events() > 0 })
+
+	p.stop()
+	p.start()
+	p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: 503} })
+	e = p.waitCompared("omega", "it stands, and nobody can tell", func(e *v1alpha1.RunnerEnrollment) bool {
+		f := found(e, fleet.DriftPausedOutside)
+		if f == nil {
+			t.Fatal("for want of an answer it is told no more")
+		}
+		return f.Unconfirmed
+	})
+	if f := found(e, fleet.DriftPausedOutside); !f.FirstSeen.Equal(&first.FirstSeen) || f.ID != first.ID || drifted(e) != "True/PausedOutside" {
+		t.Errorf("after a restart %+v, was %+v", f, first)
+	}
+	p.gitlab.Fault(nil)
+	p.gitlab.ChangeRunner(runner, func(r *forgetest.GitLabRunner) { r.Paused = false })
+	p.waitCompared("omega", "it is over", func(e *v1alpha1.RunnerEnrollment) bool {
+		return drifted(e) == "False/None" && found(e, fleet.DriftPausedOutside) == nil && len(e.Status.Pools[0].Drift) == 0
+	})
+	if n := events(); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
+// FLEET-17: a runner that GitHub has but the cluster does not is only listed: it is not deleted,
+// and it is not drift. A failed list does not change that.
+func TestFLEET17_Ghost(t *testing.T) {
+	p := newEnv(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	p.enrollGitHub("acme", []string{"nix"})
+	p.start()
+	p.waitPhase("acme", v1alpha1.PhaseActive)
+	ghost := p.github.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "acme-nix-abc12-runner-x1y2z"})
+	p.github.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "laptop"})
+	e := p.waitCompared("acme", "the ghost is listed", func(e *v1alpha1.RunnerEnrollment) bool {
+		f := found(e, fleet.DriftGhost)
+		return f != nil && f.Settled
+	})
+	first := found(e, fleet.DriftGhost)
+	if len(e.Status.Findings) != 1 || first.Subject != decimal(ghost) || first.Severity != "info" || !strings.Contains(first.Evidence, `"acme-nix-abc12-runner-x1y2z"`) || drifted(e) != "False/None" || len(e.Status.Pools[0].Drift) != 0 {
+		t.Errorf("findings %+v, pools %+v", e.Status.Findings, e.Status.Pools)
+	}
+	if e.Status.Pools[0].SeenAt == nil {
+		t.Errorf("that GitHub has had a runner of it is not kept: %+v", e.Status.Pools[0])
+	}
+	p.github.Fault(func(r *http.Request) *forgetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/actions/runners") {
+			return &forgetest.Fault{Status: 500}
+		}
+		return nil
+	})
+	p.waitCompared("acme", "nobody can tell", func(e *v1alpha1.RunnerEnrollment) bool {
+		f := found(e, fleet.DriftGhost)
+		if f == nil {
+			t.Fatal("a list that failed has ended a finding")
+		}
+		return f.Unconfirmed && f.FirstSeen.Equal(&first.FirstSeen)
+	})
+	p.github.Fault(nil)
+	for _, c := range p.github.Calls() {
+		if c.Method == http.MethodDelete {
+			t.Errorf("deleted: %+v", c)
+		}
+	}
+	p.github.RemoveRunner(ghost)
+	p.waitCompared("acme", "it has gone", func(e *v1alpha1.RunnerEnrollment) bool { return len(e.Status.Findings) == 0 })
+}
+
+// A runner group that a person opened to public repositories is reported at once, and as a problem
+// of the enrollment.
+func TestGroupOpened(t *testing.T) {
+	p := newEnv(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	p.github.AddRepository("acme/app", false)
+	p.enrollGitHub("acme", []string{"nix"}, func(e *v1alpha1.RunnerEnrollment) {
+		e.Spec.Pools[0] = v1alpha1.EnrolledPool{Name: "nix", Type: v1alpha1.UseOrgPlusUser, Repositories: []string{"acme/app"}, RunnerGroup: "tailplane-acme"}
+	})
+	p.start()
+	p.waitPhase("acme", v1alpha1.PhaseActive)
+	if !p.github.ChangeGroup("acme", "tailplane-acme", func(g *forgetest.GitHubGroup) { g.AllowsPublic = true }) {
+		t.Fatalf("groups %+v", p.github.Groups("acme"))
+	}
+	e := p.waitCompared("acme", "it is told", func(e *v1alpha1.RunnerEnrollment) bool {
+		c := meta.FindStatusCondition(e.Status.Conditions, "Degraded")
+		return drifted(e) == "True/GroupDiffers" && c.Reason == "GroupDiffers"
+	})
+	if f := found(e, fleet.DriftGroup); f.Severity != "error" || f.Subject != "public repositories" {
+		t.Errorf("%+v", e.Status.Findings)
+	}
+}
+
+// FLEET-06: reapplying the manifests during a hold does not undo it, and the differences are
+// reported as explained by the hold.
+func TestFLEET06_AppliedAgain(t *testing.T) {
+	p := newEnv(t, "0.14.2")
+	pool := p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	enrolled := p.enrollGitHub("acme", []string{"nix"})
+	p.start()
+	p.waitPhase("acme", v1alpha1.PhaseActive)
+	p.waitFor("it has its share", func() bool { s := p.set(p.shared, "acme-nix"); return s != nil && s.Max == 2 })
+	p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	p.waitFor("it is held", func() bool { return p.set(p.shared, "acme-nix").Max == 0 })
+	for range 3 { // like a GitOps engine
+		now := p.get("acme")
+		now.Spec = enrolled.Spec
+		p.must(ignoreStale(p.admin.Update(t.Context(), now)))
+		is := &v1alpha1.RunnerPool{}
+		if !p.exists("", "nix", is) {
+			t.Fatal("no pool")
+		}
+		is.Spec = pool.Spec
+		p.must(ignoreStale(p.admin.Update(t.Context(), is)))
+	}
+	e := p.waitCompared("acme", "the hold explains it", func(e *v1alpha1.RunnerEnrollment) bool {
+		f := found(e, fleet.DriftCapacity)
+		return f != nil && f.Settled && f.ExplainedBy == "freeze"
+	})
+	if s := p.set(p.shared, "acme-nix"); s.Max != 0 || s.Min != 0 || drifted(e) != "False/None" || len(e.Status.Pools[0].Drift) != 0 {
+		t.Errorf("%+v, conditions %+v", s, e.Status.Conditions)
+	}
+}

@@ -1,0 +1,202 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
+)
+
+// Reasons of the conditions of an adopting pool, in addition to those of package arc.
+const (
+	reasonSetNotFound      = "ScaleSetNotFound" // no scale set of that name
+	reasonSetManaged       = "ScaleSetOurs"     // created by the fleet itself
+	reasonAdoptedTwice     = "AdoptedTwice"     // an older pool adopts it
+	reasonAdoptForbidden   = "AdoptForbidden"   // the fleet may not write there
+	reasonSetNotRegistered = "NotRegistered"    // not at GitHub yet, or its listener does not run
+)
+
+// forbiddenRetry is the retry interval after a forbidden write. No event announces a new
+// permission, so the fleet must poll.
+const forbiddenRetry = 10 * time.Second
+
+// An externalReconciler reconciles external scale sets. All fields are required.
+type externalReconciler struct {
+	ARC    *arcCache
+	Cached client.Reader // cache of the fleet's own kinds
+	Direct client.Client // reads live objects, and writes
+	State  *sharedState
+	Log    *slog.Logger
+	Now    func() time.Time
+	// OnChange is called with the pool when the observed state of its scale set has changed.
+	OnChange func(ctx context.Context, pool string)
+}
+
+// externalName returns the name of a scale set in reconcile requests.
+func externalName(namespace, name string) string { return namespace + "/" + name }
+
+// names returns the names of all scale sets that pools adopt.
+func (k *externalReconciler) names(ctx context.Context) (names []string) {
+	pools, err := k.pools(ctx)
+	if err != nil {
+		k.Log.Error("look up pools in the cache", "err", err)
+	}
+	for i := range pools {
+		names = append(names, externalName(pools[i].Spec.Adopt.Namespace, pools[i].Spec.Adopt.Name))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// pools returns the adopting pools, the oldest first.
+func (k *externalReconciler) pools(ctx context.Context) ([]v1alpha1.RunnerPool, error) {
+	var list v1alpha1.RunnerPoolList
+	if err := k.Cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	var out []v1alpha1.RunnerPool // shared with the cache: read only
+	for _, p := range list.Items {
+		if p.Spec.Adopt != nil {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.RunnerPool) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return out, nil
+}
+
+// reconcile reconciles one scale set: it performs the next step that a hold, or the absence of a hold,
+// requires.
+func (k *externalReconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	namespace, name, _ := strings.Cut(req.Name, "/")
+	pools, err := k.pools(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	pools = slices.DeleteFunc(pools, func(p v1alpha1.RunnerPool) bool {
+		return p.Spec.Adopt.Namespace != namespace || p.Spec.Adopt.Name != name
+	})
+	if len(pools) == 0 && !k.ARC.hasAnnotation(namespace, name, arc.HeldAnnotation) {
+		return reconcile.Result{}, nil // not adopted, and the fleet wrote nothing to it
+	}
+	now := k.Now()
+	var capacity fleet.Capacity
+	if len(pools) > 0 {
+		if capacity, err = k.capacity(ctx, &pools[0], now); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	s := externalState{Hold: capacity.Hold, Held: capacity.Mode != ""}
+	written, wake, err := k.applyHold(ctx, namespace, name, &s, now)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("look at the scale set %s, which a pool adopts: %w", req.Name, err)
+	}
+	for i := range pools {
+		if i > 0 {
+			s = externalState{Failure: fleet.Failure{Reason: reasonAdoptedTwice, Message: fmt.Sprintf("The pool %q adopts it already.", pools[0].Name)}}
+		}
+		if k.State.observeExternal(pools[i].Name, s) {
+			k.OnChange(ctx, pools[i].Name)
+		}
+	}
+	after := maxRequeueAfter
+	for _, at := range []time.Time{wake, capacity.Wake} {
+		if !at.IsZero() {
+			after = min(after, max(at.Sub(now), 0)+time.Millisecond)
+		}
+	}
+	switch {
+	case written:
+		after = debounce
+	case s.Held && s.Failure.Reason == reasonAdoptForbidden:
+		after = min(after, forbiddenRetry)
+	case s.Held && s.State.Stopped != fleet.Yes:
+		after = min(after, k.ARC.PollInterval)
+	case len(pools) == 0:
+		return reconcile.Result{}, nil // restored, or not restorable; then the annotation shows it
+	}
+	return requeueIn(after)
+}
+
+// capacity returns the capacity of an adopting pool under the holds. The pool belongs to no
+// organisation.
+func (k *externalReconciler) capacity(ctx context.Context, p *v1alpha1.RunnerPool, now time.Time) (fleet.Capacity, error) {
+	var holds v1alpha1.RunnerHoldList
+	if err := k.Cached.List(ctx, &holds); err != nil {
+		return fleet.Capacity{}, err
+	}
+	return fleet.Effective(fleet.Target{Forge: p.Spec.Forge, Pool: p.Name}, p.Spec.Scaling, 0, holds.Items, now), nil
+}
+
+// applyHold reads a scale set and performs one step.
+func (k *externalReconciler) applyHold(ctx context.Context, namespace, name string, s *externalState, now time.Time) (written bool, wake time.Time, err error) {
+	u := newARCObject(arc.SetKind)
+	err = k.Direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u)
+	switch {
+	case apierrors.IsNotFound(err):
+		s.Failure = fleet.Failure{Reason: reasonSetNotFound, Message: fmt.Sprintf("There is no scale set %s/%s.", namespace, name)}
+		return false, wake, nil
+	case err != nil:
+		return false, wake, err
+	}
+	parts, err := k.ARC.objects(u)
+	if err != nil {
+		return false, wake, err
+	}
+	s.Set, s.Objects = parts.Set, parts
+	if s.Set.Managed {
+		s.Set, s.Objects, s.Failure = nil, nil, fleet.Failure{Reason: reasonSetManaged, Message: "The fleet made this scale set itself."}
+		return false, wake, nil
+	}
+	a := arc.NextExternalWrite(*s.Set, s.Held, now)
+	s.Failure, wake = a.Failure, a.Wake
+	err = k.apply(ctx, u, a)
+	switch {
+	case err == nil:
+		written = a.Apply != nil || a.Patch != nil
+	case apierrors.IsConflict(err) || apierrors.IsInvalid(err): // a concurrent write, which ARC does often
+		written, err = true, nil
+	case apierrors.IsForbidden(err):
+		s.Failure, err = fleet.Failure{Reason: reasonAdoptForbidden, Message: fmt.Sprintf("The fleet may not write scale sets in %s: name it in fleet.adoptNamespaces.", namespace)}, nil
+	case apierrors.IsNotFound(err):
+		written, err = true, nil
+	default:
+		return false, wake, err
+	}
+	s.State = parts.State()
+	if written {
+		s.State.Stopped = fleet.Unknown // until ARC has applied it
+	}
+	if s.Failure.Reason == "" && s.State.Failure.Reason != "" {
+		s.Failure = s.State.Failure
+	}
+	if s.Failure.Reason == "" && s.State.Registered == fleet.No {
+		s.Failure = fleet.Failure{Reason: reasonSetNotRegistered, Message: "GitHub has it not yet, or its listener does not run."}
+	}
+	return written, wake, err
+}
+
+// apply applies the decision only to the version of the object that was read.
+func (k *externalReconciler) apply(ctx context.Context, u *unstructured.Unstructured, a arc.ExternalWrite) error {
+	switch {
+	case a.Apply != nil:
+		return k.Direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(a.Apply), client.ForceOwnership, client.FieldOwner(arc.HoldManager))
+	case a.Patch != nil:
+		return k.Direct.Patch(ctx, u, client.RawPatch(types.JSONPatchType, a.Patch), client.FieldOwner(arc.HoldManager))
+	}
+	return nil
+}

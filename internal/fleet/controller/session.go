@@ -1,0 +1,376 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+)
+
+// Validity and retry times of a credential check. After a refusal or a missing answer, the pause
+// between two checks starts at credentialRetryFirst and doubles up to credentialRetryLast. A success resets it, and so
+// does a new credential, which gets a new session.
+const (
+	credentialValidFor   = 10 * time.Minute
+	credentialRetryFirst = 5 * time.Second
+	credentialRetryLast  = time.Minute
+	credentialFreshFor   = 30 * time.Second // maximum age of a check before an irreversible action
+	// noAnswerRetry is the pause before the next query to a forge that gave no answer.
+	noAnswerRetry = 10 * time.Second
+)
+
+// maxPerForge is the number of concurrent reconciles that may query one forge. extraPerForge is an
+// additional number, reserved for enrollments that changed since their last reconcile.
+const (
+	maxPerForge   = 8
+	extraPerForge = 4
+)
+
+// versionCheckInterval is the interval between version queries to a forge.
+const versionCheckInterval = 15 * time.Minute
+
+// Reasons of the condition CredentialsValid, in addition to those of package fleet.
+const (
+	reasonPermissions     = "PermissionsMissing"
+	reasonRunnerTokenOnly = "RunnerTokenOnly" // a runner's token, which allows no queries
+)
+
+// sessionCache holds the forge sessions, one per credential in use. It is a cache: its state only saves
+// requests. Create it with [newSessionCache].
+type sessionCache struct {
+	now       func() time.Time
+	onRequest func(forge, org, op string, status int) // nil: not wanted
+
+	mu            sync.Mutex
+	sessions      map[string]*forgeSession // by enrollment, or enrollment/copy
+	limits        map[string]forgeLimit
+	versionChecks map[string]time.Time // time of the last version query, by forge
+}
+
+// A forgeLimit bounds the concurrent reconciles that query one forge.
+type forgeLimit struct{ all, changed chan struct{} }
+
+// versionDue reports whether a version query to a forge is due, and records that the caller makes it.
+func (a *sessionCache) versionDue(name string, now time.Time, first bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, ok := a.versionChecks[name]
+	if ok && now.Sub(at) < versionCheckInterval && !(first && now.Sub(at) > noAnswerRetry) {
+		return false
+	}
+	a.versionChecks[name] = now
+	return true
+}
+
+// newSessionCache returns an empty cache of sessions. asked, optional, is called after each request to a forge.
+func newSessionCache(now func() time.Time, requested func(forge, org, op string, status int)) *sessionCache {
+	return &sessionCache{now: now, onRequest: requested, sessions: map[string]*forgeSession{}, limits: map[string]forgeLimit{}, versionChecks: map[string]time.Time{}}
+}
+
+// acquireTimeout is how long a reconcile waits for its turn at a forge. Then it makes room for others, so
+// that a forge that hangs does not block all workers.
+const acquireTimeout = 250 * time.Millisecond
+
+// errForgeBusy says that a forge has no room for another reconcile now.
+var errForgeBusy = errors.New("the forge is being asked for as many as may at once")
+
+// acquire waits until a reconcile may query a forge, which limits the concurrent reconciles per
+// forge. The caller must call leave when it is done. A changed enrollment does not wait behind
+// reconciles of unchanged ones.
+func (a *sessionCache) acquire(ctx context.Context, name string, changed bool) (leave func(), err error) {
+	a.mu.Lock()
+	l, known := a.limits[name]
+	if !known {
+		l = forgeLimit{make(chan struct{}, maxPerForge), make(chan struct{}, extraPerForge)}
+		a.limits[name] = l
+	}
+	a.mu.Unlock()
+	if !changed {
+		l.changed = nil // a nil channel blocks, so this case is never selected
+	}
+	wait := time.NewTimer(acquireTimeout)
+	defer wait.Stop()
+	select {
+	case l.all <- struct{}{}:
+		return func() { <-l.all }, nil
+	case l.changed <- struct{}{}:
+		return func() { <-l.changed }, nil
+	case <-wait.C:
+		return nil, errForgeBusy
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// delete removes the sessions of an enrollment that is gone.
+func (a *sessionCache) delete(org string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.sessions {
+		if name == org || strings.HasPrefix(name, org+"/") {
+			delete(a.sessions, name)
+		}
+	}
+}
+
+// A forgeSession is a session with one forge, for one credential. Only the reconciles of its enrollment
+// use it, one at a time. [forgeSession.End], [forgeSession.Reach] and [forgeSession.Rate] are safe for concurrent
+// use.
+type forgeSession struct {
+	version string
+	forge   string
+	GitHub  *forge.GitHub // nil: not a GitHub credential
+	GitLab  *forge.GitLab
+	invalid error // why the credential is not valid
+
+	checked  time.Time
+	wait     time.Duration // requested by the forge
+	failures int           // since the last success
+	State    fleet.CredentialState
+	Identity forge.Identity
+
+	Group     int64
+	ScannedAt time.Time // time of the last full scan of the group's runners
+	Unmarked  map[int64]bool
+	Runners   map[int64]runnerResult
+	Jobs      map[int64]jobsResult
+
+	mu               sync.Mutex
+	endRequests      map[int64]endRequest // by ID of the run or job
+	answeredAt       time.Time            // time of the last response of the forge
+	unansweredAt     time.Time            // time of the last request without a response
+	unansweredReason string
+}
+
+// A runnerResult is the state of a GitLab runner, or the error from reading it.
+type runnerResult struct {
+	forge.GitLabRunner
+	At  time.Time
+	Err error
+}
+
+// A jobsResult is the list of a GitLab runner's jobs, or the error from reading it.
+type jobsResult struct {
+	Jobs []forge.Job
+	At   time.Time
+	Err  error
+}
+
+// An endRequest is a run or a job whose end was requested, with the forge's response.
+type endRequest struct {
+	at  time.Time
+	err error
+}
+
+const (
+	endRequestInterval  = 30 * time.Second // between two end requests for the same run or job
+	endRequestRetention = time.Hour        // how long a request is remembered; much longer than a forge needs
+)
+
+// requestEnd requests the end of a run or a job with ask, unless it did so a moment ago. It reports
+// whether it sent a request, and returns the last response. It is safe for concurrent use.
+func (a *forgeSession) requestEnd(id int64, now time.Time, request func() error) (requested bool, err error) {
+	a.mu.Lock()
+	old, before := a.endRequests[id]
+	a.mu.Unlock()
+	if before && now.Sub(old.at) < endRequestInterval {
+		return false, old.err
+	}
+	err = request()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.endRequests, func(_ int64, e endRequest) bool { return now.Sub(e.at) > endRequestRetention })
+	a.endRequests[id] = endRequest{now, err}
+	return true, err
+}
+
+// recordStatus records whether the forge responds.
+func (a *forgeSession) recordStatus(status int, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if status == 0 || status >= 500 {
+		a.unansweredAt, a.unansweredReason = now, fmt.Sprintf("status %d", status)
+		if status == 0 {
+			a.unansweredReason = "no answer"
+		}
+		return
+	}
+	a.answeredAt = now
+}
+
+// lastContact returns the times of the last response and of the last missing response, and the reason for
+// the latter.
+func (a *forgeSession) lastContact() (answer, silent time.Time, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.answeredAt, a.unansweredAt, a.unansweredReason
+}
+
+// rate returns the forge's rate limit, as last reported.
+func (a *forgeSession) rate() forge.Rate {
+	switch {
+	case a.GitHub != nil:
+		return a.GitHub.Rate()
+	case a.GitLab != nil:
+		return a.GitLab.Rate()
+	}
+	return forge.Rate{}
+}
+
+// getVersion queries the forge for its version.
+func (a *forgeSession) getVersion(ctx context.Context) (string, error) {
+	switch {
+	case a.GitHub != nil:
+		return a.GitHub.Version(ctx)
+	case a.GitLab != nil:
+		return a.GitLab.Version(ctx)
+	}
+	return "", errors.New("no credential")
+}
+
+// get returns the session for an enrollment with these credential data. It creates the session if it
+// does not exist or if its input changed.
+func (a *sessionCache) get(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha1.RunnerForge, data map[string][]byte) *forgeSession {
+	version := fmt.Sprint(f.UID, " ", f.Generation, " ", e.UID, " ", fleet.Fingerprint(data))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if x := a.sessions[name]; x != nil && x.version == version {
+		return x
+	}
+	x := &forgeSession{version: version, forge: f.Name, Unmarked: map[int64]bool{}, Runners: map[int64]runnerResult{}, Jobs: map[int64]jobsResult{}, endRequests: map[int64]endRequest{}}
+	observe := func(op string, status int) {
+		x.recordStatus(status, a.now())
+		if a.onRequest != nil {
+			a.onRequest(f.Name, e.Name, op, status)
+		}
+	}
+	switch f.Spec.Type {
+	case v1alpha1.GitHub:
+		x.GitHub, x.invalid = forge.NewGitHub(forge.GitHubConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), ScopeURL: e.Spec.ConfigURL, Credential: data, Now: a.now, Observe: observe})
+	case v1alpha1.GitLab:
+		x.GitLab, x.invalid = forge.NewGitLab(forge.GitLabConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe})
+	default:
+		x.invalid = fmt.Errorf("a forge of type %q is not known", f.Spec.Type)
+	}
+	a.sessions[name] = x
+	return x
+}
+
+// usable returns the usable sessions with a forge.
+func (a *sessionCache) usable(name string) (all []*forgeSession) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, x := range a.sessions {
+		if x.forge == name && x.invalid == nil {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// nextCheck returns the time of the next credential check. Zero means now or, for an invalid
+// configuration, never.
+func (a *forgeSession) nextCheck() time.Time {
+	if a.invalid != nil || a.checked.IsZero() {
+		return time.Time{}
+	}
+	pause := credentialValidFor
+	if a.failures > 0 {
+		pause = max(min(credentialRetryFirst<<min(a.failures-1, 8), credentialRetryLast), a.wait)
+	}
+	return a.checked.Add(pause)
+}
+
+// check checks the credential at the forge, unless the last result is recent enough.
+func (a *forgeSession) check(ctx context.Context, now time.Time, fresh bool) {
+	if a.invalid != nil {
+		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: a.invalid.Error()}
+		return
+	}
+	known := now.Before(a.nextCheck()) && !(fresh && now.Sub(a.checked) >= credentialFreshFor)
+	if known && !now.Before(a.checked) {
+		return
+	}
+	var id forge.Identity
+	var err error
+	if a.GitHub != nil {
+		id, err = a.GitHub.Check(ctx)
+	} else {
+		id, err = a.GitLab.Check(ctx)
+	}
+	a.checked, a.wait = now, 0
+	a.failures++
+	if e, ok := errors.AsType[*forge.Error](err); ok {
+		a.wait = e.RetryAfter
+	}
+	switch class := forge.ClassOf(err); {
+	case err == nil && a.GitLab != nil && !a.GitLab.RunnerToken().IsZero():
+		a.failures = 0
+		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: reasonRunnerTokenOnly,
+			Message: "It is a runner_token: nothing can be asked of GitLab with it. To pause, managers are ended (PauseByDrain); rotation, tags, and the end of the runner at GitLab are for a person."}
+	case err == nil && len(id.Missing) > 0:
+		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.No, Reason: reasonPermissions, Message: "It lacks " + strings.Join(id.Missing, ", ") + "."}
+	case err == nil:
+		a.failures = 0
+		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: fleet.ReasonValid, Message: "The forge accepts it."}
+	case slices.Contains([]forge.Class{forge.Refused, forge.Forbidden, forge.NotFound, forge.Invalid}, class):
+		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
+	case a.State.Valid == fleet.Yes: // no evidence against it
+	default:
+		a.State = fleet.CredentialState{Valid: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: err.Error()}
+	}
+}
+
+// status describes the credential in use, without any secret. was is the earlier status.
+func (a *forgeSession) status(old *v1alpha1.CredentialStatus, fingerprint string, now time.Time) *v1alpha1.CredentialStatus {
+	id := a.Identity
+	if id.Kind == "" {
+		return old
+	}
+	c := &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialKind(id.Kind), Fingerprint: fingerprint, CreatedAt: new(metav1.NewTime(now.Truncate(time.Second)))}
+	if old != nil && old.Fingerprint == c.Fingerprint && old.CreatedAt != nil {
+		c.CreatedAt = old.CreatedAt
+	}
+	if id.AppID != 0 {
+		c.AppID = &id.AppID
+	}
+	if id.InstallationID != 0 {
+		c.InstallationID = &id.InstallationID
+	}
+	if !id.ExpiresAt.IsZero() {
+		c.ExpiresAt = new(metav1.NewTime(id.ExpiresAt.Truncate(time.Second)))
+	}
+	return c
+}
+
+// isDenied reports whether a forge refuses the credential. It is false if the forge only does not
+// respond.
+func isDenied(err error) bool {
+	class := forge.ClassOf(err)
+	return class == forge.Refused || class == forge.Forbidden
+}
+
+// withInstallation adds the ID of the discovered installation to a credential, because ARC needs
+// it.
+func withInstallation(data map[string][]byte, installation int64) map[string][]byte {
+	if len(data["github_app_id"]) == 0 || len(data["github_app_installation_id"]) > 0 || installation == 0 {
+		return data
+	}
+	out := map[string][]byte{"github_app_installation_id": fmt.Append(nil, installation)}
+	for k, v := range data {
+		if k != "github_app_installation_id" {
+			out[k] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,221 @@
+package forge
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
+)
+
+// mergeRequest reads a merge request.
+func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.MergeRequest, error) {
+	if err := g.isProject(op); err != nil {
+		return nil, err
+	}
+	k := g.call(op, g.requestPath(iid), wantObject("iid", "sha", "state"))
+	mr, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequest, *gitlab.Response, error) {
+		return c.MergeRequests.GetMergeRequest(g.project, int64(iid), nil, o)
+	})
+	if err == nil && (mr.IID != int64(iid) || !isCommit(mr.SHA) || mr.State == "") {
+		return nil, k.unusable("the answer is no merge request")
+	}
+	return mr, err
+}
+
+// Request reads a merge request with all its authors, reviews and checks.
+func (g *GitLab) Request(ctx context.Context, iid int) (Request, error) {
+	const op = "read a merge request"
+	mr, err := g.mergeRequest(ctx, op, iid)
+	if err != nil {
+		return Request{}, err
+	}
+	r := Request{Number: iid, URL: mr.WebURL, Head: mr.SHA, Open: mr.State == "opened", Merged: mr.State == "merged", Blocked: blocked(mr)}
+	if r.Authors, err = g.authors(ctx, op, mr); err != nil {
+		return Request{}, err
+	}
+	if r.Reviews, err = g.reviews(ctx, op, mr); err != nil {
+		return Request{}, err
+	}
+	err = g.checks(ctx, op, &r)
+	return r, err
+}
+
+// authors returns all names of all persons who wrote a part of a merge request.
+func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]string, error) {
+	names := map[string]bool{}
+	if mr.Author != nil {
+		names[mr.Author.Username] = true
+	}
+	n, head := int64(0), false
+	commits, err := gitLabList(ctx, g.call(op, g.requestPath(int(mr.IID), "commits"), wantArray), func(*gitlab.Commit) int64 { n++; return n },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.Commit, *gitlab.Response, error) {
+			return c.MergeRequests.GetMergeRequestCommits(g.project, mr.IID, &gitlab.GetMergeRequestCommitsOptions{ListOptions: page}, o)
+		})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range commits {
+		head = head || c.ID == mr.SHA
+		for _, name := range append(coAuthors(c.Message), c.AuthorName, c.AuthorEmail, c.CommitterName, c.CommitterEmail) {
+			names[name] = true
+		}
+	}
+	if !head { // a commit was added in the meantime, so the authors are not completely known
+		return nil, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
+	}
+	delete(names, "")
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// reviews returns the approvals. GitLab reports only the time of an approval, not its commit. An
+// approval counts for the head if it is newer than the head.
+func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]Review, error) {
+	k := g.call(op, g.requestPath(int(mr.IID), "approvals"), wantObject("approved_by"))
+	reported, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequestApprovals, *gitlab.Response, error) {
+		return c.MergeRequests.GetMergeRequestApprovals(g.project, mr.IID, o)
+	})
+	if err != nil || len(reported.ApprovedBy) == 0 {
+		return nil, err
+	}
+	versions, err := gitLabList(ctx, g.call(op, g.requestPath(int(mr.IID), "versions"), wantArray), func(v *gitlab.MergeRequestDiffVersion) int64 { return v.ID },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.MergeRequestDiffVersion, *gitlab.Response, error) {
+			return c.MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, &gitlab.GetMergeRequestDiffVersionsOptions{ListOptions: page}, o)
+		})
+	if err != nil {
+		return nil, err
+	}
+	var since time.Time // when the current head was pushed
+	if len(versions) > 0 {
+		last := slices.MaxFunc(versions, func(a, b *gitlab.MergeRequestDiffVersion) int { return cmp.Compare(a.ID, b.ID) })
+		if last.HeadCommitSHA == mr.SHA && last.CreatedAt != nil {
+			since = *last.CreatedAt
+		}
+	}
+	var out []Review
+	for _, x := range reported.ApprovedBy {
+		if x == nil || x.User == nil || x.User.Username == "" {
+			continue
+		}
+		r := Review{By: x.User.Username, Approved: true}
+		if x.ApprovedAt != nil {
+			r.At = *x.ApprovedAt
+			if !since.IsZero() && r.At.After(since) {
+				r.Head = mr.SHA
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// checks reads the results of automated checks of the head. If the credential may not read them,
+// ChecksKnown stays false.
+func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
+	all, err := gitLabList(ctx, g.call(op, g.projectPath("repository", "commits", r.Head, "statuses"), wantArray), func(s *gitlab.CommitStatus) int64 { return s.ID },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.CommitStatus, *gitlab.Response, error) {
+			return c.Commits.GetCommitStatuses(g.project, r.Head, &gitlab.GetCommitStatusesOptions{ListOptions: page}, o)
+		})
+	if ClassOf(err) == Forbidden {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		r.Checks = append(r.Checks, Check{Name: redact(s.Name), State: redact(s.Status), URL: s.TargetURL})
+	}
+	r.ChecksKnown = true
+	return nil
+}
+
+// blocked returns the reason why a merge request cannot be merged now. It is empty while GitLab
+// still computes the answer.
+func blocked(mr *gitlab.MergeRequest) string {
+	switch s := mr.DetailedMergeStatus; s {
+	case "mergeable", "", "unchecked", "checking", "preparing", "approvals_syncing", "not_open":
+		return ""
+	case "conflict":
+		return "it conflicts with what was merged meanwhile"
+	case "need_rebase":
+		return "it is behind its base, and the project's rules do not let that be"
+	case "draft_status":
+		return "it is a draft"
+	case "not_approved", "requested_changes", "discussions_not_resolved", "security_policy_violations", "policies_denied", "merge_request_blocked", "blocked_status":
+		return "the project's rules ask for more, such as a review at GitLab"
+	case "ci_must_pass", "ci_still_running", "status_checks_must_pass", "external_status_checks":
+		return "its pipeline has not passed"
+	default:
+		return "GitLab says " + redact(s)
+	}
+}
+
+// Merge merges a merge request if head is its last commit; otherwise it returns a Conflict. If
+// exactly that commit was merged before, that is success. If a rule of the project forbids the
+// merge, that is Invalid; people must resolve it at GitLab.
+func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
+	const op = "merge a merge request"
+	if err := g.isProject(op); err != nil {
+		return err
+	}
+	if !isCommit(head) {
+		return &Error{Op: op, Class: Invalid, Message: "only a commit that was looked at is merged"}
+	}
+	err := doGitLabNoBody(ctx, g.call(op, g.requestPath(iid, "merge"), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			_, response, err := c.MergeRequests.AcceptMergeRequest(g.project, int64(iid), &gitlab.AcceptMergeRequestOptions{SHA: &head, ShouldRemoveSourceBranch: new(true)}, o)
+			return response, err
+		})
+	switch c := ClassOf(err); c {
+	case "", Invalid, Conflict, Unavailable, Refused:
+		mr, again := g.mergeRequest(ctx, op, iid)
+		switch {
+		case again != nil && err == nil:
+			return again
+		case again != nil:
+		case mr.State == "merged" && mr.SHA == head:
+			return nil // also if the response was lost, or another caller merged it first
+		case err == nil:
+			return &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "it is not merged yet: GitLab says " + redact(mr.State)}
+		case c == Refused: // GitLab answers 401 to a user without merge rights; the credential is valid
+			return &Error{Op: op, Class: Forbidden, Status: http.StatusUnauthorized, Message: "the token's user may not merge it"}
+		}
+	}
+	return err
+}
+
+// Withdraw closes a merge request and deletes its branch, which must have our prefix. If the
+// request is closed or gone already, that is success. It first adds the comment, which is Markdown.
+// If closing fails, the next try adds the comment again.
+func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
+	const op = "close a merge request"
+	mr, err := g.mergeRequest(ctx, op, iid)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(mr.SourceBranch, ownPrefix) || !isBranch(mr.SourceBranch) || mr.SourceProjectID != mr.TargetProjectID {
+		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
+	}
+	if mr.State == "opened" {
+		if comment != "" {
+			if err := doGitLabNoBody(ctx, g.call(op, g.requestPath(iid, "notes"), nil),
+				func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+					_, response, err := c.Notes.CreateMergeRequestNote(g.project, int64(iid), &gitlab.CreateMergeRequestNoteOptions{Body: &comment}, o)
+					return response, err
+				}); err != nil {
+				return err
+			}
+		}
+		if err := g.edit(ctx, op, iid, &gitlab.UpdateMergeRequestOptions{StateEvent: new("close")}); err != nil {
+			return err
+		}
+	}
+	return ignoreNotFound(doGitLabNoBody(ctx, g.call(op, g.projectPath("repository", "branches", mr.SourceBranch), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			return c.Branches.DeleteBranch(g.project, mr.SourceBranch, o)
+		}))
+}

@@ -1,0 +1,176 @@
+package forge
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A File is a file of a repository at one commit of a branch.
+type File struct {
+	Content []byte
+	// Version identifies the content that a later change is checked against: the git blob ID at
+	// GitHub, the last commit that changed the file at GitLab. It is empty if the file does not
+	// exist.
+	Version string
+	Commit  string // the head of the branch when the file was read
+}
+
+// A Person is an author, as git records one.
+type Person struct{ Name, Email string }
+
+// A Proposal is a change of one file, as a pull or merge request. Proposing the same change again
+// finds the existing request. Proposing another change for the same branch adds a commit to the
+// existing request.
+type Proposal struct {
+	Base   string // target branch
+	Branch string // source branch; it begins with tailplane/
+	Path   string // of the file
+	// Was is the Version of the file that the change is based on: on Branch if that exists, else on
+	// Base. Any other version there is a Conflict.
+	Was     string
+	Content []byte // nil: delete the file
+	Message string // commit message, including trailers
+	Author  Person // the committer is the owner of the credential
+	Title   string
+	Body    string
+	Labels  []string // each begins with tailplane/; other labels with that prefix are removed
+}
+
+// A Request is a pull or merge request, in its current state at the forge.
+type Request struct {
+	Number       int
+	URL          string
+	Head         string // its last commit
+	Open, Merged bool
+	// Authors lists all names of all persons who wrote a part of it: logins, and the names and
+	// addresses of authors, committers and co-authors.
+	Authors []string
+	Reviews []Review
+	Checks  []Check
+	// ChecksKnown is false if the credential may not read the checks.
+	ChecksKnown bool
+	Blocked     string // why it cannot be merged now; empty: it can, or the forge does not know
+}
+
+// A Review is a person's review of one commit at the forge.
+type Review struct {
+	By       string // login at the forge
+	Approved bool   // false: changes requested, a comment, or a dismissed review
+	Head     string
+	At       time.Time
+}
+
+// A Check is the result of an automated check of the head.
+type Check struct{ Name, State, URL string }
+
+// ownPrefix is the prefix of the branches and labels that this client may change.
+const ownPrefix = "tailplane/"
+
+// invalidReason returns the reason why a proposal is not valid. It is empty if the proposal is valid.
+func (p Proposal) invalidReason() string {
+	switch {
+	case !isBranch(p.Base) || strings.HasPrefix(p.Base, ownPrefix):
+		return "there is no such branch to change"
+	case !isBranch(p.Branch) || !strings.HasPrefix(p.Branch, ownPrefix):
+		return "a change has a branch of its own"
+	case !isPath(p.Path):
+		return "that is no path of a file"
+	case p.Content == nil && p.Was == "":
+		return "what is not there cannot go"
+	case p.Message == "" || p.Title == "" || p.Author.Name == "" || p.Author.Email == "":
+		return "a change has a message, a title and an author"
+	}
+	for _, l := range p.Labels {
+		if !strings.HasPrefix(l, ownPrefix) || strings.ContainsAny(l, ",") {
+			return "a label of a change begins with " + ownPrefix
+		}
+	}
+	return ""
+}
+
+// An openRequest is the part of a request that decides whether it belongs to a proposal.
+type openRequest struct {
+	Branch, Base string
+	Own, Open    bool // Own: the branch is in the repository itself, not in a fork
+}
+
+// findRequest returns the index of the open request of the proposal, or -1 if there is none yet. A merged
+// or closed request is a Conflict; it is not opened again.
+func (p Proposal) findRequest(op string, all []openRequest) (int, error) {
+	over := false
+	for i, c := range all {
+		switch {
+		case c.Branch != p.Branch || !c.Own:
+		case !c.Open:
+			over = true
+		case c.Base != p.Base:
+			return -1, &Error{Op: op, Class: Conflict, Message: "the change is open for another branch"}
+		default:
+			return i, nil
+		}
+	}
+	if over {
+		return -1, &Error{Op: op, Class: Conflict, Message: "the change was merged or closed"}
+	}
+	return -1, nil
+}
+
+// A repositoryReader reads a repository in the same way at each forge.
+type repositoryReader struct {
+	Head func(ctx context.Context, op, branch string) (commit string, err error)
+	File func(ctx context.Context, op, commit, path string) (File, error)
+}
+
+// A base is the base for the commit of a proposal.
+type base struct {
+	At    string // commit: the head of the proposal's branch or, if Fresh, of its base
+	Fresh bool   // the branch does not exist yet
+	Done  bool   // the branch already has the change
+	Now   File
+}
+
+// findBase finds the base for the commit of a proposal. It returns a Conflict if the file is not the
+// version that the change is based on.
+func (p Proposal) findBase(ctx context.Context, op string, r repositoryReader) (s base, err error) {
+	s.At, err = r.Head(ctx, op, p.Branch)
+	if s.Fresh = ClassOf(err) == NotFound; s.Fresh {
+		s.At, err = r.Head(ctx, op, p.Base)
+	}
+	if err != nil {
+		return s, err
+	}
+	if s.Now, err = r.File(ctx, op, s.At, p.Path); err != nil {
+		return s, err
+	}
+	s.Done = p.matches(s.Now)
+	switch {
+	case s.Done && s.Fresh:
+		return s, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
+	case !s.Done && s.Now.Version != p.Was:
+		return s, p.conflict(op)
+	}
+	return s, nil
+}
+
+// matches reports whether a file already has the proposed content.
+func (p Proposal) matches(f File) bool {
+	if p.Content == nil {
+		return f.Version == ""
+	}
+	return f.Version != "" && string(f.Content) == string(p.Content)
+}
+
+// conflict returns the error for a file that differs from the base of the proposal.
+func (p Proposal) conflict(op string) error {
+	return &Error{Op: op, Class: Conflict, Message: redact(p.Path + " has changed since")}
+}
+
+// sortedPaths returns the non-empty paths, sorted and without duplicates.
+func sortedPaths(all []string) []string {
+	all = slices.DeleteFunc(all, func(p string) bool { return p == "" })
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,229 @@
+// Package gitops implements the rules for changes of the fleet's configuration, which are made by
+// pull request. It enforces that nobody approves their own change, and that only the approved
+// commit is merged.
+//
+// The package is pure: it computes the content of a file after a change, the approvals that a
+// change still needs, and whether a person may approve it. Other packages read and write files at a
+// forge, and store changes.
+package gitops
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Ref identifies an object of the configuration. Only one change at a time can be open for it.
+type Ref struct {
+	Kind string `json:"kind"` // RunnerPool, RunnerEnrollment or RunnerForge
+	Name string `json:"name"`
+}
+
+func (r Ref) String() string { return r.Kind + " " + r.Name }
+
+// A State is the progress of a change.
+type State string
+
+// The states. An approved change may be merged. A merged change is applied when the cluster has its
+// content.
+const (
+	StateOpen     State = "open"
+	StateApproved State = "approved"
+	StateMerging  State = "merging" // the approval is used up; the merge request to the forge is sent or about to be sent
+	StateMerged   State = "merged"
+	StateApplied  State = "applied"
+	StateClosed   State = "closed"
+)
+
+// Final reports whether the state is final.
+func (s State) Final() bool { return s == StateApplied || s == StateClosed }
+
+// ApprovalLifetime is how long an approval is valid.
+const ApprovalLifetime = 7 * 24 * time.Hour
+
+// A Change is one change and its progress. It is stored as JSON.
+type Change struct {
+	ID      string `json:"id"` // a DNS label
+	Ref     Ref    `json:"ref"`
+	Org     string `json:"org,omitempty"` // owner; empty: the platform
+	File    string `json:"file"`
+	Edits   []Edit `json:"edits"` // applied one after the other to the current file
+	Branch  string `json:"branch"`
+	Number  int    `json:"number"` // of the pull or merge request
+	URL     string `json:"url"`
+	Base    string `json:"base"`    // commit that the change is based on
+	Version string `json:"version"` // version of the file at Base
+	Head    string `json:"head"`    // last commit of the change
+
+	Title    string `json:"title"`
+	Reason   string `json:"reason"`
+	Risk     Risk   `json:"risk"`
+	Diff     string `json:"diff"`
+	DiffOf   string `json:"diffOf,omitempty"` // commit of Diff: the last one that the plane made
+	Stale    bool   `json:"stale,omitempty"`  // the file has changed since Base
+	Platform bool   `json:"platform"`         // a platform-admin must approve
+	Proposer string `json:"proposer"`         // login
+	// Authors lists all authors of the change, by all their names: logins here and at the forge,
+	// and e-mail addresses of commits.
+	Authors []string `json:"authors"`
+
+	State     State      `json:"state"`
+	OpenedAt  time.Time  `json:"openedAt"`
+	Approvals []Approval `json:"approvals,omitempty"` // of Head
+	MergedBy  string     `json:"mergedBy,omitempty"`
+	MergedAt  *time.Time `json:"mergedAt,omitempty"`  // when the merge was first seen
+	AppliedAt *time.Time `json:"appliedAt,omitempty"` // when the cluster was first seen to have it
+	Checks    []Check    `json:"checks,omitempty"`
+	Blocked   string     `json:"mergeBlocked,omitempty"` // why the forge refused to merge it
+}
+
+// An Approval covers exactly one commit.
+type Approval struct {
+	By   string    `json:"by"`             // login
+	Node string    `json:"node,omitempty"` // stable ID of the device, from which the login's permissions are derived
+	At   time.Time `json:"at"`
+	Head string    `json:"head"`
+}
+
+// A Check is the result of an automated check of the head.
+type Check struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // as the forge reports it
+	URL   string `json:"url,omitempty"`
+}
+
+// Errors of Approve and Merge.
+var (
+	ErrSelfApproval = errors.New("nobody approves a change that they wrote some of")
+	ErrHeadChanged  = errors.New("the change has another commit than the one that was looked at")
+	ErrNotOpen      = errors.New("the change is not open any more")
+	ErrNotApproved  = errors.New("nobody who may has approved the change as it is now")
+	ErrBlocked      = errors.New("the forge would not merge it")
+)
+
+// OpenChange returns a change that was just proposed.
+func OpenChange(c Change, now time.Time) Change {
+	c.State, c.OpenedAt, c.Approvals, c.MergedBy = StateOpen, now.UTC(), nil, ""
+	c.DiffOf = c.Head
+	c.Authors = uniqueLogins(append(slices.Clone(c.Authors), c.Proposer)...)
+	return c
+}
+
+// Amend returns the change with another commit, by a person who may not be the proposer. Both are
+// authors then, and all approvals become void.
+func (c Change) Amend(by string, with Edit, head string) Change {
+	c.Edits, c.Head, c.DiffOf = append(slices.Clone(c.Edits), with), head, head
+	c.State, c.Approvals = StateOpen, nil
+	c.Authors = uniqueLogins(append(slices.Clone(c.Authors), by)...)
+	return c
+}
+
+// WithForeignCommits returns the change if the merge would include more than the plane wrote. Its diff then
+// belongs to no existing commit.
+func (c Change) WithForeignCommits() Change {
+	c.DiffOf, c.Platform = "", true
+	return c
+}
+
+// A Request is the forge's state of the pull or merge request.
+type Request struct {
+	Head    string
+	Open    bool
+	Merged  bool
+	Authors []string // authors of its commits: logins, addresses, and those in trailers
+	Checks  []Check
+	Blocked string // why it cannot be merged; empty: it can, or the forge does not know
+}
+
+// Observe returns the change with the forge's current state. A commit from outside voids the
+// approvals, and its authors cannot approve. It may concern objects of any owner, so a
+// platform-admin must approve. The caller must pass a complete answer of the forge: Seen takes it
+// as known.
+func (c Change) Observe(r Request) Change {
+	c.Authors = uniqueLogins(append(slices.Clone(c.Authors), r.Authors...)...)
+	c.Checks, c.Blocked = slices.Clone(r.Checks), r.Blocked
+	if r.Head != "" && r.Head != c.Head {
+		c.Head, c.Approvals, c.Platform = r.Head, nil, true
+		if c.State == StateApproved {
+			c.State = StateOpen
+		}
+	}
+	c.Approvals = slices.DeleteFunc(slices.Clone(c.Approvals), func(a Approval) bool { return c.isAuthor(a.By) })
+	switch {
+	case c.State.Final() || c.State == StateMerged:
+	case r.Merged:
+		c.State = StateMerged
+	case !r.Open:
+		c.State = StateClosed
+	case len(c.Approvals) == 0 && c.State == StateApproved:
+		c.State = StateOpen
+	}
+	return c
+}
+
+// Approve returns the change with a person's approval of the commit head. Repeating an approval
+// only renews its time.
+func (c Change) Approve(by, node, head string, now time.Time) (Change, error) {
+	switch {
+	case c.State != StateOpen && c.State != StateApproved:
+		return c, fmt.Errorf("%w: it is %s", ErrNotOpen, c.State)
+	case c.isAuthor(by):
+		return c, ErrSelfApproval
+	case head != c.Head:
+		return c, fmt.Errorf("%w: it is at %s now", ErrHeadChanged, shortCommit(c.Head))
+	}
+	c.Approvals = slices.DeleteFunc(slices.Clone(c.Approvals), func(a Approval) bool { return sameLogin(a.By, by) })
+	c.Approvals = append(c.Approvals, Approval{By: by, Node: node, At: now.UTC(), Head: head})
+	c.State = StateApproved
+	return c, nil
+}
+
+// Merge returns the change to store before the caller lets the forge merge exactly Head. Its
+// approvals are used up. The caller must store it only if the stored change has not been modified;
+// then only one of two concurrent calls merges. may reports whether the approver's current role
+// still allows the approval.
+func (c Change) Merge(by, head string, may func(Approval) bool, now time.Time) (Change, error) {
+	switch {
+	case c.State != StateOpen && c.State != StateApproved:
+		return c, fmt.Errorf("%w: it is %s", ErrNotOpen, c.State)
+	case head != c.Head:
+		return c, fmt.Errorf("%w: it is at %s now", ErrHeadChanged, shortCommit(c.Head))
+	case c.Blocked != "":
+		return c, fmt.Errorf("%w: %s", ErrBlocked, c.Blocked)
+	case !slices.ContainsFunc(c.Approvals, func(a Approval) bool { return c.isValidApproval(a, now) && may(a) }):
+		return c, ErrNotApproved
+	}
+	c.State, c.MergedBy, c.Approvals = StateMerging, by, nil
+	return c, nil
+}
+
+// MergeRefused returns the change after the forge refused the merge. It needs a new approval.
+func (c Change) MergeRefused(why string) Change {
+	c.State, c.MergedBy, c.Blocked = StateOpen, "", why
+	return c
+}
+
+// isValidApproval reports whether an approval covers the current head and is recent enough.
+func (c Change) isValidApproval(a Approval, now time.Time) bool {
+	return a.Head == c.Head && now.Before(a.At.Add(ApprovalLifetime)) && !c.isAuthor(a.By)
+}
+
+// isAuthor reports whether a person is an author of the change.
+func (c Change) isAuthor(login string) bool {
+	return sameLogin(c.Proposer, login) || slices.ContainsFunc(c.Authors, func(a string) bool { return sameLogin(a, login) })
+}
+
+// sameLogin reports whether two names belong to the same person. Forges and tailnets ignore the case of
+// letters.
+func sameLogin(a, b string) bool { return a != "" && strings.EqualFold(a, b) }
+
+// uniqueLogins returns the names, sorted and without duplicates.
+func uniqueLogins(names ...string) []string {
+	names = slices.DeleteFunc(slices.Clone(names), func(s string) bool { return s == "" })
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
+	return slices.CompactFunc(names, sameLogin)
+}
+
+func shortCommit(commit string) string { return commit[:min(len(commit), 12)] }

@@ -1,0 +1,331 @@
+package gitops
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/manifest"
+)
+
+// Group is the API group of the objects of a configuration.
+const Group = "tailplane.dev"
+
+// kinds are the kinds that are changed by pull request. Holds are not among them, because they must
+// take effect at once.
+var kinds = []string{"RunnerForge", "RunnerPool", "RunnerEnrollment"}
+
+// Kinds returns the kinds that are changed by pull request.
+func Kinds() []string { return slices.Clone(kinds) }
+
+// Errors of a change of a file.
+var (
+	ErrObjectNotFound  = errors.New("the file has no such object")
+	ErrDuplicateObject = errors.New("the file has the object twice")
+	ErrObjectExists    = errors.New("the file has the object already")
+	ErrNoChange        = errors.New("that changes nothing")
+	ErrInvalidEdit     = errors.New("it cannot be changed so")
+	ErrUnreadableFile  = errors.New("the file cannot be read")
+	ErrInvalidPath     = errors.New("that is no place for a file")
+)
+
+// ParseRef validates a kind and a name from a person's input.
+func ParseRef(kind, name string) (Ref, error) {
+	if !slices.Contains(kinds, kind) {
+		return Ref{}, fmt.Errorf("%w: %.40q is none of %s", ErrInvalidEdit, kind, strings.Join(kinds, ", "))
+	}
+	if len(name) == 0 || len(name) > 40 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name[0] == '-' || name[len(name)-1] == '-' {
+		return Ref{}, fmt.Errorf("%w: %.60q is no name: a DNS label of at most 40 characters is", ErrInvalidEdit, name)
+	}
+	return Ref{Kind: kind, Name: name}, nil
+}
+
+// ResolvePath returns the path of an object's file in the repository. In the configured pattern, {kind}
+// stands for its kind in lower case and {name} for its name; without them, all objects are in one
+// file. The path must have one of the extensions.
+func ResolvePath(pattern string, r Ref, extensions ...string) (string, error) {
+	file := strings.NewReplacer("{kind}", strings.ToLower(r.Kind), "{name}", r.Name).Replace(pattern)
+	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") || strings.ContainsAny(file, "\\\x00\r\n{}") || !slices.Contains(extensions, path.Ext(file)) {
+		return "", fmt.Errorf("%w: %.100q: a path within the repository that ends with %s is", ErrInvalidPath, file, strings.Join(extensions, ", "))
+	}
+	return file, nil
+}
+
+// ManifestPath returns the path of an object's file in a repository of manifests, see [ResolvePath].
+func ManifestPath(pattern string, r Ref) (string, error) {
+	return ResolvePath(pattern, r, ".yaml", ".yml", ".json")
+}
+
+// PatternFolder returns the folder that contains all files of a pattern, see [ResolvePath]; "" is the whole
+// repository. deep says that some may be in subfolders.
+func PatternFolder(pattern string) (folder string, deep bool) {
+	before, after, _ := strings.Cut(pattern, "{")
+	return before[:max(strings.LastIndex(before, "/"), 0)], strings.Contains(after, "/")
+}
+
+// PathMatcher returns a function that reports whether a path can be the file of an object, see [ResolvePath]. To
+// be sure, compare it with [ManifestPath] for the objects in the file.
+func PathMatcher(pattern string) func(path string) bool {
+	lower := make([]string, len(kinds))
+	for i, k := range kinds {
+		lower[i] = strings.ToLower(k)
+	}
+	expression := strings.NewReplacer(`\{kind\}`, "("+strings.Join(lower, "|")+")", `\{name\}`, "[a-z0-9-]{1,40}").Replace(regexp.QuoteMeta(pattern))
+	return regexp.MustCompile("^" + expression + "$").MatchString
+}
+
+// Manifests reads and edits files of Kubernetes manifests, in YAML or JSON.
+type Manifests struct {
+	Pattern string // see [ResolvePath]
+}
+
+// File returns the path of an object's file.
+func (m Manifests) File(r Ref) (string, error) { return ManifestPath(m.Pattern, r) }
+
+// Spec calls [ReadSpec].
+func (Manifests) Spec(file []byte, r Ref) (map[string]any, bool, error) { return ReadSpec(file, r) }
+
+// Apply calls [ApplyEdits].
+func (Manifests) Apply(file []byte, r Ref, edits ...Edit) ([]byte, error) {
+	return ApplyEdits(file, r, edits...)
+}
+
+// Note is empty: a dry run at the API server shows the effect of a manifest.
+func (Manifests) Note() string { return "" }
+
+// An Edit is one requested change of an object. Exactly one of its fields must be set.
+type Edit struct {
+	Patch  json.RawMessage `json:"patch,omitempty"` // merge patch of the spec (RFC 7386)
+	Spec   json.RawMessage `json:"spec,omitempty"`  // spec of a new object
+	Remove bool            `json:"remove,omitempty"`
+}
+
+// Validate returns an error unless exactly one field is set.
+func (e Edit) Validate() error {
+	n := 0
+	for _, set := range []bool{e.Patch != nil, e.Spec != nil, e.Remove} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		return fmt.Errorf("%w: say one of patch, spec and remove", ErrInvalidEdit)
+	}
+	return nil
+}
+
+// ApplyEdits returns the file after the edits, applied one after the other.
+func ApplyEdits(file []byte, r Ref, edits ...Edit) (text []byte, err error) {
+	text = file
+	for _, e := range edits {
+		switch {
+		case e.Remove:
+			text, err = removeObject(text, r)
+		case e.Spec != nil:
+			text, err = addObject(text, r, e.Spec)
+		default:
+			text, err = patchObject(text, r, e.Patch)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return text, nil
+}
+
+// patchObject returns the file with a merge patch (RFC 7386) applied to an object's spec. The rest of the
+// file stays unchanged.
+func patchObject(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
+	changes, err := ParseObject(patch)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidEdit, err)
+	}
+	parts, at, d, err := findDocument(file, r)
+	if err != nil {
+		return nil, err
+	}
+	if at < 0 {
+		return nil, fmt.Errorf("%w: %s", ErrObjectNotFound, r)
+	}
+	want := manifest.Copy(d.Value).(map[string]any)
+	spec, _ := want["spec"].(map[string]any)
+	want["spec"] = MergePatch(spec, changes)
+	text, err := d.Rewrite(want, fieldOrder...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: line %d: %w", ErrUnreadableFile, parts[at].Line, err)
+	}
+	if bytes.Equal(text, d.Text) {
+		return nil, ErrNoChange
+	}
+	parts[at].Text = text
+	return joinParts(parts), nil
+}
+
+// addObject returns the file with another object at its end. spec is JSON.
+func addObject(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
+	s, err := ParseObject(spec)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidEdit, err)
+	}
+	_, at, _, err := findDocument(file, r)
+	if err != nil {
+		return nil, err
+	}
+	if at >= 0 {
+		return nil, fmt.Errorf("%w: %s", ErrObjectExists, r)
+	}
+	text, err := manifest.Compose(map[string]any{"apiVersion": Group + "/v1alpha1", "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": s}, fieldOrder...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidEdit, err)
+	}
+	if len(bytes.TrimSpace(file)) == 0 {
+		return text, nil
+	}
+	out := slices.Clone(file)
+	if !bytes.HasSuffix(out, []byte("\n")) {
+		out = append(out, '\n')
+	}
+	return append(append(out, "---\n"...), text...), nil
+}
+
+// removeObject returns the file without an object. The result is empty if that was the only object.
+func removeObject(file []byte, r Ref) ([]byte, error) {
+	parts, at, _, err := findDocument(file, r)
+	if err != nil {
+		return nil, err
+	}
+	if at < 0 {
+		return nil, fmt.Errorf("%w: %s", ErrObjectNotFound, r)
+	}
+	return joinParts(slices.Delete(parts, at, at+1)), nil
+}
+
+// ReadSpec returns the spec of an object in a file, and whether the file contains the object.
+func ReadSpec(file []byte, r Ref) (map[string]any, bool, error) {
+	_, at, d, err := findDocument(file, r)
+	if err != nil || at < 0 {
+		return nil, false, err
+	}
+	return specOf(d), true, nil
+}
+
+// ReadSpecs returns the specs of all objects of the fleet in a file. It parses the file only once.
+func ReadSpecs(file []byte) (map[Ref]map[string]any, error) {
+	all, lines := map[Ref]map[string]any{}, map[Ref]int{}
+	for _, p := range manifest.Split(file) {
+		d, r, err := parseDocument(p)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := ParseRef(r.Kind, r.Name); err != nil {
+			continue // not an object of the fleet
+		}
+		if line, twice := lines[r]; twice {
+			return nil, fmt.Errorf("%w: %s, at lines %d and %d", ErrDuplicateObject, r, line, p.Line)
+		}
+		lines[r] = p.Line
+		all[r] = specOf(d)
+	}
+	return all, nil
+}
+
+// parseDocument parses a document and returns its object of the fleet. The Ref is empty for a document of
+// another group.
+func parseDocument(p manifest.Part) (d manifest.Document, r Ref, err error) {
+	if d, err = manifest.Parse(p.Text); err != nil {
+		return d, r, fmt.Errorf("%w: in the document that begins at line %d: %w", ErrUnreadableFile, p.Line, err)
+	}
+	version, _ := d.Value["apiVersion"].(string)
+	if group, _, _ := strings.Cut(version, "/"); group != Group {
+		return d, r, nil
+	}
+	meta, _ := d.Value["metadata"].(map[string]any)
+	r.Kind, _ = d.Value["kind"].(string)
+	r.Name, _ = meta["name"].(string)
+	return d, r, nil
+}
+
+func specOf(d manifest.Document) map[string]any {
+	spec, _ := d.Value["spec"].(map[string]any)
+	return spec
+}
+
+// findDocument returns the file's documents and the index of the object; -1 if it is missing.
+func findDocument(file []byte, r Ref) (parts []manifest.Part, at int, found manifest.Document, err error) {
+	parts, at = manifest.Split(file), -1
+	for i, p := range parts {
+		d, is, err := parseDocument(p)
+		if err != nil {
+			return nil, -1, d, err
+		}
+		if is != r {
+			continue
+		}
+		if at >= 0 {
+			return nil, -1, d, fmt.Errorf("%w: %s, at lines %d and %d", ErrDuplicateObject, r, parts[at].Line, p.Line)
+		}
+		at, found = i, d
+	}
+	return parts, at, found, nil
+}
+
+func joinParts(parts []manifest.Part) []byte {
+	var b bytes.Buffer
+	for _, p := range parts {
+		b.Write(p.Text)
+	}
+	return b.Bytes()
+}
+
+// ParseObject parses JSON from a request: one object without duplicate keys.
+func ParseObject(text json.RawMessage) (map[string]any, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("it is not a JSON object")
+	}
+	d = json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v map[string]any
+	if err := d.Decode(&v); err != nil {
+		return nil, errors.New("it is not valid JSON")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON object")
+	}
+	// The manifest parser refuses input that two parsers could read differently.
+	if _, err := manifest.Parse(text); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// MergePatch applies a merge patch (RFC 7386) to a value.
+func MergePatch(old map[string]any, patch map[string]any) map[string]any {
+	out := maps.Clone(old)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for k, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(out, k)
+		case map[string]any:
+			inner, _ := out[k].(map[string]any)
+			out[k] = MergePatch(inner, v)
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// fieldOrder is the order of fields in written objects.
+var fieldOrder = strings.Fields("apiVersion kind metadata name spec type url forge configURL groupID isolation runsOn scaling min max budget guarantee containerMode image resources template gitlab " +
+	"dedicatedTo adopt pools credentials secretName rotateEvery rotateAt quota cpu memory pods placement network owners members offboardTimeout")

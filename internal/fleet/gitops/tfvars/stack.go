@@ -1,0 +1,243 @@
+// Package tfvars reads and edits the variables of Tofu stacks as objects of the fleet's
+// configuration. The settings contain the mapping from keys to fields. The package guarantees that
+// the shown change is the written change: it refuses a field without a key instead of ignoring it.
+package tfvars
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
+)
+
+// A Stack is one file of variables, with the mapping from its keys to fields.
+type Stack struct {
+	Path  string   // in the repository, ends with .tfvars; may contain {kind} and {name} as in [gitops.ResolvePath]
+	Names []string // names of its objects, as patterns such as gh-*; none: all
+	// Keys maps a kind and a field of its spec (such as scaling.max) to the location of the value:
+	// an attribute, followed by keys of nested objects after dots. {name} stands for the object's
+	// name, {name_} for the name with underscores.
+	Keys map[string]map[string]string
+}
+
+// A Stacks is an ordered list of stacks. An object belongs to the first stack that covers it.
+type Stacks struct{ stacks []mappedStack }
+
+// mappedStack is a validated stack.
+type mappedStack struct {
+	Stack
+	fields map[string][]field // by kind, sorted by path
+}
+
+// A field is a field of a spec with its key.
+type field struct {
+	path []string
+	key  []segment
+}
+
+// A segment is a part of a key: the text before and after the name, if the segment contains the
+// name.
+type segment struct {
+	before, after string
+	named         bool
+	underscores   bool
+}
+
+// NewStacks returns Stacks in this order. It returns an error if the mapping is not valid.
+func NewStacks(stacks ...Stack) (Stacks, error) {
+	var b Stacks
+	if len(stacks) == 0 {
+		return b, errors.New("there are no stacks")
+	}
+	for i, s := range stacks {
+		m, err := validateStack(s)
+		if err != nil {
+			return Stacks{}, fmt.Errorf("stack %d: %w", i+1, err)
+		}
+		b.stacks = append(b.stacks, m)
+	}
+	for i, s := range b.stacks {
+		for _, other := range b.stacks[:i] {
+			if s.Path == other.Path {
+				return Stacks{}, fmt.Errorf("stack %d: %s has two mappings", i+1, s.Path)
+			}
+		}
+	}
+	return b, nil
+}
+
+func validateStack(s Stack) (mappedStack, error) {
+	m := mappedStack{s, map[string][]field{}}
+	if _, err := gitops.ResolvePath(s.Path, gitops.Ref{Kind: gitops.Kinds()[0], Name: "a"}, ".tfvars"); err != nil {
+		return m, err
+	}
+	for _, p := range s.Names {
+		if _, err := path.Match(p, ""); err != nil {
+			return m, fmt.Errorf("names: %.60q is no pattern", p)
+		}
+	}
+	if len(s.Keys) == 0 {
+		return m, errors.New("keys: none are mapped")
+	}
+	all := map[string][]field{} // fields of earlier kinds, by kind
+	for _, kind := range slices.Sorted(maps.Keys(s.Keys)) {
+		if !slices.Contains(gitops.Kinds(), kind) {
+			return m, fmt.Errorf("keys: %.60q is none of %s", kind, strings.Join(gitops.Kinds(), ", "))
+		}
+		for name, key := range s.Keys[kind] {
+			f, err := parseField(name, key, strings.Contains(s.Path, "{name}"))
+			if err != nil {
+				return m, fmt.Errorf("keys.%s.%.100s: %w", kind, name, err)
+			}
+			m.fields[kind] = append(m.fields[kind], f)
+		}
+		slices.SortFunc(m.fields[kind], func(a, b field) int { return slices.Compare(a.path, b.path) })
+		for i, f := range m.fields[kind] {
+			for _, g := range m.fields[kind][:i] {
+				if isUnder(f.path, g.path) {
+					return m, fmt.Errorf("keys.%s.%s: it is part of %s, which has a key of its own", kind, strings.Join(f.path, "."), strings.Join(g.path, "."))
+				}
+			}
+		}
+		for _, f := range m.fields[kind] {
+			for other, those := range all {
+				for _, g := range those {
+					if mayCollide(f, g, kind == other) {
+						return m, fmt.Errorf("keys: those of %s %s and %s %s could be one, for objects of some names", other, strings.Join(g.path, "."), kind, strings.Join(f.path, "."))
+					}
+				}
+			}
+			all[kind] = append(all[kind], f)
+		}
+	}
+	return m, nil
+}
+
+func parseField(name, key string, alone bool) (f field, err error) {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	f.path = strings.Split(name, ".")
+	for _, part := range f.path {
+		if part == "" || strings.Trim(part, letters) != "" {
+			return f, errors.New("it is no field of a spec, such as scaling.max")
+		}
+	}
+	named := 0
+	for i, part := range strings.Split(key, ".") {
+		s := segment{before: part}
+		for _, mark := range []string{"{name}", "{name_}"} {
+			if before, behind, ok := strings.Cut(part, mark); ok {
+				s = segment{before, behind, true, mark == "{name_}"}
+				named++
+			}
+		}
+		if s.before+s.after == "" && !s.named || strings.Trim(s.before+s.after, letters+"_-") != "" || i == 0 && s.before != "" && strings.ContainsRune("0123456789-", rune(s.before[0])) {
+			return f, fmt.Errorf("%.100q is no key, such as runners.{name}.max", key)
+		}
+		f.key = append(f.key, s)
+	}
+	switch {
+	case named > 1:
+		return f, errors.New("the name is in its key twice")
+	case named == 0 && !alone:
+		return f, errors.New("its key is the same for all objects: {name} or {name_} has to be in it, or {name} in the path")
+	}
+	return f, nil
+}
+
+// isUnder reports whether a path is equal to another one or below it.
+func isUnder(p, of []string) bool { return len(p) >= len(of) && slices.Equal(p[:len(of)], of) }
+
+// mayCollide reports whether two fields could share a key, or whether one object's key could be inside
+// another object's part of the file.
+func mayCollide(f, g field, kind bool) bool {
+	own, others := f.root(), g.root()
+	if kind && slices.Equal(own, others) {
+		return keysOverlap(f.key, g.key)
+	}
+	return keysOverlap(own, others)
+}
+
+// root returns the part of a key below which everything belongs to the object: up to and including
+// its name.
+func (f field) root() []segment {
+	if i := slices.IndexFunc(f.key, func(s segment) bool { return s.named }); i >= 0 {
+		return f.key[:i+1]
+	}
+	return f.key
+}
+
+// keysOverlap reports whether, for some object names, two keys could be equal or one could be inside
+// the other.
+func keysOverlap(a, b []segment) bool {
+	for i := range min(len(a), len(b)) {
+		if !a[i].mayEqual(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s segment) mayEqual(o segment) bool {
+	either := func(a, b string, part func(string, string) bool) bool { return part(a, b) || part(b, a) }
+	switch {
+	case s.named && o.named:
+		return either(s.before, o.before, strings.HasPrefix) && either(s.after, o.after, strings.HasSuffix)
+	case o.named:
+		s, o = o, s
+		fallthrough
+	case s.named:
+		return strings.HasPrefix(o.before, s.before) && strings.HasSuffix(o.before, s.after) && len(o.before) > len(s.before)+len(s.after)
+	}
+	return s.before == o.before
+}
+
+// keyFor returns the key for an object name.
+func (f field) keyFor(name string) []string {
+	var key []string
+	for _, s := range f.key {
+		key = append(key, s.resolve(name))
+	}
+	return key
+}
+
+func (s segment) resolve(name string) string {
+	switch {
+	case s.underscores:
+		name = strings.ReplaceAll(name, "-", "_")
+	case !s.named:
+		name = ""
+	}
+	return s.before + name + s.after
+}
+
+// find returns the stack of an object.
+func (b Stacks) find(r gitops.Ref) (mappedStack, error) {
+	for _, s := range b.stacks {
+		if len(s.fields[r.Kind]) > 0 && (len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(p string) bool { ok, _ := path.Match(p, r.Name); return ok })) {
+			return s, nil
+		}
+	}
+	return mappedStack{}, fmt.Errorf("%w: no Tofu stack has %s (plane.gitops.stacks)", gitops.ErrInvalidEdit, r)
+}
+
+// File returns the path of an object's file.
+func (b Stacks) File(r gitops.Ref) (string, error) {
+	s, err := b.find(r)
+	if err != nil {
+		return "", err
+	}
+	return gitops.ResolvePath(s.Path, r, ".tfvars")
+}
+
+// Note explains why the API server cannot preview a change.
+func (Stacks) Note() string {
+	return "These are variables of a Tofu stack: what they make of the cluster is said by the plan that CI puts into the pull request, and by no dry run here."
+}
+
+// keyText returns a key as people write it.
+func keyText(key []string) string { return cmp.Or(strings.Join(key, "."), "?") }
