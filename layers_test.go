@@ -18,7 +18,7 @@ const module = "github.com/tailplane/tailplane/"
 // layers lists the folders of each layer; docs/decisions/layout.md has the reasons. A package may import its own
 // folder, the layers in "may", and api. Each domain is a separate folder.
 var layers = []struct{ name, folders, may string }{
-	{"base", "internal/access internal/manifest internal/printable internal/problem internal/profile internal/redact internal/util", "base"},
+	{"base", "internal/access internal/manifest internal/printable internal/problem internal/profile internal/util/redact internal/util", "base"},
 	{"foundation", "internal/audit internal/authority internal/door internal/identity internal/kube internal/settings internal/tailnet", "base foundation"},
 	{"domain", "internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/relay internal/signin", "base foundation"},
 	{"surface", "internal/cli internal/plane", "base foundation domain"},
@@ -37,23 +37,23 @@ var exceptions = []struct{ from, to string }{
 }
 
 // deep lists the packages that may import below a domain's root, because they watch and write the domains' objects.
-var deep = []string{"internal/plane/planekube", "internal/plane/planegit"}
+var deep = []string{"internal/plane/kube", "internal/plane/git"}
 
 // worlds maps each external system to the folders that may access it.
 var worlds = map[string]string{
 	"tailscale.com/":                   "internal/tailnet testkit",
-	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/controller internal/gateway/controller internal/gossip/gossipkube internal/plane/planekube internal/signin/signinkube cmd/tailplaned testkit",
+	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/controller internal/gateway/controller internal/gossip/gossipkube internal/plane/kube internal/signin/signinkube cmd/tailplaned testkit",
 	"github.com/envoyproxy/":           "internal/gateway/xds",
 	"google.golang.org/grpc":           "internal/gateway/xds",
 	"github.com/google/go-github/":     "internal/fleet/forge",
 	"gitlab.com/gitlab-org/":           "internal/fleet/forge",
-	"github.com/modelcontextprotocol/": "internal/plane/planemcp",
+	"github.com/modelcontextprotocol/": "internal/plane/mcp",
 	"github.com/spf13/cobra":           "internal/cli cmd",
 }
 
 // pure lists folders that import only the standard library and packages of the product. Audit's exporter is not
 // included.
-const pure = "internal/access internal/audit internal/authority internal/printable internal/problem internal/profile internal/redact"
+const pure = "internal/access internal/audit internal/authority internal/printable internal/problem internal/profile internal/util/redact"
 
 // within reports whether pkg is one of the folders or below one.
 func within(pkg, folders string) bool {
@@ -140,9 +140,9 @@ func TestMayImport(t *testing.T) {
 		{"internal/signin", "internal/plane", false},
 		{"internal/gateway/controller", "internal/relay/config", true},
 		{"internal/relay", "internal/gateway", false},
-		{"internal/plane/planefleet", "internal/fleet", true},
-		{"internal/plane/planefleet", "internal/fleet/arc", false},
-		{"internal/plane/planekube/act", "internal/fleet/arc", true},
+		{"internal/plane", "internal/fleet", true},
+		{"internal/plane", "internal/fleet/arc", false},
+		{"internal/plane/kube", "internal/fleet/arc", true},
 		{"internal/fleet", "internal/plane", false},
 		{"internal/plane", "cmd/tailplaned", false},
 		{"internal/kube", "testkit/kubetest", false},

@@ -22,18 +22,10 @@ import (
 	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/expose"
-	"github.com/tailplane/tailplane/internal/plane/planechange"
-	"github.com/tailplane/tailplane/internal/plane/planedrift"
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planejobs"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
-	"github.com/tailplane/tailplane/internal/plane/planekube/act"
-	"github.com/tailplane/tailplane/internal/plane/planekube/election"
-	"github.com/tailplane/tailplane/internal/plane/planemcp"
-	"github.com/tailplane/tailplane/internal/plane/planemetrics"
-	"github.com/tailplane/tailplane/internal/plane/promquery"
+	"github.com/tailplane/tailplane/internal/plane/exposure"
+	planekube "github.com/tailplane/tailplane/internal/plane/kube"
+	"github.com/tailplane/tailplane/internal/plane/mcp"
+	"github.com/tailplane/tailplane/internal/plane/metrics"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/relay"
@@ -47,7 +39,7 @@ func planeCommand(f *flags) *cobra.Command {
 		Use: "plane", Short: "Show the installation to operators, on the tailnet",
 		Long: "Serves the operator plane on the tailnet: what is known of clusters, sign-ins, tailnets, gateways, adapters and CI runners, the ending of sign-ins and the" +
 			" pausing of runners.\n" +
-			"Of several replicas one is the node; the others wait for the Lease " + election.LeaseName + ".",
+			"Of several replicas one is the node; the others wait for the Lease " + planekube.LeaseName + ".",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return run(c.Context(), *f, settings.PlaneRole, part{name: "plane", run: func(ctx context.Context, p *process, working func()) error {
@@ -63,16 +55,16 @@ func planeCommand(f *flags) *cobra.Command {
 type planeServer struct {
 	*process
 	config *rest.Config
-	board  *plane.Board
-	desk   *plane.Desk
-	fleet  *planefleet.Desk
-	jobs   *planejobs.Desk
-	meter  *planemetrics.Desk
+	board  *plane.Store
+	desk   *plane.Service
+	fleet  *plane.FleetService
+	jobs   *plane.RunnerService
+	meter  *plane.MetricsService
 
-	changes   *planechange.Desk
-	lookAfter *planechange.Watch
-	drift     *planedrift.Check // nil: no repository
-	enroll    *planeenroll.Desk
+	changes   *plane.ChangeService
+	lookAfter *plane.ChangePoller
+	drift     *plane.DriftCheck // nil: no repository
+	enroll    *plane.EnrollmentService
 
 	record *audit.Log
 	orgs   func() []access.Org
@@ -89,7 +81,7 @@ const noNode = "This replica is not the plane's node."
 
 // runPlane wires and runs the operator plane. Every replica fills the store from the start; only the elected one serves it.
 func runPlane(ctx context.Context, p *process, elect bool, working func()) (err error) {
-	s := &planeServer{process: p, board: plane.NewBoard(time.Now), exposed: map[string]string{}}
+	s := &planeServer{process: p, board: plane.NewStore(time.Now), exposed: map[string]string{}}
 	if s.config, err = apiServer(ctx, p.kubeconfig); err != nil {
 		return err
 	}
@@ -97,19 +89,19 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if err != nil {
 		return err
 	}
-	signins, err := act.NewSignins(s.config, p.set.Signin.Namespace, time.Now)
+	signins, err := planekube.NewSigninRevoker(s.config, p.set.Signin.Namespace, time.Now)
 	if err != nil {
 		return err
 	}
-	holds, err := act.NewHolds(s.config, time.Now)
+	holds, err := planekube.NewHoldWriter(s.config, time.Now)
 	if err != nil {
 		return err
 	}
-	ignores, err := planekube.NewIgnores(s.config, p.set.Signin.SystemNamespace, s.board, time.Now)
+	ignores, err := planekube.NewDriftIgnores(s.config, p.set.Signin.SystemNamespace, s.board, time.Now)
 	if err != nil {
 		return err
 	}
-	events, err := planekube.NewEvents(s.config, time.Now)
+	events, err := planekube.NewEventReader(s.config, time.Now)
 	if err != nil {
 		return err
 	}
@@ -124,22 +116,22 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	for _, e := range p.set.Plane.Exposures {
 		s.board.Expect(exposureSource(e.Name))
 	}
-	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries, Trail: record.Trail(), Exposed: s.exposures,
+	s.desk = &plane.Service{Store: s.board, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: signins.Revoke, AuditEntries: s.entries, Trail: record.Trail(), Exposures: s.exposures,
 		Ready: func() bool { return p.health.Ready(context.Background()) }}
-	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift, Reschedule: holds.Reschedule, Ignore: ignores.Keep, LookAgain: s.lookAgain}
-	s.jobs = &planejobs.Desk{Plane: s.desk, Events: events.In}
+	s.fleet = &plane.FleetService{Plane: s.desk, CreateHold: holds.Create, LiftHold: holds.Lift, RescheduleHold: holds.Reschedule, IgnoreDrift: ignores.Set, RefreshDrift: s.lookAgain}
+	s.jobs = &plane.RunnerService{Plane: s.desk, ReadEvents: events.List}
 	if p.set.Plane.Logs.Enabled {
-		logs, err := planekube.NewLogs(s.config, time.Now)
+		logs, err := planekube.NewLogReader(s.config, time.Now)
 		if err != nil {
 			return errors.Join(err, closeRecord())
 		}
-		s.jobs.Log = logs.Open
+		s.jobs.OpenLog = logs.Open
 	}
-	s.meter = &planemetrics.Desk{Plane: s.desk}
+	s.meter = &plane.MetricsService{Plane: s.desk}
 	if url := p.set.Plane.Prometheus.URL; url != "" {
-		s.meter.Prometheus = (&promquery.Client{URL: url, HTTP: promquery.HTTPClient(), Log: p.log, Now: time.Now}).Query
+		s.meter.Query = (&metrics.Client{URL: url, HTTP: metrics.HTTPClient(), Log: p.log, Now: time.Now}).Query
 	}
-	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(), Ignores: ignores,
+	watch := &planekube.Watcher{Config: s.config, Store: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(), DriftIgnores: ignores,
 		Version: version(), Log: p.log, Now: time.Now}
 	s.orgs = watch.Orgs
 	if err := s.newChanges(); err != nil {
@@ -156,11 +148,11 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	wg.Go(func() { defer cancel(); watchErr = watch.Run(ctx) })
 	if elect {
 		working() // a replica that waits for the election is ready
-		turn := &election.Election{Config: s.config, Namespace: p.set.Signin.SystemNamespace, Log: p.log, Overdue: func() {
+		turn := &planekube.Election{Config: s.config, Namespace: p.set.Signin.SystemNamespace, Log: p.log, Overdue: func() {
 			p.log.Error("the node did not stop in time, and another replica begins now: this process ends")
 			os.Exit(1)
 		}}
-		p.health.Check("lease", func(context.Context) error { return turn.Trouble() })
+		p.health.Check("lease", func(context.Context) error { return turn.Err() })
 		err = turn.Run(ctx, func(ctx context.Context) error { return s.serve(ctx, func() {}) })
 	} else {
 		err = s.serve(ctx, working)
@@ -180,7 +172,7 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 		beside.Go(func() {
 			s.exposure(u).Run(ctx)
 			s.onTailnet(u.Name, nil)
-			s.board.Report(plane.Source{Name: exposureSource(u.Name), Status: plane.Down, Message: noNode})
+			s.board.Report(plane.Source{Name: exposureSource(u.Name), Status: plane.StatusDown, Message: noNode})
 		})
 	}
 	beside.Go(func() { s.lookAfter.Run(ctx) })
@@ -197,7 +189,7 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 func (s *planeServer) door(names func() []string, identify identity.Identifier) *door.Door {
 	policy := s.set.PlanePolicy()
 	return &door.Door{
-		Names: names, Record: s.record.Write, Limits: planeLimits(), Log: s.log, Now: time.Now, Form: s.site().Form(plane.Form()), Measure: s.metrics.Door("plane"),
+		Names: names, Record: s.record.Write, Limits: planeLimits(), Log: s.log, Now: time.Now, Form: s.site().Form(plane.EnvelopeForm()), Measure: s.metrics.Door("plane"),
 		Identify: func(r *http.Request) (access.Caller, error) {
 			defer func(began time.Time) { s.metrics.Identified(time.Since(began)) }(time.Now())
 			return identify(r)
@@ -214,13 +206,13 @@ func (s *planeServer) door(names func() []string, identify identity.Identifier) 
 
 func (s *planeServer) site() web.Site {
 	p := s.set.PlanePolicy()
-	return web.Site{Overview: s.desk.Overview, Now: time.Now, Capability: p.Capability, Contact: p.Contact, Tag: p.Tag}
+	return web.Site{Overview: s.desk.GetOverview, Now: time.Now, Capability: p.Capability, Contact: p.Contact, Tag: p.Tag}
 }
 
 // routes returns all routes that the plane serves with way.
 func (s *planeServer) routes(way *door.Door) []door.Route {
 	api := slices.Concat(s.desk.Routes(), s.fleet.Routes(), s.jobs.Routes(), s.meter.Routes(), s.changes.Routes(), s.enroll.Routes())
-	return append(slices.Concat(api, s.site().Routes()), planemcp.Route(way, api, planemcp.Options{Version: version()}))
+	return append(slices.Concat(api, s.site().Routes()), mcp.Route(way, api, mcp.Options{Version: version()}))
 }
 
 // serveHere serves on a listener of this machine, where a trusted peer reports the caller.
@@ -260,7 +252,7 @@ func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 		return err
 	}
 	way := s.door(node.Names, identify)
-	s.changes.May = s.stillMay(node)
+	s.changes.StillAllowed = s.stillMay(node)
 	s.changes.Link = func(id string) string { return "https://" + node.Names()[0] + "/changes/" + id }
 	// The shutdown order is that of the access server.
 	nodeCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
@@ -287,7 +279,7 @@ func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 	wg.Wait()
 	leave()
 	atNode.Wait()
-	s.board.Report(plane.Source{Name: tailnetSource, Status: plane.Down, Message: noNode})
+	s.board.Report(plane.Source{Name: tailnetSource, Status: plane.StatusDown, Message: noNode})
 	return errors.Join(nodeErr, err)
 }
 
@@ -338,12 +330,12 @@ func (s *planeServer) node(ctx context.Context, hostname string, at place) (*tai
 }
 
 // exposure returns the keeper of one exposed service, which has a separate node on the tailnet.
-func (s *planeServer) exposure(u expose.Upstream) expose.Keeper {
+func (s *planeServer) exposure(u exposure.Upstream) exposure.Server {
 	source := exposureSource(u.Name)
 	way := s.door(nil, nil)
 	way.Measure, way.MustRecord = s.metrics.Door("exposure"), nil
-	return expose.Keeper{Upstream: u, Door: *way, Pause: exposurePause,
-		Open: func(ctx context.Context) (expose.Node, func(*http.Request) (access.Caller, error), error) {
+	return exposure.Server{Upstream: u, Door: *way, RetryAfter: exposurePause,
+		OpenNode: func(ctx context.Context) (exposure.Node, func(*http.Request) (access.Caller, error), error) {
 			node, err := s.node(ctx, u.Name, s.place().of("exposure-"+u.Name))
 			if err != nil {
 				return nil, nil, err
@@ -351,14 +343,14 @@ func (s *planeServer) exposure(u expose.Upstream) expose.Keeper {
 			identify, err := identity.Whois{Ask: node.Identify}.Identifier(nil)
 			return node, identify, err
 		},
-		Tell: func(names []string, err error) {
+		Report: func(names []string, err error) {
 			s.onTailnet(u.Name, names)
-			out := plane.Source{Name: source, Status: plane.OK}
+			out := plane.Source{Name: source, Status: plane.StatusOK}
 			switch {
 			case err != nil:
-				out.Status, out.Message = plane.Down, "It is not on the tailnet: "+err.Error()
+				out.Status, out.Message = plane.StatusDown, "It is not on the tailnet: "+err.Error()
 			case len(names) > 1 && net.ParseIP(names[1]) == nil && names[1] != u.Name:
-				out.Status, out.Message = plane.Degraded, fmt.Sprintf("NameTaken: another node of the tailnet is %s; this one is %s.", u.Name, names[0])
+				out.Status, out.Message = plane.StatusDegraded, fmt.Sprintf("NameTaken: another node of the tailnet is %s; this one is %s.", u.Name, names[0])
 			}
 			s.board.Report(out)
 			if err == nil {
@@ -425,23 +417,23 @@ func (s *planeServer) follow(ctx context.Context, node *tailnet.Node) {
 
 // standing returns the state of the node, for people. NameTaken is a term that they can look up.
 func standing(st tailnet.Status, wanted string) plane.Source {
-	out := plane.Source{Name: tailnetSource, Status: plane.OK}
+	out := plane.Source{Name: tailnetSource, Status: plane.StatusOK}
 	switch {
 	case !st.Running():
-		out.Status, out.Message = plane.Down, fmt.Sprintf("The node is %s.", st.State)
+		out.Status, out.Message = plane.StatusDown, fmt.Sprintf("The node is %s.", st.State)
 	case len(st.Names) > 1 && net.ParseIP(st.Names[1]) == nil && st.Names[1] != strings.ToLower(wanted):
-		out.Status, out.Message = plane.Degraded, fmt.Sprintf("NameTaken: another node of the tailnet is %s; this server is %s.", wanted, st.Names[0])
+		out.Status, out.Message = plane.StatusDegraded, fmt.Sprintf("NameTaken: another node of the tailnet is %s; this server is %s.", wanted, st.Names[0])
 	}
 	return out
 }
 
 // entries reads the audit log of this replica.
-func (s *planeServer) entries(ctx context.Context, yield func(plane.Recorded) bool) (int, error) {
+func (s *planeServer) entries(ctx context.Context, yield func(plane.AuditEntry) bool) (int, error) {
 	if s.set.Audit.File == "-" {
 		return 0, problem.New(problem.Unavailable, "The audit record goes to standard output, and cannot be read from here.",
 			"Read it where the cluster collects logs, or set audit.file.").After(time.Minute)
 	}
-	return plane.Record{Path: s.set.Audit.File}.Newest(ctx, yield)
+	return plane.AuditLog{Path: s.set.Audit.File}.ReadNewest(ctx, yield)
 }
 
 // writes returns the verbs of operations that change something.

@@ -12,13 +12,9 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/fleet/gitops/tfvars"
-	"github.com/tailplane/tailplane/internal/plane/planechange"
-	"github.com/tailplane/tailplane/internal/plane/planedrift"
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planegit"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
-	"github.com/tailplane/tailplane/internal/plane/planekube/act"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/git"
+	"github.com/tailplane/tailplane/internal/plane/kube"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
@@ -30,7 +26,7 @@ const lookEvery = time.Minute
 const driftEvery = 5 * time.Minute
 
 // openRepository reads the credential and opens the repository; nil without a repository.
-func openRepository(g settings.GitOps) (*planegit.Repository, error) {
+func openRepository(g settings.GitOps) (*git.Repository, error) {
 	if !g.Set() {
 		return nil, nil
 	}
@@ -44,7 +40,7 @@ func openRepository(g settings.GitOps) (*planegit.Repository, error) {
 			return nil, fmt.Errorf("plane.gitops.caFile: %w", err)
 		}
 	}
-	repo, err := planegit.Open(planegit.Config{Forge: g.Forge, URL: g.URL, APIURL: g.APIURL, CABundle: bundle, Repository: g.Repository, Branch: g.Branch, Credential: credential, Logins: g.Logins})
+	repo, err := git.Open(git.Config{Forge: g.Forge, URL: g.URL, APIURL: g.APIURL, CABundle: bundle, Repository: g.Repository, Branch: g.Branch, Credential: credential, Logins: g.Logins})
 	if err != nil {
 		return nil, fmt.Errorf("plane.gitops: %w", err)
 	}
@@ -75,7 +71,7 @@ func readCredential(dir string) (map[string][]byte, error) {
 }
 
 // openBook returns the format in which the repository stores objects.
-func openBook(g settings.GitOps) (planechange.Book, error) {
+func openBook(g settings.GitOps) (plane.RepositoryLayout, error) {
 	if g.Format != settings.FormatTfvars {
 		return gitops.Manifests{Pattern: g.Path}, nil
 	}
@@ -97,7 +93,7 @@ func (s *planeServer) newChanges() error {
 	if err != nil {
 		return err
 	}
-	kept, err := planekube.NewChanges(s.config, s.set.Signin.SystemNamespace)
+	kept, err := kube.NewChangeStore(s.config, s.set.Signin.SystemNamespace)
 	if err != nil {
 		return err
 	}
@@ -105,27 +101,29 @@ func (s *planeServer) newChanges() error {
 	if err != nil {
 		return err
 	}
-	s.changes = &planechange.Desk{Plane: s.desk, Store: kept, Book: book, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
+	s.changes = &plane.ChangeService{Plane: s.desk, Store: kept, Layout: book, DryRun: kept.DryRun, StillAllowed: s.stillMay(nil), Link: func(string) string { return "" }}
 	if repo != nil { // keep the interface nil; a nil pointer in it would not be nil
 		s.changes.Repository = repo
 	}
 	rules := fleetRules(s.set.Fleet)
-	s.changes.Breaks = func(ctx context.Context, r gitops.Ref, spec map[string]any) ([]planechange.Rule, error) {
-		return kept.Breaks(ctx, rules, r, spec)
+	s.changes.BrokenRules = func(ctx context.Context, r gitops.Ref, spec map[string]any) ([]plane.Rule, error) {
+		return kept.BrokenRules(ctx, rules, r, spec)
 	}
 	every := time.Duration(g.LookEvery)
 	if every == 0 {
 		every = lookEvery
 	}
 	if repo != nil && book.Note() == "" { // a format that allows no dry run allows no comparison
-		s.drift = &planedrift.Check{Board: s.desk.Board, Now: s.desk.Now, Pattern: g.Path, Live: kept.All, Would: kept.Would, Every: driftEvery, Again: make(chan struct{}, 1), Log: s.log,
-			Read:  func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) },
-			Files: func(ctx context.Context) (planechange.Files, error) { return repo.Files(ctx, g.Path) }}
+		s.drift = &plane.DriftCheck{Store: s.desk.Store, Now: s.desk.Now, Pattern: g.Path, Live: kept.ListSpecs, DryRunSpec: kept.DryRunSpec, Interval: driftEvery, Triggers: make(chan struct{}, 1), Log: s.log,
+			Read: func(ctx context.Context, path string) (plane.RepositoryFile, error) {
+				return repo.ReadFile(ctx, "", path)
+			},
+			Files: func(ctx context.Context) (plane.RepositoryFiles, error) { return repo.Files(ctx, g.Path) }}
 	}
-	s.lookAfter = &planechange.Watch{Desk: s.changes, Live: kept.Live, Every: every, Log: s.log}
-	s.enroll = &planeenroll.Desk{Plane: s.desk, Changes: s.changes}
+	s.lookAfter = &plane.ChangePoller{Changes: s.changes, Live: kept.GetSpec, Interval: every, Log: s.log}
+	s.enroll = &plane.EnrollmentService{Plane: s.desk, Changes: s.changes}
 	if s.set.Fleet.Approval == settings.ApprovalPlane {
-		if s.enroll.Writer, err = act.NewEnrollments(s.config, s.set.Fleet.Approver, time.Now); err != nil {
+		if s.enroll.Writer, err = kube.NewEnrollmentWriter(s.config, s.set.Fleet.Approver, time.Now); err != nil {
 			return err
 		}
 	}
@@ -134,11 +132,11 @@ func (s *planeServer) newChanges() error {
 
 // lookAgain triggers a comparison of the repository. It does not trigger the fleet: the plane has no right to write anything that the fleet
 // watches.
-func (s *planeServer) lookAgain() []planefleet.Look {
-	looks := []planefleet.Look{{Source: "fleet", Message: "The fleet compares forge and cluster by itself, every " + door.Duration(s.set.Fleet.TruthCheckEvery).String() + " (fleet.truthCheckEvery): it is not asked."}}
+func (s *planeServer) lookAgain() []plane.Look {
+	looks := []plane.Look{{Source: "fleet", Message: "The fleet compares forge and cluster by itself, every " + door.Duration(s.set.Fleet.TruthCheckEvery).String() + " (fleet.truthCheckEvery): it is not asked."}}
 	if s.drift != nil {
-		s.drift.LookAgain()
-		looks = append(looks, planefleet.Look{Source: planedrift.Source, Asked: true, Message: "The repository is compared with the cluster anew. What differs is told once it has stood for five minutes."})
+		s.drift.Trigger()
+		looks = append(looks, plane.Look{Source: plane.DriftSource, Triggered: true, Message: "The repository is compared with the cluster anew. What differs is told once it has stood for five minutes."})
 	}
 	return looks
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/identity"
-	"github.com/tailplane/tailplane/internal/plane/expose"
+	"github.com/tailplane/tailplane/internal/plane/exposure"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
@@ -95,10 +95,10 @@ func checkPlane(set settings.File) error {
 }
 
 // planeUpstreams converts the configured exposures. Services in Tailplane's own namespaces cannot be exposed.
-func planeUpstreams(set settings.File, log *slog.Logger) (out []expose.Upstream) {
+func planeUpstreams(set settings.File, log *slog.Logger) (out []exposure.Upstream) {
 	for _, e := range set.Plane.Exposures {
-		out = append(out, expose.Upstream{Name: e.Name, URL: e.Upstream, Access: expose.Access(e.Access), UserHeader: e.UserHeader, RoleHeader: e.RoleHeader,
-			Never: []string{set.Signin.Namespace, set.Signin.SystemNamespace}, Transport: expose.NewTransport(), Log: log, Now: time.Now})
+		out = append(out, exposure.Upstream{Name: e.Name, URL: e.Upstream, Access: exposure.Access(e.Access), UserHeader: e.UserHeader, RoleHeader: e.RoleHeader,
+			Never: []string{set.Signin.Namespace, set.Signin.SystemNamespace}, Transport: exposure.NewTransport(), Log: log, Now: time.Now})
 	}
 	return out
 }

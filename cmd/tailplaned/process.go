@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/health"
-	"github.com/tailplane/tailplane/internal/plane/expose"
+	"github.com/tailplane/tailplane/internal/plane/exposure"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -63,7 +63,7 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 		operations = append(door.Verbs(new(signin.Desk).Routes()...), access.ClusterMembers, access.GossipExchange)
 	}
 	if role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled {
-		operations = append(append(operations, access.DutyVerbs()...), expose.Use)
+		operations = append(append(operations, access.DutyVerbs()...), exposure.UpstreamUse)
 	}
 	metrics := health.NewMetrics(version(), commit(), operations...)
 	p := &process{flags: f, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{

@@ -14,7 +14,6 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -60,7 +59,7 @@ func (t *tka) planeClient(mf mcpFlags) (door.Client, error) {
 		return door.Client{}, output.UsageErrorf("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
 	}
 	way := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String())}
-	return door.Client{HTTP: way.HTTPClient(), Base: base.String(), Open: plane.Open}, nil
+	return door.Client{HTTP: way.HTTPClient(), Base: base.String(), Open: plane.ParseEnvelope}, nil
 }
 
 // planeError converts an error of a call to the plane into an *output.Error.
@@ -84,7 +83,7 @@ func planeError(err error) error {
 // warnUnhealthySources warns about sources that are not healthy, because the output may then be old or incomplete.
 func (t *tka) warnUnhealthySources(m plane.Meta) {
 	for _, s := range m.Sources {
-		if s.Status != plane.OK {
+		if s.Status != plane.StatusOK {
 			t.warn("source %s is %s since %s: %s", s.Name, s.Status, s.Since.UTC().Format(time.RFC3339), s.Message)
 		}
 	}
@@ -104,10 +103,10 @@ const (
 )
 
 // listAll returns the objects of all pages of a list. Nil items mean that the list is unknown.
-func listAll[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.Count) (fleetList[T], error) {
+func listAll[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.PageLimit) (fleetList[T], error) {
 	return listPages[T](ctx, t, ff, as, pattern, func(p plane.ListRequest) any {
 		p.State, p.Limit = plane.Text(ff.state), page
-		return planefleet.ListRequest{ListRequest: p, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
+		return plane.FleetListRequest{ListRequest: p, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
 	})
 }
 
@@ -121,7 +120,7 @@ func listPages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern s
 	var at plane.ListRequest
 	for {
 		var answer plane.Envelope[[]T]
-		if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req(at), &answer); err != nil {
+		if err := c.Ask(ctx, pattern, plane.ListPools.MaxAnswer, req(at), &answer); err != nil {
 			return l, planeError(err)
 		}
 		l.Sources = answer.Meta.Sources
@@ -135,7 +134,7 @@ func listPages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern s
 			}
 			return l, nil
 		}
-		at.Cursor = plane.Mark(answer.Meta.Page.Next)
+		at.Cursor = plane.Cursor(answer.Meta.Page.Next)
 	}
 }
 

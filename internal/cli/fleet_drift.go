@@ -10,7 +10,6 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
 func (t *tka) fleetIgnore(ff *fleetFlags) *cobra.Command {
@@ -30,8 +29,8 @@ not counted. When the time is over, or when it gets worse, it is told again.`,
 			if expiresIn == 0 {
 				return output.UsageErrorf("%s needs --expires-in", cmd.CommandPath()).Try("%s %s --expires-in 72h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
-			return t.doIgnore(cmd.Context(), ff, planefleet.IgnoreDrift.Pattern,
-				planefleet.IgnoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(ef.dryRun)})
+			return t.doIgnore(cmd.Context(), ff, plane.IgnoreDrift.Pattern,
+				plane.IgnoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(ef.dryRun)})
 		},
 	}
 	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "when it is told again, 1m to 2160h (required)")
@@ -50,7 +49,7 @@ func (t *tka) fleetUnignore(ff *fleetFlags) *cobra.Command {
 			if err := ef.write().check(cmd); err != nil {
 				return err
 			}
-			return t.doIgnore(cmd.Context(), ff, planefleet.UnignoreDrift.Pattern, planefleet.UnignoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)})
+			return t.doIgnore(cmd.Context(), ff, plane.UnignoreDrift.Pattern, plane.UnignoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)})
 		},
 	})
 }
@@ -60,12 +59,12 @@ func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req 
 	if err != nil {
 		return err
 	}
-	var e plane.Envelope[planefleet.Ignoring]
+	var e plane.Envelope[plane.Ignoring]
 	if err := c.Ask(ctx, pattern, 0, req, &e); err != nil {
 		return planeError(err)
 	}
 	d := e.Data.Drift
-	return t.printResult(result{object: fleetChange[planefleet.Ignoring]{newMeta("DriftIgnored"), e.Data}, names: []string{d.ID}, table: func(bool) {
+	return t.printResult(result{object: fleetChange[plane.Ignoring]{newMeta("DriftIgnored"), e.Data}, names: []string{d.ID}, table: func(bool) {
 		stands := "is told again"
 		if d.IgnoredUntil != nil {
 			stands = "is ignored until " + formatMinute(*d.IgnoredUntil)
@@ -87,21 +86,21 @@ compares forge and cluster by itself, and is not asked. What is found "tka fleet
 			if err != nil {
 				return err
 			}
-			var e plane.Envelope[planefleet.Refreshed]
-			if err := c.Ask(cmd.Context(), planefleet.RefreshDrift.Pattern, 0, planefleet.RefreshRequest{}, &e); err != nil {
+			var e plane.Envelope[plane.Refreshed]
+			if err := c.Ask(cmd.Context(), plane.RefreshDrift.Pattern, 0, plane.RefreshRequest{}, &e); err != nil {
 				return planeError(err)
 			}
 			var names []string
 			var rows [][]output.Cell
-			for _, l := range e.Data.Looks {
+			for _, l := range e.Data.Sources {
 				requested := "no"
-				if l.Asked {
+				if l.Triggered {
 					requested = "yes"
 				}
 				names = append(names, l.Source)
 				rows = append(rows, output.Row(l.Source, requested, l.Message))
 			}
-			return t.printResult(result{object: fleetChange[planefleet.Refreshed]{newMeta("DriftRefreshed"), e.Data}, names: names, table: func(bool) { t.writeTable(t.Out, []string{"SOURCE", "ASKED", "WHAT"}, rows) }})
+			return t.printResult(result{object: fleetChange[plane.Refreshed]{newMeta("DriftRefreshed"), e.Data}, names: names, table: func(bool) { t.writeTable(t.Out, []string{"SOURCE", "ASKED", "WHAT"}, rows) }})
 		},
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -58,12 +57,12 @@ approve. Nothing is made before that.`,
 			if forge == "" || len(pools) == 0 {
 				return output.UsageErrorf("%s needs --forge and --pool", cmd.CommandPath()).Try("tka fleet forges")
 			}
-			req := planeenroll.RequestRequest{Org: plane.Text(args[0]), Forge: plane.Text(forge), ConfigURL: plane.Text(configURL), Isolation: plane.Text(isolation), Owners: toTexts(owners), Members: toTexts(members),
+			req := plane.RequestRequest{Org: plane.Text(args[0]), Forge: plane.Text(forge), ConfigURL: plane.Text(configURL), Isolation: plane.Text(isolation), Owners: toTexts(owners), Members: toTexts(members),
 				Secret: plane.Text(secret), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)}
 			for _, name := range pools {
-				req.Pools = append(req.Pools, planeenroll.Use{Name: plane.Text(name)})
+				req.Pools = append(req.Pools, plane.Use{Name: plane.Text(name)})
 			}
-			return t.doEnroll(cmd.Context(), ff, planeenroll.Request.Pattern, req)
+			return t.doEnroll(cmd.Context(), ff, plane.RequestEnrollment.Pattern, req)
 		},
 	}
 	f := cmd.Flags()
@@ -86,7 +85,7 @@ func toTexts(all []string) (out []plane.Text) {
 }
 
 func (t *tka) fleetApprove(ff *fleetFlags) *cobra.Command {
-	return t.fleetDecide(ff, planeenroll.Approve.Pattern, "This approves it.", "APPROVE", &cobra.Command{
+	return t.fleetDecide(ff, plane.ApproveEnrollment.Pattern, "This approves it.", "APPROVE", &cobra.Command{
 		Use:   "approve ORG",
 		Short: "Approve an organisation's enrollment",
 		Long: `Approve the open pull request of an organisation's enrollment, or where the operator plane
@@ -97,7 +96,7 @@ or name what you have looked at with --seen. Who asked for it cannot.`,
 }
 
 func (t *tka) fleetDecline(ff *fleetFlags) *cobra.Command {
-	return t.fleetDecide(ff, planeenroll.Decline.Pattern, "This declines it.", "DECLINE", &cobra.Command{
+	return t.fleetDecide(ff, plane.DeclineEnrollment.Pattern, "This declines it.", "DECLINE", &cobra.Command{
 		Use:   "decline ORG",
 		Short: "Decline an organisation's enrollment",
 		Long: `Decline what was asked for and nobody has approved: the open pull request of an
@@ -118,7 +117,7 @@ func (t *tka) fleetDecide(ff *fleetFlags, pattern, effect, word string, cmd *cob
 		if err := ef.write().check(cmd); err != nil {
 			return err
 		}
-		req := planeenroll.DecideRequest{Org: args[0], Seen: plane.Text(seen), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)}
+		req := plane.EnrollmentDecideRequest{Org: args[0], Seen: plane.Text(seen), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)}
 		if !ef.dryRun && seen == "" {
 			var err error
 			if req.Seen, err = t.previewDecision(cmd.Context(), ff, pattern, req, effect, word+" "+req.Org, ef.confirm); err != nil {
@@ -133,21 +132,21 @@ func (t *tka) fleetDecide(ff *fleetFlags, pattern, effect, word string, cmd *cob
 }
 
 // previewDecision shows the enrollment before the decision, asks for confirmation, and returns the digest or commit that was shown.
-func (t *tka) previewDecision(ctx context.Context, ff *fleetFlags, pattern string, preview planeenroll.DecideRequest, effect, phrase, confirm string) (plane.Text, error) {
+func (t *tka) previewDecision(ctx context.Context, ff *fleetFlags, pattern string, preview plane.EnrollmentDecideRequest, effect, phrase, confirm string) (plane.Text, error) {
 	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return "", err
 	}
-	var e plane.Envelope[planeenroll.Outcome]
+	var e plane.Envelope[plane.Outcome]
 	preview.DryRun = true
-	if err := c.Ask(ctx, pattern, planeenroll.Approve.MaxAnswer, preview, &e); err != nil {
+	if err := c.Ask(ctx, pattern, plane.ApproveEnrollment.MaxAnswer, preview, &e); err != nil {
 		return "", planeError(err)
 	}
 	return plane.Text(e.Data.Seen), t.confirmPhrase(ctx, describeOutcome(e.Data)+effect, phrase, confirm)
 }
 
 // describeOutcome describes the change or enrollment of an outcome, for the person who decides.
-func describeOutcome(o planeenroll.Outcome) string {
+func describeOutcome(o plane.Outcome) string {
 	switch {
 	case o.Change != nil:
 		return fmt.Sprintf("%s, by %s: %s\n%s\n%s", o.Change.Title, o.Change.Proposer, o.Change.URL, o.Change.Reason, o.Change.Diff)
@@ -177,7 +176,7 @@ done at once is asked for twice: type the phrase, or give it with --confirm.`,
 			if err := ef.write().check(cmd); err != nil {
 				return err
 			}
-			return t.doEnroll(cmd.Context(), ff, planeenroll.Offboard.Pattern, planeenroll.OffboardRequest{Org: args[0], Reason: plane.Reason(ef.reason), Confirm: plane.Text(ef.confirm), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
+			return t.doEnroll(cmd.Context(), ff, plane.OffboardEnrollment.Pattern, plane.OffboardRequest{Org: args[0], Reason: plane.Reason(ef.reason), Confirm: plane.Text(ef.confirm), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
 		},
 	}
 	ef.addConfirm(cmd, "OFFBOARD acme")
@@ -199,7 +198,7 @@ makes another key of the App and puts it into the Secret; the enrollment says so
 			if err := ef.write().check(cmd); err != nil {
 				return err
 			}
-			return t.doEnroll(cmd.Context(), ff, planeenroll.Rotate.Pattern, planeenroll.RotateRequest{Org: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
+			return t.doEnroll(cmd.Context(), ff, plane.RotateCredential.Pattern, plane.RotateRequest{Org: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
 		},
 	}
 	return ef.addKey(cmd)
@@ -219,26 +218,26 @@ func (t *tka) doEnroll(ctx context.Context, ff *fleetFlags, pattern string, req 
 	if o.Change != nil {
 		name = o.Change.ID
 	}
-	return t.printResult(result{object: fleetChange[planeenroll.Outcome]{newMeta("EnrollmentOutcome"), o}, names: []string{name}, table: func(bool) { t.printEnrollment(o) }})
+	return t.printResult(result{object: fleetChange[plane.Outcome]{newMeta("EnrollmentOutcome"), o}, names: []string{name}, table: func(bool) { t.printEnrollment(o) }})
 }
 
 // enroll sends the request. If the plane requires a confirmation, it sends it again with the phrase.
-func (t *tka) enroll(ctx context.Context, c door.Client, pattern string, req any) (planeenroll.Outcome, error) {
-	var e plane.Envelope[planeenroll.Outcome]
-	err := c.Ask(ctx, pattern, planeenroll.Request.MaxAnswer, req, &e)
+func (t *tka) enroll(ctx context.Context, c door.Client, pattern string, req any) (plane.Outcome, error) {
+	var e plane.Envelope[plane.Outcome]
+	err := c.Ask(ctx, pattern, plane.RequestEnrollment.MaxAnswer, req, &e)
 	p, ok := errors.AsType[*problem.Error](err)
-	if end, is := req.(planeenroll.OffboardRequest); ok && is && p.Code == problem.Confirmation && p.Confirm != nil {
+	if end, is := req.(plane.OffboardRequest); ok && is && p.Code == problem.Confirmation && p.Confirm != nil {
 		if err := t.confirmPhrase(ctx, p.Message, p.Confirm.Phrase, string(end.Confirm)); err != nil {
 			return e.Data, err
 		}
 		end.Confirm = plane.Text(p.Confirm.Phrase)
-		err = c.Ask(ctx, pattern, planeenroll.Request.MaxAnswer, end, &e)
+		err = c.Ask(ctx, pattern, plane.RequestEnrollment.MaxAnswer, end, &e)
 	}
 	return e.Data, err
 }
 
 // printEnrollment prints an outcome.
-func (t *tka) printEnrollment(o planeenroll.Outcome) {
+func (t *tka) printEnrollment(o plane.Outcome) {
 	org := output.Escape(o.OrgName)
 	printLine := func(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
 	switch {
@@ -250,30 +249,30 @@ func (t *tka) printEnrollment(o planeenroll.Outcome) {
 		if o.Preview.Note != "" {
 			t.hint("%s", o.Preview.Note)
 		}
-	case o.Would == planeenroll.Approved:
+	case o.Would == plane.OutcomeApproved:
 		printLine("%s\nIt would be approved. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
 		t.hint("Approve exactly this: tka fleet approve %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
-	case o.Would == planeenroll.Declined:
+	case o.Would == plane.OutcomeDeclined:
 		printLine("%s\nIt would be declined. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
 		t.hint("Decline exactly this: tka fleet decline %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
-	case o.Would == planeenroll.Asked:
+	case o.Would == plane.OutcomeRecorded:
 		printLine("%s: those who run the platform would be asked. Nothing was changed.", org)
 	case o.Would != "":
 		printLine("%s would be %s. Nothing was changed.", org, output.Escape(o.Would))
-	case o.Done == planeenroll.Proposed && o.Change != nil:
+	case o.Done == plane.OutcomeProposed && o.Change != nil:
 		printLine("%s is proposed: %s", output.Escape(o.Change.ID), output.Escape(o.Change.URL))
 		t.hint("Somebody else approves it: tka fleet approve %s", o.OrgName)
-	case o.Done == planeenroll.Approved && o.Change != nil:
+	case o.Done == plane.OutcomeApproved && o.Change != nil:
 		printLine("%s is approved: it can be merged.", output.Escape(o.Change.ID))
-	case o.Done == planeenroll.Approved:
+	case o.Done == plane.OutcomeApproved:
 		printLine("%s is approved: its runners are made.", org)
-	case o.Done == planeenroll.Declined && o.Change != nil:
+	case o.Done == plane.OutcomeDeclined && o.Change != nil:
 		printLine("%s is declined: its pull request is closed, and says why.", output.Escape(o.Change.ID))
-	case o.Done == planeenroll.Declined:
+	case o.Done == plane.OutcomeDeclined:
 		printLine("%s is declined: it was taken away. The record says why.", org)
-	case o.Done == planeenroll.Asked:
+	case o.Done == plane.OutcomeRecorded:
 		printLine("%s: those who run the platform are asked.", org)
-	case o.Done == planeenroll.Nothing:
+	case o.Done == plane.OutcomeNothing:
 		printLine("%s was asked for already.", org)
 	default:
 		printLine("%s is written.", org)

@@ -11,16 +11,15 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/cli"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // An enrollmentStore stores enrollments in memory, for tests of the command line. Package planekube/act has the real one with all of its
 // rules.
-type enrollmentStore map[string]planefleet.Enrollment
+type enrollmentStore map[string]plane.Enrollment
 
-func (r enrollmentStore) Read(_ context.Context, p access.Permit) (planefleet.Enrollment, error) {
+func (r enrollmentStore) Get(_ context.Context, p access.Permit) (plane.Enrollment, error) {
 	e, there := r[p.Org()]
 	if !there {
 		return e, problem.New(problem.NotFound, "There is no such organisation.")
@@ -29,8 +28,8 @@ func (r enrollmentStore) Read(_ context.Context, p access.Permit) (planefleet.En
 }
 
 // update changes an existing enrollment.
-func (r enrollmentStore) update(p access.Permit, dryRun bool, change func(*planefleet.Enrollment)) (planefleet.Enrollment, error) {
-	e, err := r.Read(context.Background(), p)
+func (r enrollmentStore) update(p access.Permit, dryRun bool, change func(*plane.Enrollment)) (plane.Enrollment, error) {
+	e, err := r.Get(context.Background(), p)
 	if err == nil {
 		if change(&e); !dryRun {
 			r[p.Org()] = e
@@ -39,59 +38,59 @@ func (r enrollmentStore) update(p access.Permit, dryRun bool, change func(*plane
 	return e, err
 }
 
-func (r enrollmentStore) Create(_ context.Context, p access.Permit, spec json.RawMessage, _ string, dryRun bool) (planefleet.Enrollment, bool, error) {
+func (r enrollmentStore) Create(_ context.Context, p access.Permit, spec json.RawMessage, _ string, dryRun bool) (plane.Enrollment, bool, error) {
 	var is struct {
 		ConfigURL, Isolation string
-		Pools                []planefleet.EnrolledPool
+		Pools                []plane.EnrolledPool
 	}
 	if err := json.Unmarshal(spec, &is); err != nil {
-		return planefleet.Enrollment{}, false, err
+		return plane.Enrollment{}, false, err
 	}
 	if e, there := r[p.Org()]; there {
 		return e, false, nil
 	}
-	e := planefleet.Enrollment{ID: p.Org(), Name: p.Org(), ConfigURL: is.ConfigURL, Isolation: is.Isolation, Pools: is.Pools, Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}, Digest: "sha256:1"}
+	e := plane.Enrollment{ID: p.Org(), Name: p.Org(), ConfigURL: is.ConfigURL, Isolation: is.Isolation, Pools: is.Pools, Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}, Digest: "sha256:1"}
 	if !dryRun {
 		r[p.Org()] = e
 	}
 	return e, true, nil
 }
 
-func (r enrollmentStore) Edit(_ context.Context, p access.Permit, _ json.RawMessage, dryRun bool) (planefleet.Enrollment, error) {
-	return r.update(p, dryRun, func(*planefleet.Enrollment) {})
+func (r enrollmentStore) Edit(_ context.Context, p access.Permit, _ json.RawMessage, dryRun bool) (plane.Enrollment, error) {
+	return r.update(p, dryRun, func(*plane.Enrollment) {})
 }
 
-func (r enrollmentStore) Approve(_ context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+func (r enrollmentStore) Approve(_ context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
 	if digest != r[p.Org()].Digest {
-		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
+		return plane.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
 	}
-	return r.update(p, dryRun, func(e *planefleet.Enrollment) {
-		e.Approval = &planefleet.EnrollmentApproval{By: p.Caller().Identity(), Digest: digest}
+	return r.update(p, dryRun, func(e *plane.Enrollment) {
+		e.Approval = &plane.EnrollmentApproval{By: p.Caller().Identity(), Digest: digest}
 	})
 }
 
-func (r enrollmentStore) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+func (r enrollmentStore) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
 	if digest != r[p.Org()].Digest {
-		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
+		return plane.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
 	}
 	return r.Offboard(ctx, p, dryRun)
 }
 
-func (r enrollmentStore) Rotate(_ context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
-	return r.update(p, dryRun, func(e *planefleet.Enrollment) { e.Rotation.At = new(time.Now()) })
+func (r enrollmentStore) Rotate(_ context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
+	return r.update(p, dryRun, func(e *plane.Enrollment) { e.Rotation.At = new(time.Now()) })
 }
 
-func (r enrollmentStore) Offboard(_ context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
-	e, err := r.Read(context.Background(), p)
+func (r enrollmentStore) Offboard(_ context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
+	e, err := r.Get(context.Background(), p)
 	if !dryRun {
 		delete(r, p.Org())
 	}
 	return e, err
 }
 
-func (r enrollmentStore) Ask(_ context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error) {
-	return r.update(p, dryRun, func(e *planefleet.Enrollment) {
-		e.Asked = &planefleet.EnrollmentAsked{What: what, By: p.Caller().Identity(), Reason: reason}
+func (r enrollmentStore) RequestAction(_ context.Context, p access.Permit, what plane.RequestedAction, reason string, dryRun bool) (plane.Enrollment, error) {
+	return r.update(p, dryRun, func(e *plane.Enrollment) {
+		e.Requested = &plane.EnrollmentAsked{What: what, By: p.Caller().Identity(), Reason: reason}
 	})
 }
 
@@ -141,14 +140,14 @@ func TestEnroll(t *testing.T) {
 	tka(output.ExitOK, "newco is approved", "approve", "newco", "--reason", "x", "--confirm", "APPROVE newco")
 	var l struct {
 		APIVersion, Kind string
-		Result           planeenroll.Outcome
+		Result           plane.Outcome
 	}
 	if out := tka(output.ExitOK, "", "rotate", "newco", "--reason", "lost", "-o", "json"); json.Unmarshal([]byte(out), &l) != nil || l.Kind != "EnrollmentOutcome" || l.Result.Done != "written" || l.Result.Enrollment.Rotation.At == nil {
 		t.Errorf("%s", out)
 	}
 	env.role = "org-admin"
 	tka(output.ExitOK, "newco: those who run the platform are asked.", "offboard", "newco", "--reason", "we move")
-	if a := stored["newco"].Asked; a == nil || a.What != planefleet.WishOffboard {
+	if a := stored["newco"].Requested; a == nil || a.What != plane.ActionOffboard {
 		t.Errorf("%+v", a)
 	}
 	env.role = "platform-admin"

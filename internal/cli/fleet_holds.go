@@ -13,7 +13,6 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -49,11 +48,11 @@ It is paused when "tka fleet runners" says Paused, and not before.`,
 			if err := wf.check(cmd); err != nil {
 				return err
 			}
-			mode := planefleet.Pause
+			mode := plane.ModePause
 			if drain {
-				mode = planefleet.Drain
+				mode = plane.ModeDrain
 			}
-			req := planefleet.CreateRequest{Scope: planefleet.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: mode, Reason: plane.Reason(wf.reason),
+			req := plane.CreateRequest{Scope: plane.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: mode, Reason: plane.Reason(wf.reason),
 				ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
 			if len(args)+len(trueValues(everything, forge != "", org != "" || pool != "")) != 1 {
 				return output.UsageErrorf("say what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
@@ -63,7 +62,7 @@ It is paused when "tka fleet runners" says Paused, and not before.`,
 				if err != nil {
 					return err
 				}
-				req.Scope = planefleet.Scope{Org: of.Org, Pool: of.Pool}
+				req.Scope = plane.Scope{Org: of.Org, Pool: of.Pool}
 			}
 			return t.doPause(cmd.Context(), ff, wf, req, args)
 		},
@@ -103,30 +102,30 @@ type fleetChange[T any] struct {
 	Result T `json:"result"`
 }
 
-func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req planefleet.CreateRequest, args []string) error {
+func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.CreateRequest, args []string) error {
 	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return err
 	}
-	pattern, body := planefleet.CreateHold.Pattern, any(req)
+	pattern, body := plane.CreateHold.Pattern, any(req)
 	if len(args) > 0 { // by its whole id, which includes the forge
 		id := strings.Split(args[0], "/")
-		pattern, body = planefleet.PausePool.Pattern, planefleet.PauseRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: req.Mode == planefleet.Drain, DryRun: req.DryRun, Key: req.Key}
+		pattern, body = plane.PausePool.Pattern, plane.PauseRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: req.Mode == plane.ModeDrain, DryRun: req.DryRun, Key: req.Key}
 	}
-	var e plane.Envelope[planefleet.Created]
-	err = c.Ask(ctx, pattern, planefleet.CreateHold.MaxAnswer, body, &e)
+	var e plane.Envelope[plane.Created]
+	err = c.Ask(ctx, pattern, plane.CreateHold.MaxAnswer, body, &e)
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil {
 		if err := t.confirmPhrase(ctx, fmt.Sprintf("This pauses %s: %s.", req.Scope, describeWorkloads(p.Confirm.Targets)), p.Confirm.Phrase, wf.confirm); err != nil {
 			return err
 		}
 		req.Confirm = plane.Text(p.Confirm.Phrase)
-		err = c.Ask(ctx, pattern, planefleet.CreateHold.MaxAnswer, req, &e)
+		err = c.Ask(ctx, pattern, plane.CreateHold.MaxAnswer, req, &e)
 	}
 	if err != nil {
 		return planeError(err)
 	}
 	r := e.Data
-	return t.printResult(result{object: fleetChange[planefleet.Created]{newMeta("HoldCreated"), r}, names: []string{r.Hold.Name}, table: func(bool) {
+	return t.printResult(result{object: fleetChange[plane.Created]{newMeta("HoldCreated"), r}, names: []string{r.Hold.Name}, table: func(bool) {
 		switch {
 		case r.DryRun:
 			fmt.Fprintf(t.Out, "%s would be made: it pauses %s, %s. Nothing was changed.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
@@ -192,18 +191,18 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 	if err != nil {
 		return err
 	}
-	var e plane.Envelope[planefleet.Lifted]
+	var e plane.Envelope[plane.Lifted]
 	if id := strings.Split(what, "/"); len(id) == 3 {
-		err = c.Ask(ctx, planefleet.ResumePool.Pattern, 0, planefleet.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
+		err = c.Ask(ctx, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
 	} else {
-		req := planefleet.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
-		err = t.callConfirmed(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e) })
+		req := plane.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
+		err = t.callConfirmed(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, plane.LiftHold.Pattern, 0, req, &e) })
 	}
 	if err != nil {
 		return planeError(err)
 	}
 	r := e.Data
-	return t.printResult(result{object: fleetChange[planefleet.Lifted]{newMeta("HoldLifted"), r}, names: r.Lifted, table: func(bool) {
+	return t.printResult(result{object: fleetChange[plane.Lifted]{newMeta("HoldLifted"), r}, names: r.Lifted, table: func(bool) {
 		done := "lifted"
 		if r.DryRun {
 			done = "would be lifted; nothing was changed"
@@ -235,7 +234,7 @@ twice, as a lift is.`,
 			if never == (expiresIn != 0) {
 				return output.UsageErrorf("say when it is to end: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
-			return t.doReschedule(cmd.Context(), ff, wf, planefleet.RescheduleRequest{Name: args[0], ExpiresIn: door.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
+			return t.doReschedule(cmd.Context(), ff, wf, plane.RescheduleRequest{Name: args[0], ExpiresIn: door.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
 				DryRun: plane.Flag(wf.dryRun), Match: plane.Text(version)})
 		},
 	}
@@ -248,17 +247,17 @@ twice, as a lift is.`,
 	return cmd
 }
 
-func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, req planefleet.RescheduleRequest) error {
+func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.RescheduleRequest) error {
 	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return err
 	}
-	var e plane.Envelope[planefleet.Rescheduled]
-	if err := t.callConfirmed(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, planefleet.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
+	var e plane.Envelope[plane.Rescheduled]
+	if err := t.callConfirmed(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, plane.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
 		return planeError(err)
 	}
 	h := e.Data.Hold
-	return t.printResult(result{object: fleetChange[planefleet.Rescheduled]{newMeta("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
+	return t.printResult(result{object: fleetChange[plane.Rescheduled]{newMeta("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
 		end := "does not end by itself"
 		if h.ExpiresAt != nil {
 			end = "ends at " + formatMinute(*h.ExpiresAt)
@@ -291,15 +290,15 @@ func (t *tka) callConfirmed(ctx context.Context, c door.Client, effect, given st
 
 // confirmationCode obtains the code for a confirmation after the person has typed its phrase. does describes the change.
 func (t *tka) confirmationCode(ctx context.Context, c door.Client, effect, id, given string) (plane.Text, error) {
-	var requested plane.Envelope[planefleet.Asked]
-	if err := c.Ask(ctx, planefleet.GetConfirmation.Pattern, 0, planefleet.ConfirmationRequest{ID: id}, &requested); err != nil {
+	var requested plane.Envelope[plane.Asked]
+	if err := c.Ask(ctx, plane.GetConfirmation.Pattern, 0, plane.ConfirmationRequest{ID: id}, &requested); err != nil {
 		return "", err
 	}
 	what := fmt.Sprintf("This %s %s, for the reason: %s", effect, requested.Data.Object, requested.Data.Args["reason"])
 	if err := t.confirmPhrase(ctx, what, requested.Data.Phrase, given); err != nil {
 		return "", err
 	}
-	var code plane.Envelope[planefleet.Code]
-	err := c.Ask(ctx, planefleet.Confirm.Pattern, 0, planefleet.ConfirmRequest{ID: id, Phrase: plane.Text(requested.Data.Phrase)}, &code)
+	var code plane.Envelope[plane.Code]
+	err := c.Ask(ctx, plane.ConfirmAction.Pattern, 0, plane.ConfirmRequest{ID: id, Phrase: plane.Text(requested.Data.Phrase)}, &code)
 	return plane.Text(code.Data.Code), err
 }

@@ -12,17 +12,15 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
 // parsePool parses an argument of the form forge/org/pool.
-func parsePool(arg string) (planefleet.PoolRequest, error) {
+func parsePool(arg string) (plane.PoolRequest, error) {
 	id := strings.Split(arg, "/")
 	if len(id) != 3 || id[0] == "" || id[1] == "" || id[2] == "" {
-		return planefleet.PoolRequest{}, output.UsageErrorf("%q is not forge/org/pool", arg).Try("tka fleet runners -o name")
+		return plane.PoolRequest{}, output.UsageErrorf("%q is not forge/org/pool", arg).Try("tka fleet runners -o name")
 	}
-	return planefleet.PoolRequest{Forge: id[0], Org: id[1], Pool: id[2]}, nil
+	return plane.PoolRequest{Forge: id[0], Org: id[1], Pool: id[2]}, nil
 }
 
 func (t *tka) fleetJobs(ff *fleetFlags) *cobra.Command {
@@ -38,9 +36,9 @@ and since when, and where its pod is. What is not known is "?".`,
 			if err != nil {
 				return err
 			}
-			l, err := listPages[planejobs.Runner](cmd.Context(), t, ff, "RunnerList", planejobs.ListRunners.Pattern, func(p plane.ListRequest) any {
+			l, err := listPages[plane.Runner](cmd.Context(), t, ff, "RunnerList", plane.ListRunners.Pattern, func(p plane.ListRequest) any {
 				p.State, p.Limit = plane.Text(ff.state), pageSize
-				return planejobs.ListRequest{ListRequest: p, PoolRequest: of}
+				return plane.RunnerListRequest{ListRequest: p, PoolRequest: of}
 			})
 			if err != nil {
 				return err
@@ -52,10 +50,10 @@ and since when, and where its pod is. What is not known is "?".`,
 			}
 			return t.printResult(result{object: l, names: names, table: func(wide bool) { t.printJobs(l, wide) }})
 		},
-	}, ff, planejobs.Failed, planejobs.Outdated, planejobs.Pending, planejobs.Starting, planejobs.Ending, planejobs.Busy, planejobs.Idle, planejobs.Finished)
+	}, ff, plane.RunnerFailed, plane.RunnerOutdated, plane.RunnerPending, plane.RunnerStarting, plane.RunnerEnding, plane.RunnerBusy, plane.RunnerIdle, plane.RunnerFinished)
 }
 
-func (t *tka) printJobs(l fleetList[planejobs.Runner], wide bool) {
+func (t *tka) printJobs(l fleetList[plane.Runner], wide bool) {
 	if len(l.Items) == 0 {
 		t.explainEmpty(l.Items != nil, "runners of this pool")
 		return
@@ -66,7 +64,7 @@ func (t *tka) printJobs(l fleetList[planejobs.Runner], wide bool) {
 	}
 	var rows [][]output.Cell
 	for _, r := range l.Items {
-		var j planejobs.Job
+		var j plane.Job
 		if r.Job != nil {
 			j = *r.Job
 		}
@@ -100,7 +98,7 @@ what it is, what says so, and what to do. It changes nothing.`,
 			if err != nil {
 				return err
 			}
-			d, err := callPlane[planejobs.Diagnosis](cmd.Context(), t, ff, planejobs.GetDiagnosis.Pattern, of)
+			d, err := callPlane[plane.Diagnosis](cmd.Context(), t, ff, plane.GetDiagnosis.Pattern, of)
 			if err != nil {
 				return err
 			}
@@ -143,8 +141,8 @@ what would move the cursor or turn text around is shown as an escape.`,
 			if err != nil {
 				return err
 			}
-			log, err := c.Follow(cmd.Context(), planejobs.ReadLog.Pattern, planejobs.LogRequest{RunnerRequest: planejobs.RunnerRequest{Namespace: namespace, Name: name},
-				Container: plane.Text(container), Tail: planejobs.Lines(tail), Follow: plane.Flag(follow)})
+			log, err := c.Follow(cmd.Context(), plane.ReadLog.Pattern, plane.LogRequest{RunnerRequest: plane.RunnerRequest{Namespace: namespace, Name: name},
+				Container: plane.Text(container), Tail: plane.LineCount(tail), Follow: plane.Flag(follow)})
 			if err != nil {
 				return planeError(err)
 			}
@@ -183,7 +181,7 @@ func (t *tka) printLog(log io.Reader) error {
 // diagnosis is the machine-readable output of diagnose.
 type diagnosis struct {
 	meta
-	planejobs.Diagnosis
+	plane.Diagnosis
 }
 
 // callPlane returns the plane's response to one request.
@@ -193,7 +191,7 @@ func callPlane[T any](ctx context.Context, t *tka, ff *fleetFlags, pattern strin
 		return data, err
 	}
 	var answer plane.Envelope[T]
-	if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req, &answer); err != nil {
+	if err := c.Ask(ctx, pattern, plane.ListPools.MaxAnswer, req, &answer); err != nil {
 		return data, planeError(err)
 	}
 	t.warnUnhealthySources(answer.Meta)

@@ -9,8 +9,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planechange"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -25,7 +23,7 @@ not known is "?".`,
 		Example: "  tka fleet runners\n  tka fleet runners --org acme --state Paused -o json",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := listAll[planefleet.Pool](cmd.Context(), t, ff, "PoolList", planefleet.ListPools.Pattern, pageSize)
+			l, err := listAll[plane.Pool](cmd.Context(), t, ff, "PoolList", plane.ListPools.Pattern, pageSize)
 			if err != nil {
 				return err
 			}
@@ -51,7 +49,7 @@ not known is "?".`,
 				t.writeTable(t.Out, header, rows)
 			}})
 		},
-	}, ff, planefleet.Failing, planefleet.Unknown, planefleet.Degraded, planefleet.Pausing, planefleet.Draining, planefleet.Resuming, planefleet.Provisioning, planefleet.Drained, planefleet.Paused, planefleet.Active)
+	}, ff, plane.PoolFailing, plane.StateUnknown, plane.PoolDegraded, plane.PoolPausing, plane.PoolDraining, plane.PoolResuming, plane.PoolProvisioning, plane.PoolDrained, plane.PoolPaused, plane.PoolActive)
 }
 
 // formatCount returns a number for a table, or "?" if it is unknown.
@@ -81,7 +79,7 @@ the pool that adopts each.`,
 		Example: "  tka fleet enrollments\n  tka fleet enrollments --state Suspended -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := listAll[planefleet.Enrollment](cmd.Context(), t, ff, "EnrollmentList", planefleet.ListEnrollments.Pattern, pageSize)
+			l, err := listAll[plane.Enrollment](cmd.Context(), t, ff, "EnrollmentList", plane.ListEnrollments.Pattern, pageSize)
 			if err != nil {
 				return err
 			}
@@ -109,7 +107,7 @@ the pool that adopts each.`,
 				if wide {
 					header = append(header, "ADOPTED")
 					for i, e := range l.Items {
-						rows[i] = append(rows[i], output.Row(e.Takers())...)
+						rows[i] = append(rows[i], output.Row(e.DescribeExternal())...)
 					}
 				}
 				t.writeTable(t.Out, header, rows)
@@ -126,7 +124,7 @@ func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 		Example: "  tka fleet holds\n  tka fleet holds -o name",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := listAll[planefleet.Hold](cmd.Context(), t, ff, "HoldList", planefleet.ListHolds.Pattern, pageSize)
+			l, err := listAll[plane.Hold](cmd.Context(), t, ff, "HoldList", plane.ListHolds.Pattern, pageSize)
 			if err != nil {
 				return err
 			}
@@ -149,7 +147,7 @@ func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 				t.writeTable(t.Out, []string{"NAME", "HOLDS", "MODE", "STATE", "APPLIED", "BY", "LEFT", "REASON"}, rows)
 			}})
 		},
-	}, ff, planefleet.Applying, planefleet.Applied, planefleet.Drained, planefleet.Lifting, planefleet.Expired)
+	}, ff, plane.HoldApplying, plane.HoldApplied, plane.PoolDrained, plane.HoldLifting, plane.HoldExpired)
 }
 
 func (t *tka) fleetDrift(ff *fleetFlags) *cobra.Command {
@@ -163,7 +161,7 @@ NEXT, of "-o wide", says what to do.`,
 		Example: "  tka fleet drift\n  tka fleet drift --org acme --state error -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := listAll[planefleet.Drift](cmd.Context(), t, ff, "DriftList", planefleet.ListDrift.Pattern, pageSize)
+			l, err := listAll[plane.Drift](cmd.Context(), t, ff, "DriftList", plane.ListDrift.Pattern, pageSize)
 			if err != nil {
 				return err
 			}
@@ -172,7 +170,7 @@ NEXT, of "-o wide", says what to do.`,
 			var rows [][]output.Cell
 			for _, d := range l.Items {
 				names = append(names, d.ID)
-				rows = append(rows, output.Row(d.ID, d.OrgName, d.Pool, d.Field, d.Stands(), output.HumanDuration(max(0, t.Now().Sub(d.FirstSeen))), d.Evidence))
+				rows = append(rows, output.Row(d.ID, d.OrgName, d.Pool, d.Field, d.CurrentState(), output.HumanDuration(max(0, t.Now().Sub(d.FirstSeen))), d.Evidence))
 			}
 			return t.printResult(result{object: l, names: names, table: func(wide bool) {
 				if len(rows) == 0 {
@@ -193,7 +191,7 @@ NEXT, of "-o wide", says what to do.`,
 				t.writeTable(t.Out, header, rows)
 			}})
 		},
-	}, ff, "error", "warning", "info", planefleet.Explained, planefleet.Ignore)
+	}, ff, "error", "warning", "info", plane.DriftExplained, plane.DriftIgnored)
 }
 
 // deref returns *s, or "" for nil.
@@ -213,7 +211,7 @@ whether each answers, and how often it may still be asked.`,
 		Example: "  tka fleet forges\n  tka fleet forges --state Unreachable -o json",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := listAll[planefleet.Forge](cmd.Context(), t, ff, "ForgeList", planefleet.ListForges.Pattern, pageSize)
+			l, err := listAll[plane.Forge](cmd.Context(), t, ff, "ForgeList", plane.ListForges.Pattern, pageSize)
 			if err != nil {
 				return err
 			}
@@ -230,7 +228,7 @@ whether each answers, and how often it may still be asked.`,
 					version = *f.Version
 				}
 				names = append(names, f.Name)
-				rows = append(rows, output.Row(f.Name, f.Type, f.Stands(), f.URL, version, left))
+				rows = append(rows, output.Row(f.Name, f.Type, f.CurrentState(), f.URL, version, left))
 			}
 			return t.printResult(result{object: l, names: names, table: func(bool) {
 				if len(rows) == 0 {
@@ -240,7 +238,7 @@ whether each answers, and how often it may still be asked.`,
 				t.writeTable(t.Out, []string{"NAME", "TYPE", "STATE", "URL", "VERSION", "REQUESTS LEFT"}, rows)
 			}})
 		},
-	}, ff, "Reachable", "Unreachable", planefleet.Unknown)
+	}, ff, "Reachable", "Unreachable", plane.StateUnknown)
 }
 
 func (t *tka) fleetChanges(ff *fleetFlags) *cobra.Command {
@@ -254,7 +252,7 @@ dashboard.`,
 		Example: "  tka fleet changes --state open\n  tka fleet changes --org acme -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := listAll[planechange.Change](cmd.Context(), t, ff, "ChangeList", planechange.ListChanges.Pattern, smallPageSize)
+			l, err := listAll[plane.Change](cmd.Context(), t, ff, "ChangeList", plane.ListChanges.Pattern, smallPageSize)
 			if err != nil {
 				return err
 			}
@@ -284,7 +282,7 @@ dashboard.`,
 }
 
 // approvers returns the people who approved a change in its present state.
-func approvers(c planechange.Change) string {
+func approvers(c plane.Change) string {
 	var who []string
 	for _, a := range c.Approvals {
 		if a.Head == c.Head {
@@ -295,7 +293,7 @@ func approvers(c planechange.Change) string {
 }
 
 // blockReason returns why a change cannot proceed, if that is known.
-func blockReason(c planechange.Change) string {
+func blockReason(c plane.Change) string {
 	switch {
 	case c.State != "open" && c.State != "approved":
 		return ""

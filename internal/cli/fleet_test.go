@@ -21,76 +21,72 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planechange"
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
 // A planeEnv is the operator plane's API for runners on loopback. Every caller is alice, and the env stores the holds in memory in place of
 // the API server.
 type planeEnv struct {
 	*httptest.Server
-	store  *plane.Board
-	enroll *planeenroll.Desk
+	store  *plane.Store
+	enroll *plane.EnrollmentService
 	role   string // of alice, everywhere
 
 	mu    sync.Mutex
-	holds map[string]planefleet.Hold
+	holds map[string]plane.Hold
 }
 
 func newPlaneEnv(t *testing.T) *planeEnv {
-	env := &planeEnv{role: "operator", store: plane.NewBoard(time.Now), holds: map[string]planefleet.Hold{}}
-	row := func(org, pool string) planefleet.Pool {
-		return planefleet.Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: planefleet.Active, Counts: planefleet.Counts{Busy: new(2)}, Holds: []string{}}
+	env := &planeEnv{role: "operator", store: plane.NewStore(time.Now), holds: map[string]plane.Hold{}}
+	row := func(org, pool string) plane.Pool {
+		return plane.Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: plane.PoolActive, Counts: plane.Counts{Busy: new(2)}, Holds: []string{}}
 	}
 	env.store.Replace(plane.KindPool, "kubernetes", []plane.Object{row("acme", "nix"), row("globex", "nix\x1b[31m")})
-	env.store.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}, Adopted: []planefleet.Adoption{{Pool: "dind", Namespace: "arc", Workload: "old-\x1b[31mset", Hold: "h"}}}})
+	env.store.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{plane.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []plane.EnrolledPool{{Name: "nix"}}, ExternalScaleSets: []plane.Adoption{{Pool: "dind", Namespace: "arc", Workload: "old-\x1b[31mset", Hold: "h"}}}})
 	env.store.Replace(plane.KindHold, "kubernetes", nil)
 	env.store.Replace(plane.KindRunner, "kubernetes", []plane.Object{
-		planejobs.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Busy, Job: &planejobs.Job{Name: "build\x1b[31m", Repository: "acme/shop", Started: new(time.Now().Add(-2 * time.Hour))}},
-		planejobs.Runner{ID: "runners/acme-nix-b", Namespace: "runners", Name: "acme-nix-b", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Failed, Reason: "TooManyPodFailures"}})
-	env.store.Replace(plane.KindForge, "kubernetes", []plane.Object{planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, EnrolledThere: []string{"acme"}},
-		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", EnrolledThere: []string{"globex"}}})
+		plane.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: plane.RunnerBusy, Job: &plane.Job{Name: "build\x1b[31m", Repository: "acme/shop", Started: new(time.Now().Add(-2 * time.Hour))}},
+		plane.Runner{ID: "runners/acme-nix-b", Namespace: "runners", Name: "acme-nix-b", Pool: "github/acme/nix", OrgName: "acme", State: plane.RunnerFailed, Reason: "TooManyPodFailures"}})
+	env.store.Replace(plane.KindForge, "kubernetes", []plane.Object{plane.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &plane.RateLimit{Remaining: 4321}, EnrolledOrgs: []string{"acme"}},
+		plane.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", EnrolledOrgs: []string{"globex"}}})
 	proposed := func(id, org, title string, c gitops.Change) plane.Object {
 		c.ID, c.Org, c.Title, c.Ref, c.State, c.Proposer, c.OpenedAt, c.DiffOf, c.Risk.Level = id, org, title, gitops.Ref{Kind: "RunnerEnrollment", Name: org}, gitops.StateOpen, "amy@acme.dev", time.Now().Add(-2*time.Hour), "0f3c", "low"
-		return planechange.Of(planechange.Kept{Change: c}, time.Now())
+		return plane.NewChange(plane.StoredChange{Change: c}, time.Now())
 	}
-	env.store.Replace(plane.KindChange, planechange.Source, []plane.Object{proposed("c1", "acme", "Ann too\x1b[31m", gitops.Change{Head: "0f3c", Diff: "-a\n+b\n", Approvals: []gitops.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}),
+	env.store.Replace(plane.KindChange, plane.ChangesSource, []plane.Object{proposed("c1", "acme", "Ann too\x1b[31m", gitops.Change{Head: "0f3c", Diff: "-a\n+b\n", Approvals: []gitops.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}),
 		proposed("c2", "globex", "More", gitops.Change{Head: "ffff", Approvals: []gitops.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}), proposed("c3", "globex", "Less", gitops.Change{Head: "0f3c", Stale: true})})
-	env.store.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
-	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
-	env.store.Replace(plane.KindDrift, "kubernetes", []plane.Object{planefleet.Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "nix", Field: "LabelsDiffer", Severity: "warning", Want: new("nix"), Have: new("\x1b[31mx"),
+	env.store.Report(plane.Source{Name: plane.ChangesSource, Status: plane.StatusOK})
+	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusOK})
+	env.store.Replace(plane.KindDrift, "kubernetes", []plane.Object{plane.Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "nix", Field: "LabelsDiffer", Severity: "warning", Want: new("nix"), Have: new("\x1b[31mx"),
 		Evidence: "other labels", Next: "put them back", FirstSeen: time.Now().Add(-time.Hour)}})
-	service := &planefleet.Desk{Plane: &plane.Desk{Board: env.store, Now: time.Now},
-		Create: func(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
-			h := planefleet.Hold{ID: d.Name, Name: d.Name, UID: d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), ExpiresAt: d.ExpiresAt, State: planefleet.Applying, Digest: d.Digest}
+	service := &plane.FleetService{Plane: &plane.Service{Store: env.store, Now: time.Now},
+		CreateHold: func(_ context.Context, p access.Permit, d plane.HoldDraft, dryRun bool) (plane.Hold, bool, error) {
+			h := plane.Hold{ID: d.Name, Name: d.Name, UID: d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), ExpiresAt: d.ExpiresAt, State: plane.HoldApplying, Digest: d.Digest}
 			env.change(func() { env.holds[d.Name] = h }, dryRun)
 			return h, true, nil
 		},
-		Lift: func(_ context.Context, _ access.Permit, h planefleet.Hold, dryRun bool) error {
+		LiftHold: func(_ context.Context, _ access.Permit, h plane.Hold, dryRun bool) error {
 			env.change(func() { delete(env.holds, h.Name) }, dryRun)
 			return nil
 		},
-		Reschedule: func(_ context.Context, _ access.Permit, h planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
+		RescheduleHold: func(_ context.Context, _ access.Permit, h plane.Hold, end *time.Time, dryRun bool) (plane.Hold, error) {
 			h.ExpiresAt = end
 			env.change(func() { env.holds[h.Name] = h }, dryRun)
 			return h, nil
 		},
-		Ignore: func(_ context.Context, _ access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
+		IgnoreDrift: func(_ context.Context, _ access.Permit, o plane.Drift, i plane.DriftIgnore, dryRun bool) error {
 			if !dryRun {
-				env.store.Put(plane.KindDrift, "kubernetes", o.Ignoring(i))
+				env.store.Set(plane.KindDrift, "kubernetes", o.WithIgnore(i))
 			}
 			return nil
 		},
-		LookAgain: func() []planefleet.Look {
-			return []planefleet.Look{{Source: "gitops:drift", Asked: true, Message: "soon\x1b[31m"}}
+		RefreshDrift: func() []plane.Look {
+			return []plane.Look{{Source: "gitops:drift", Triggered: true, Message: "soon\x1b[31m"}}
 		}}
-	jobs := &planejobs.Desk{Plane: service.Plane, Events: func(context.Context, string) ([]planejobs.Event, error) { return nil, nil },
-		Log: func(context.Context, access.Permit, planejobs.Opening) (io.ReadCloser, error) {
+	jobs := &plane.RunnerService{Plane: service.Plane, ReadEvents: func(context.Context, string) ([]plane.Event, error) { return nil, nil },
+		OpenLog: func(context.Context, access.Permit, plane.LogOptions) (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader("first\n\x1b[2Jlast")), nil
 		}}
-	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
 			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
 				Rules: []json.RawMessage{json.RawMessage(`{"role":"` + env.role + `","orgs":["*"]}`)}}, nil
@@ -99,8 +95,8 @@ func newPlaneEnv(t *testing.T) *planeEnv {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
 		},
 		Record: func(audit.Entry) error { return nil }}
-	changes := &planechange.Desk{Plane: service.Plane}
-	env.enroll = &planeenroll.Desk{Plane: service.Plane, Changes: changes}
+	changes := &plane.ChangeService{Plane: service.Plane}
+	env.enroll = &plane.EnrollmentService{Plane: service.Plane, Changes: changes}
 	env.Server = httptest.NewServer(way.Handler(slices.Concat(service.Routes(), jobs.Routes(), changes.Routes(), env.enroll.Routes())...))
 	t.Cleanup(env.Close)
 	return env
@@ -163,7 +159,7 @@ func TestFleet(t *testing.T) {
 	}
 	var l struct {
 		APIVersion, Kind string
-		Items            []planefleet.Pool
+		Items            []plane.Pool
 	}
 	if out := ok("", "runners", "--org", "acme", "-o", "json"); json.Unmarshal([]byte(out), &l) != nil || l.APIVersion != "cli.tailplane.dev/v1alpha1" || l.Kind != "PoolList" || len(l.Items) != 1 || *l.Items[0].Counts.Busy != 2 || l.Items[0].Counts.Idle != nil {
 		t.Errorf("%s", out)
@@ -201,7 +197,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("%q", out)
 	}
 	ok("c2\nc3\n", "changes", "--org", "globex", "-o", "name")
-	var c struct{ Items []planechange.Change }
+	var c struct{ Items []plane.Change }
 	if out := ok("", "changes", "--org", "acme", "-o", "json"); json.Unmarshal([]byte(out), &c) != nil || len(c.Items) != 1 || c.Items[0].Diff != "-a\n+b\n" || c.Items[0].Actions == nil || c.Items[0].Actions.Approve.Allowed {
 		t.Errorf("%s", out)
 	}
@@ -263,7 +259,7 @@ func TestFleet(t *testing.T) {
 	if len(env.names()) > 0 {
 		t.Errorf("%q", env.names())
 	}
-	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "It does not answer."})
+	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusDown, Message: "It does not answer."})
 	ok("warning: source kubernetes is down", "runners")
 	env.Close()
 	no(output.ExitUnreachable, "the operator plane did not answer", "runners")

@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/plane/planemcp"
+	"github.com/tailplane/tailplane/internal/plane/mcp"
 )
 
 // noTimeLimit marks a command whose run --timeout does not limit; there the flag limits something else.
@@ -25,7 +25,7 @@ type mcpFlags struct {
 	tokenFile    string
 	tokenCommand string
 	toolsets     string
-	options      planemcp.Options
+	options      mcp.Options
 }
 
 func (t *tka) mcp() *cobra.Command {
@@ -46,7 +46,7 @@ and to nobody else.
 What goes further than one pool is asked for twice. See also --read-only and
 --no-destructive. All tools only read but these, which change or propose something:
 
-  ` + strings.Join(planemcp.Writes(), "\n  "),
+  ` + strings.Join(mcp.WriteTools(), "\n  "),
 		Example:     "  tka mcp --url https://dashboard.tail1234.ts.net\n  tka config plane.url https://dashboard.tail1234.ts.net\n  claude mcp add tailplane -- tka mcp",
 		Args:        arguments(0, 0, ""),
 		Annotations: map[string]string{noTimeLimit: ""},
@@ -59,19 +59,19 @@ What goes further than one pool is asked for twice. See also --read-only and
 	f.BoolVar(&mf.options.ReadOnly, "read-only", false, "only tools that change nothing")
 	f.BoolVar(&mf.options.NoDestructive, "no-destructive", false, "no tools that take something away")
 	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, config, enrollment, infra, audit (default all)")
-	f.DurationVar(&t.timeout, "timeout", planemcp.DefaultTimeout, "time limit of one call")
-	f.IntVar(&mf.options.MaxBytes, "max-bytes", planemcp.DefaultBytes, "most bytes of one answer, 4096 to 1048576")
-	t.complete(cmd, "toolsets", fixedValues(string(planemcp.Fleet), string(planemcp.Config), string(planemcp.Enrollment), string(planemcp.Infra), string(planemcp.Audit)))
+	f.DurationVar(&t.timeout, "timeout", mcp.DefaultTimeout, "time limit of one call")
+	f.IntVar(&mf.options.MaxBytes, "max-bytes", mcp.DefaultBytes, "most bytes of one answer, 4096 to 1048576")
+	t.complete(cmd, "toolsets", fixedValues(string(mcp.Fleet), string(mcp.Config), string(mcp.Enrollment), string(mcp.Infra), string(mcp.Audit)))
 	return cmd
 }
 
 func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 	var err error
-	if mf.options.Toolsets, err = planemcp.ParseToolsets(mf.toolsets); err != nil {
+	if mf.options.Toolsets, err = mcp.ParseToolsets(mf.toolsets); err != nil {
 		return output.UsageErrorf("--toolsets: %v", err)
 	}
-	if n := mf.options.MaxBytes; n < planemcp.LeastBytes || n > planemcp.MostBytes {
-		return output.UsageErrorf("--max-bytes is %d; it can be %d to %d", n, planemcp.LeastBytes, planemcp.MostBytes)
+	if n := mf.options.MaxBytes; n < mcp.MinBytes || n > mcp.MaxBytes {
+		return output.UsageErrorf("--max-bytes is %d; it can be %d to %d", n, mcp.MinBytes, mcp.MaxBytes)
 	}
 	client, err := t.planeClient(mf)
 	if err != nil {
@@ -86,7 +86,7 @@ func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 		t.hint("This speaks with programs: an assistant starts it. See: tka mcp --help")
 	}
 	log := slog.New(slog.NewTextHandler(t.Err, &slog.HandlerOptions{Level: level}))
-	if err := planemcp.Serve(ctx, t.In, t.Out, client, mf.options, log); err != nil {
+	if err := mcp.Serve(ctx, t.In, t.Out, client, mf.options, log); err != nil {
 		return output.Errorf(output.ExitFailed, "the assistant's connection broke: %v", err).Because(err)
 	}
 	return nil

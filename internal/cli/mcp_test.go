@@ -24,16 +24,16 @@ import (
 
 // newPlane starts the operator plane's API on loopback, where every caller is alice.
 func newPlane(t *testing.T) *httptest.Server {
-	store := plane.NewBoard(time.Now)
+	store := plane.NewStore(time.Now)
 	store.Replace(plane.KindCluster, "kubernetes", []plane.Object{plane.Cluster{ID: "c1", Name: "prod-eu", Health: "Alive"}})
-	store.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
-	service := &plane.Desk{Board: store, Now: time.Now, Ready: func() bool { return true },
-		Revoke: func(context.Context, access.Permit, string, string, string, bool) (plane.Revocation, error) {
+	store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusOK})
+	service := &plane.Service{Store: store, Now: time.Now, Ready: func() bool { return true },
+		RevokeSignin: func(context.Context, access.Permit, string, string, string, bool) (plane.Revocation, error) {
 			return plane.Revocation{}, io.EOF
 		},
-		Exposed: func() []plane.Exposure { return nil },
-		Entries: func(context.Context, func(plane.Recorded) bool) (int, error) { return 0, nil }}
-	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Exposures:    func() []plane.Exposure { return nil },
+		AuditEntries: func(context.Context, func(plane.AuditEntry) bool) (int, error) { return 0, nil }}
+	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
 			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
 				Rules: []json.RawMessage{json.RawMessage(`{"role":"operator","orgs":["*"]}`)}}, nil

@@ -11,16 +11,16 @@ import (
 
 // BenchmarkList measures one page of 10,000 sign-ins, searched and sorted by time.
 func BenchmarkList(b *testing.B) {
-	o := newOffice(time.Now).as(alice())
+	o := newEnv(time.Now).as(alice())
 	var all []plane.Object
 	for i := range 10_000 {
 		s := signinOf(fmt.Sprintf("u%d@example.com", i%500), fmt.Sprintf("s%05d", i))
 		s.ValidUntil = new(noon.Add(time.Duration(i*7919%10_000) * time.Second))
 		all = append(all, s)
 	}
-	o.board.Replace(plane.KindSignin, "kubernetes", all)
+	o.store.Replace(plane.KindSignin, "kubernetes", all)
 	for b.Loop() {
-		if w, _ := o.ask("GET", "/api/v1/signins?sort=-validUntil&q=example", ""); w.Code != http.StatusOK {
+		if w, _ := o.do("GET", "/api/v1/signins?sort=-validUntil&q=example", ""); w.Code != http.StatusOK {
 			b.Fatal(w.Body)
 		}
 	}
@@ -28,17 +28,17 @@ func BenchmarkList(b *testing.B) {
 
 // BenchmarkPut measures one change of an object among 10,000.
 func BenchmarkPut(b *testing.B) {
-	board := plane.NewBoard(time.Now)
+	store := plane.NewStore(time.Now)
 	var all []plane.Object
 	for i := range 10_000 {
 		all = append(all, signinOf("alice@example.com", fmt.Sprintf("s%05d", i)))
 	}
-	board.Replace(plane.KindSignin, "kubernetes", all)
+	store.Replace(plane.KindSignin, "kubernetes", all)
 	n := 0
 	for b.Loop() {
 		s := signinOf("alice@example.com", "s00001")
 		s.Role = fmt.Sprint(n)
 		n++
-		board.Put(plane.KindSignin, "kubernetes", s)
+		store.Set(plane.KindSignin, "kubernetes", s)
 	}
 }

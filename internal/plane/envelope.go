@@ -11,8 +11,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// APIVersion is the version of the envelope and its contents.
-const APIVersion = "plane/v1"
+// apiVersion is the version of the envelope and its contents.
+const apiVersion = "plane/v1"
 
 // Envelope wraps every response of the API.
 type Envelope[T any] struct {
@@ -60,21 +60,21 @@ func (e Envelope[T]) AuditOrg() string {
 	return ""
 }
 
-// Answer wraps data in an envelope.
-func Answer[T any](d *Desk, kind string, data T, revision uint64, sources []Source) Envelope[T] {
+// newEnvelope wraps data in an envelope.
+func newEnvelope[T any](d *Service, kind string, data T, revision uint64, sources []Source) Envelope[T] {
 	if sources == nil {
 		sources = []Source{}
 	}
-	return Envelope[T]{APIVersion: APIVersion, Kind: kind, Data: data,
+	return Envelope[T]{APIVersion: apiVersion, Kind: kind, Data: data,
 		Meta: Meta{GeneratedAt: d.Now().UTC(), Revision: strconv.FormatUint(revision, 10), Sources: sources}}
 }
 
-// Form returns the wire format of the API's responses and errors.
-func Form() *door.Form {
+// EnvelopeForm returns the wire format of the API's responses and errors.
+func EnvelopeForm() *door.Form {
 	return &door.Form{
 		Answer: func(_ door.About, resp any) door.Shape { return door.Shape{Status: http.StatusOK, Body: resp} },
 		Refuse: func(about door.About, p *problem.Error) door.Shape {
-			e := Envelope[*Empty]{APIVersion: APIVersion, Kind: "Error", Meta: Meta{RequestID: about.RequestID, GeneratedAt: about.Now.UTC(), Sources: []Source{}}, Error: &Refused{Error: p}}
+			e := Envelope[*Empty]{APIVersion: apiVersion, Kind: "Error", Meta: Meta{RequestID: about.RequestID, GeneratedAt: about.Now.UTC(), Sources: []Source{}}, Error: &Refused{Error: p}}
 			if p.RetryAfter > 0 {
 				e.Error.RetryAfterSeconds = int((p.RetryAfter + time.Second - 1) / time.Second)
 			}
@@ -83,13 +83,13 @@ func Form() *door.Form {
 	}
 }
 
-// Open returns the error in an enveloped response, for a door.Client. For a success it returns the whole envelope.
-func Open(status int, answer []byte) ([]byte, *problem.Error, error) {
+// ParseEnvelope returns the error in an enveloped response, for a door.Client. For a success it returns the whole envelope.
+func ParseEnvelope(status int, answer []byte) ([]byte, *problem.Error, error) {
 	var e struct {
 		APIVersion string   `json:"apiVersion"`
 		Error      *Refused `json:"error"`
 	}
-	if err := json.Unmarshal(answer, &e); err != nil || e.APIVersion != APIVersion {
+	if err := json.Unmarshal(answer, &e); err != nil || e.APIVersion != apiVersion {
 		return nil, nil, errors.New("it gave no reason: is it an operator plane of Tailplane?")
 	}
 	switch {

@@ -49,57 +49,57 @@ type Severity string
 
 // The severities.
 const (
-	Error   Severity = "error"
-	Warning Severity = "warning"
+	SeverityError   Severity = "error"
+	SeverityWarning Severity = "warning"
 )
 
 const maxAttention = 100
 
-// Overview summarises what the caller may see of the installation.
-func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[Overview], error) {
+// GetOverview summarises what the caller may see of the installation.
+func (d *Service) GetOverview(_ context.Context, p access.Permit, _ Empty) (Envelope[Overview], error) {
 	v := ViewerOf(p)
-	lists, revision := d.Board.Lists(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter, KindPool, KindEnrollment, KindHold, KindForge, KindChange, KindDrift)
+	lists, revision := d.Store.ListAll(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter, KindPool, KindEnrollment, KindHold, KindForge, KindChange, KindDrift)
 	o := Overview{Attention: []Attention{}, Hidden: []Kind{}}
-	o.Clusters = tally(&o, v, lists[0], clusters(), clusterTrouble)
-	o.Signins = tally(&o, v, lists[1], signins(), signinTrouble)
-	o.Tailnets = tally(&o, v, lists[2], tailnets(), func(t Tailnet) (Severity, string, string) { return conditionTrouble(t.Conditions) })
-	o.Gateways = tally(&o, v, lists[3], gateways(), gatewayTrouble)
-	o.Routes = tally(&o, v, lists[4], routes(), routeTrouble)
-	o.ProxyGroups = tally(&o, v, lists[5], proxyGroups(), proxyGroupTrouble)
-	o.Adapters = tally(&o, v, lists[6], adapters(), adapterTrouble)
-	o.Pools, o.Enrollments = standings(&o, v, lists[7]), standings(&o, v, lists[8])
-	o.Holds, o.Forges = standings(&o, v, lists[9]), standings(&o, v, lists[10])
-	o.Changes, o.Drift = standings(&o, v, lists[11]), standings(&o, v, lists[12])
+	o.Clusters = tallyTable(&o, v, lists[0], clusters(), clusterTrouble)
+	o.Signins = tallyTable(&o, v, lists[1], signins(), signinTrouble)
+	o.Tailnets = tallyTable(&o, v, lists[2], tailnets(), func(t Tailnet) (Severity, string, string) { return conditionTrouble(t.Conditions) })
+	o.Gateways = tallyTable(&o, v, lists[3], gateways(), gatewayTrouble)
+	o.Routes = tallyTable(&o, v, lists[4], routes(), routeTrouble)
+	o.ProxyGroups = tallyTable(&o, v, lists[5], proxyGroups(), proxyGroupTrouble)
+	o.Adapters = tallyTable(&o, v, lists[6], adapters(), adapterTrouble)
+	o.Pools, o.Enrollments = tallyStateful(&o, v, lists[7]), tallyStateful(&o, v, lists[8])
+	o.Holds, o.Forges = tallyStateful(&o, v, lists[9]), tallyStateful(&o, v, lists[10])
+	o.Changes, o.Drift = tallyStateful(&o, v, lists[11]), tallyStateful(&o, v, lists[12])
 	slices.SortStableFunc(o.Attention, func(a, b Attention) int { return cmp.Compare(a.Severity, b.Severity) }) // error before warning
 	if len(o.Attention) > maxAttention {
 		o.More = len(o.Attention) - maxAttention
 		o.Attention = o.Attention[:maxAttention]
 	}
-	return Answer(d, "Overview", o, revision, d.Board.Sources()), nil
+	return newEnvelope(d, "Overview", o, revision, d.Store.Sources()), nil
 }
 
-// tally counts the objects of one kind that the caller sees, and adds their problems to o.
-func tally[T Object](o *Overview, v Viewer, l Listing, of Table[T], trouble func(T) (Severity, string, string)) *Tally {
-	return count(o, v, l, of.State, trouble)
+// tallyTable counts the objects of one kind that the caller sees, and adds their problems to o.
+func tallyTable[T Object](o *Overview, v Viewer, l Listing, of table[T], trouble func(T) (Severity, string, string)) *Tally {
+	return tallyObjects(o, v, l, of.State, trouble)
 }
 
-// Standing is an object that reports its own state and its problem. Trouble returns an empty severity if there is no problem.
-type Standing interface {
+// Stateful is an object that reports its own state and its problem. Trouble returns an empty severity if there is no problem.
+type Stateful interface {
 	Object
-	Stands() string
+	CurrentState() string
 	Trouble() (severity Severity, reason, message string)
 }
 
 // Settled is an object that may be finished. The overview does not count an object whose Settled returns true.
 type Settled interface{ Settled() bool }
 
-// standings is like tally, for objects that report their own state.
-func standings(o *Overview, v Viewer, l Listing) *Tally {
-	return count(o, v, l, Standing.Stands, Standing.Trouble)
+// tallyStateful is like tally, for objects that report their own state.
+func tallyStateful(o *Overview, v Viewer, l Listing) *Tally {
+	return tallyObjects(o, v, l, Stateful.CurrentState, Stateful.Trouble)
 }
 
-func count[T Object](o *Overview, v Viewer, l Listing, state func(T) string, trouble func(T) (Severity, string, string)) *Tally {
-	if !v.any(l.Kind) {
+func tallyObjects[T Object](o *Overview, v Viewer, l Listing, state func(T) string, trouble func(T) (Severity, string, string)) *Tally {
+	if !v.seesAny(l.Kind) {
 		o.Hidden = append(o.Hidden, l.Kind)
 		return nil
 	}
@@ -107,7 +107,7 @@ func count[T Object](o *Overview, v Viewer, l Listing, state func(T) string, tro
 		return nil
 	}
 	t := &Tally{States: map[string]int{}}
-	for _, object := range seen[T](v, l.Kind, l.Objects) {
+	for _, object := range visibleObjects[T](v, l.Kind, l.Objects) {
 		if s, ok := any(object).(Settled); ok && s.Settled() {
 			continue
 		}
@@ -123,13 +123,13 @@ func count[T Object](o *Overview, v Viewer, l Listing, state func(T) string, tro
 func clusterTrouble(c Cluster) (Severity, string, string) {
 	switch {
 	case c.Conflict:
-		return Error, "Conflict", "Somebody else is known as this cluster."
+		return SeverityError, "Conflict", "Somebody else is known as this cluster."
 	case c.Health == "Dead":
-		return Error, "Dead", "None of its access servers answers."
+		return SeverityError, "Dead", "None of its access servers answers."
 	case c.Health == "Suspect":
-		return Warning, "Suspect", "Its access servers have not answered lately."
+		return SeverityWarning, "Suspect", "Its access servers have not answered lately."
 	case c.Skew != nil && *c.Skew:
-		return Warning, "VersionSkew", "It runs " + c.Version + ", which is not the version of this server."
+		return SeverityWarning, "VersionSkew", "It runs " + c.Version + ", which is not the version of this server."
 	}
 	return "", "", ""
 }
@@ -142,7 +142,7 @@ func signinTrouble(s Signin) (Severity, string, string) {
 	if severity == "" {
 		reason, message = "Refused", "The operator does not provision it."
 	}
-	return Warning, reason, message
+	return SeverityWarning, reason, message
 }
 
 func gatewayTrouble(g Gateway) (Severity, string, string) {
@@ -151,27 +151,27 @@ func gatewayTrouble(g Gateway) (Severity, string, string) {
 	}
 	for _, t := range g.Tailnets {
 		if t.Stale {
-			return Warning, "Stale", fmt.Sprintf("The tailnet %s could not be read lately; what was known is used.", t.Name)
+			return SeverityWarning, "Stale", fmt.Sprintf("The tailnet %s could not be read lately; what was known is used.", t.Name)
 		}
 	}
 	if g.Extension.Fresh != nil && !*g.Extension.Fresh {
-		return Warning, "NotTranslated", "Envoy Gateway has not rendered the latest routes yet."
+		return SeverityWarning, "NotTranslated", "Envoy Gateway has not rendered the latest routes yet."
 	}
 	return "", "", ""
 }
 
 func routeTrouble(r Route) (Severity, string, string) {
 	if len(r.Refused) > 0 {
-		return Error, r.Refused[0].Reason, r.Refused[0].Message
+		return SeverityError, r.Refused[0].Reason, r.Refused[0].Message
 	}
 	return conditionTrouble(r.Conditions)
 }
 
 func proxyGroupTrouble(g ProxyGroup) (Severity, string, string) {
 	if g.Ready != nil && *g.Ready < g.Wanted {
-		severity := Warning
+		severity := SeverityWarning
 		if *g.Ready == 0 {
-			severity = Error
+			severity = SeverityError
 		}
 		return severity, "PodsNotReady", fmt.Sprintf("%d of %d relays are ready.", *g.Ready, g.Wanted)
 	}
@@ -181,9 +181,9 @@ func proxyGroupTrouble(g ProxyGroup) (Severity, string, string) {
 func adapterTrouble(a Adapter) (Severity, string, string) {
 	switch {
 	case a.Ready != nil && !*a.Ready:
-		return Error, "NotReady", "The adapter in this pod is not ready."
+		return SeverityError, "NotReady", "The adapter in this pod is not ready."
 	case a.Outdated != nil && *a.Outdated:
-		return Warning, "Outdated", "It was injected by other settings than those of now; a new pod gets them."
+		return SeverityWarning, "Outdated", "It was injected by other settings than those of now; a new pod gets them."
 	}
 	return "", "", ""
 }
@@ -192,12 +192,12 @@ func adapterTrouble(a Adapter) (Severity, string, string) {
 func conditionTrouble(conditions []Condition) (Severity, string, string) {
 	for _, c := range conditions {
 		if c.Type == "Ready" && c.Status == "False" {
-			return Error, c.Reason, c.Message
+			return SeverityError, c.Reason, c.Message
 		}
 	}
 	for _, c := range conditions {
 		if c.Type == "Degraded" && c.Status == "True" {
-			return Warning, c.Reason, c.Message
+			return SeverityWarning, c.Reason, c.Message
 		}
 	}
 	return "", "", ""

@@ -3,7 +3,6 @@ package plane_test
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -19,8 +18,6 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
-
-var update = flag.Bool("update", false, "write the role matrix into testdata")
 
 type persona struct {
 	name   string
@@ -62,7 +59,7 @@ func TestRoles(t *testing.T) {
 	var got strings.Builder
 	for _, p := range personas() {
 		for _, op := range plane.Operations() {
-			o := newOffice(clock).filled()
+			o := newEnv(clock).withObjects()
 			o.caller, o.refused = p.caller, p.err
 			method, path, _ := strings.Cut(op.Pattern, " ")
 			path = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob").Replace(path)
@@ -80,7 +77,7 @@ func TestRoles(t *testing.T) {
 			cancel()
 			fmt.Fprintf(&got, "%-30s %-45s %s\n", p.name, op.Pattern, outcome(t, w))
 
-			entries := o.record()
+			entries := o.auditEntries()
 			streamed := strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream")
 			if want := map[bool]int{false: 1, true: 2}[streamed]; len(entries) != want {
 				t.Errorf("%s %s: %d entries", p.name, op.Pattern, len(entries))
@@ -99,13 +96,13 @@ func TestRoles(t *testing.T) {
 			if e.Kind != "Error" || string(e.Data) != "null" || e.Error.Message == "" || len(e.Error.Advice) == 0 || e.Meta.RequestID != entries[0].RequestID {
 				t.Errorf("%s %s: %s", p.name, op.Pattern, w.Body)
 			}
-			if strings.Contains(w.Body.String(), "bob") || len(o.done()) > 0 { // PL-01
-				t.Errorf("%s %s: refused, and %s, %v", p.name, op.Pattern, w.Body, o.done())
+			if strings.Contains(w.Body.String(), "bob") || len(o.revocations()) > 0 { // PL-01
+				t.Errorf("%s %s: refused, and %s, %v", p.name, op.Pattern, w.Body, o.revocations())
 			}
 		}
 	}
 	golden := filepath.Join("testdata", "roles.golden")
-	if *update {
+	if *plane.Update {
 		if err := os.MkdirAll("testdata", 0o755); err != nil {
 			t.Fatal(err)
 		}

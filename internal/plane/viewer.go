@@ -31,8 +31,8 @@ func (v Viewer) Everywhere(verb access.Verb) bool {
 	return slices.Contains(v.verbs[access.AllOrgs], verb)
 }
 
-// reads returns the verb that a caller needs to see objects of a kind. For an unknown kind it returns "", so no caller sees it.
-func (k Kind) reads() access.Verb {
+// readVerb returns the verb that a caller needs to see objects of a kind. For an unknown kind it returns "", so no caller sees it.
+func (k Kind) readVerb() access.Verb {
 	switch k {
 	case KindSignin:
 		return access.SigninsRead
@@ -45,10 +45,10 @@ func (k Kind) reads() access.Verb {
 }
 
 // sees reports whether the caller may see o.
-func (v Viewer) sees(k Kind, o Object) bool { return v.may(k.reads(), o) }
+func (v Viewer) sees(k Kind, o Object) bool { return v.allows(k.readVerb(), o) }
 
-// may reports whether the caller may use verb on o.
-func (v Viewer) may(verb access.Verb, o Object) bool {
+// allows reports whether the caller may use verb on o.
+func (v Viewer) allows(verb access.Verb, o Object) bool {
 	if v.In(o.Org(), verb) {
 		return true
 	}
@@ -59,32 +59,34 @@ func (v Viewer) may(verb access.Verb, o Object) bool {
 	return ok && v.Own(verb) && owned.Owner().Is(v.caller)
 }
 
-// any reports whether the caller may see some objects of a kind.
-func (v Viewer) any(k Kind) bool {
+// seesAny reports whether the caller may see some objects of a kind.
+func (v Viewer) seesAny(k Kind) bool {
 	for _, verbs := range v.verbs {
-		if slices.Contains(verbs, k.reads()) {
+		if slices.Contains(verbs, k.readVerb()) {
 			return true
 		}
 	}
 	return false
 }
 
-// Seen returns the objects of a listing that the caller of a permit may see, in the form for this caller.
-func Seen[T Object](p access.Permit, l Listing) []T { return seen[T](ViewerOf(p), l.Kind, l.Objects) }
+// visibleTo returns the objects of a listing that the caller of a permit may see, in the form for this caller.
+func visibleTo[T Object](p access.Permit, l Listing) []T {
+	return visibleObjects[T](ViewerOf(p), l.Kind, l.Objects)
+}
 
-// seen returns the objects of all that v may see, in the form for its caller.
-func seen[T Object](v Viewer, k Kind, all []Object) []T {
+// visibleObjects returns the objects of all that v may see, in the form for its caller.
+func visibleObjects[T Object](v Viewer, k Kind, all []Object) []T {
 	out := make([]T, 0, len(all))
 	for _, o := range all {
 		if v.sees(k, o) {
-			out = append(out, v.show(o).(T))
+			out = append(out, v.view(o).(T))
 		}
 	}
 	return out
 }
 
-// show returns o in the form for this caller.
-func (v Viewer) show(o Object) Object {
+// view returns o in the form for this caller.
+func (v Viewer) view(o Object) Object {
 	if personal, ok := o.(Personal); ok {
 		return personal.For(v)
 	}
@@ -95,7 +97,7 @@ func (v Viewer) show(o Object) Object {
 func (o Signin) For(v Viewer) Object {
 	revoke := Action{Allowed: true}
 	switch {
-	case !v.may(access.SigninsRevoke, o):
+	case !v.allows(access.SigninsRevoke, o):
 		revoke = Action{Why: "You may revoke your own sign-ins only."}
 	case o.Phase == "Ending" || o.Phase == "Expired":
 		revoke = Action{Why: "It is ending already."}

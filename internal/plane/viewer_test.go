@@ -63,14 +63,14 @@ func TestPL05_Viewer(t *testing.T) {
 		{"a node's own", view(t, ci, acme), access.SigninsRead, thing{login: "node:ci", tailnet: "example.com"}, true},
 		{"nobody's, to a node", view(t, ci, acme), access.SigninsRead, thing{}, false},
 		{"one's own, for a verb that is for all or nothing", view(t, alice, acme), access.InfraRead, thing{login: "alice@example.com", tailnet: "example.com"}, false},
-		{"nobody decided", view(t, alice, everything), Kind("pool2").reads(), thing{org: "acme"}, false},
+		{"nobody decided", view(t, alice, everything), Kind("pool2").readVerb(), thing{org: "acme"}, false},
 		{"no verb", view(t, alice, everything), "", thing{login: "alice@example.com"}, false},
 	} {
-		if got := c.who.may(c.verb, c.of); got != c.want {
+		if got := c.who.allows(c.verb, c.of); got != c.want {
 			t.Errorf("%s: %t", c.why, got)
 		}
 	}
-	if view(t, alice, everything).any("pool2") {
+	if view(t, alice, everything).seesAny("pool2") {
 		t.Error("a kind that nobody decided about is listed")
 	}
 }
@@ -80,14 +80,14 @@ func TestPL05_Viewer(t *testing.T) {
 func FuzzListRequest(f *testing.F) {
 	all := people(20)
 	f.Add("u3", "Ready", "-login", 3, "")
-	f.Add("", "", "device", 1, cursor{Kind: KindSignin, ID: "t/s0003", Sort: "device", Value: "é"}.String())
+	f.Add("", "", "device", 1, listCursor{Kind: KindSignin, ID: "t/s0003", Sort: "device", Value: "é"}.String())
 	f.Add("\x00", "pending", "-", 500, "eyJrIjoic2lnbmluIn0")
 	f.Fuzz(func(t *testing.T, q, state, sort string, limit int, mark string) {
 		if new(Text).UnmarshalText([]byte(q)) != nil || new(Text).UnmarshalText([]byte(state)) != nil || new(Text).UnmarshalText([]byte(sort)) != nil {
 			return // the server refuses it
 		}
 		limit = 1 + max(limit, -limit, 0)%maxLimit
-		req := ListRequest{Q: Text(q), State: Text(state), Sort: Text(sort), Limit: Count(limit), Cursor: Mark(mark)}
+		req := ListRequest{Q: Text(q), State: Text(state), Sort: Text(sort), Limit: PageLimit(limit), Cursor: Cursor(mark)}
 		for turns := 0; ; turns++ {
 			page, about, err := signins().page(all, "", req)
 			if err != nil {
@@ -102,7 +102,7 @@ func FuzzListRequest(f *testing.F) {
 			if about.Next == "" {
 				return
 			}
-			req.Cursor = Mark(about.Next)
+			req.Cursor = Cursor(about.Next)
 		}
 	})
 }

@@ -24,9 +24,8 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planechange"
-	"github.com/tailplane/tailplane/internal/plane/planegit"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/git"
+	"github.com/tailplane/tailplane/internal/plane/kube"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
@@ -34,7 +33,7 @@ import (
 // A configuration is the fleet's configuration in a repository at a forge. It uses the real forge client, and dry
 // runs and changes on a real API server.
 type configuration struct {
-	desk    *planechange.Desk
+	desk    *plane.ChangeService
 	github  *forgetest.GitHubFake
 	id      int64 // id of the repository
 	admin   client.Client
@@ -74,7 +73,7 @@ spec:
 )
 
 // configured gives the environment a repository and a controller for its changes.
-func (h *env) configured(t *testing.T, desk *plane.Desk) *configuration {
+func (h *env) configured(t *testing.T, desk *plane.Service) *configuration {
 	t.Helper()
 	cluster := kubetest.Start(t)
 	files, err := filepath.Glob("../../deploy/crds/tailplane.dev_runner*.yaml")
@@ -96,20 +95,20 @@ func (h *env) configured(t *testing.T, desk *plane.Desk) *configuration {
 	c.github.Install(app, "acme", map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"})
 	c.id = c.github.AddRepository("acme/fleet", false)
 	c.github.Push(c.id, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{"fleet/gh-nix.yaml": new(poolFile), "fleet/acme.yaml": new(orgFile)})
-	repository, err := planegit.Open(planegit.Config{Forge: "github", URL: c.github.URL, Repository: "acme/fleet", Branch: "main",
+	repository, err := git.Open(git.Config{Forge: "github", URL: c.github.URL, Repository: "acme/fleet", Branch: "main",
 		Credential: map[string][]byte{"github_app_id": []byte(strconv.FormatInt(app, 10)), "github_app_private_key": key}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept, err := planekube.NewChanges(cluster.AdminConfig(), cluster.Namespace(t))
+	kept, err := kube.NewChangeStore(cluster.AdminConfig(), cluster.Namespace(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.admin, err = client.New(cluster.AdminConfig(), client.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	c.desk = &planechange.Desk{Plane: desk, Repository: repository, Store: kept, Book: gitops.Manifests{Pattern: "fleet/{name}.yaml"}, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
-		May: func(_ context.Context, a gitops.Approval, org string, v access.Verb) bool {
+	c.desk = &plane.ChangeService{Plane: desk, Repository: repository, Store: kept, Layout: gitops.Manifests{Pattern: "fleet/{name}.yaml"}, DryRun: kept.DryRun, Link: func(id string) string { return "https://dashboard/changes/" + id },
+		StillAllowed: func(_ context.Context, a gitops.Approval, org string, v access.Verb) bool {
 			name, _, _ := strings.Cut(a.By, "@")
 			p, err := access.DecidePlane(somebody(name), v, access.PlanePolicy{Capability: capability}, time.Now())
 			if err == nil {
@@ -117,10 +116,10 @@ func (h *env) configured(t *testing.T, desk *plane.Desk) *configuration {
 			}
 			return err == nil
 		}}
-	h.board.Replace(plane.KindChange, planechange.Source, nil)
-	h.board.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
+	h.board.Replace(plane.KindChange, plane.ChangesSource, nil)
+	h.board.Report(plane.Source{Name: plane.ChangesSource, Status: plane.StatusOK})
 	ctx, cancel := context.WithCancel(context.Background())
-	watch := &planechange.Watch{Desk: c.desk, Live: kept.Live, Every: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+	watch := &plane.ChangePoller{Changes: c.desk, Live: kept.GetSpec, Interval: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
 	var wg sync.WaitGroup
 	wg.Go(func() { watch.Run(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
@@ -130,21 +129,21 @@ func (h *env) configured(t *testing.T, desk *plane.Desk) *configuration {
 // proposeSome creates the changes that the pages show: one pending, one approved, and one abandoned.
 func (h *env) proposeSome(t *testing.T) {
 	t.Helper()
-	ask := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
+	ask := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.ParseEnvelope}
 	as := func(name string) { h.as(somebody(name)) }
-	propose := func(who, kind, name, title, reason, patch string) planechange.Change {
+	propose := func(who, kind, name, title, reason, patch string) plane.Change {
 		as(who)
-		e, err := planechange.ProposeChange.Call(t.Context(), ask, planechange.ProposeRequest{Edit: planechange.Edit{Kind: plane.Text(kind), Name: plane.Text(name), Patch: json.RawMessage(patch)}, Title: title, Reason: plane.Reason(reason)})
+		e, err := plane.ProposeChange.Call(t.Context(), ask, plane.ProposeRequest{Edit: plane.Edit{Kind: plane.Text(kind), Name: plane.Text(name), Patch: json.RawMessage(patch)}, Title: title, Reason: plane.Reason(reason)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return e.Data
 	}
 	given := propose("pat", "RunnerPool", "gh-nix", "Keep runners warm", "people wait for the first one", `{"scaling":{"min":2}}`)
-	_, err := planechange.CloseChange.Call(t.Context(), ask, planechange.CloseRequest{ID: given.ID, Reason: "they would cost more than they save"})
+	_, err := plane.CloseChange.Call(t.Context(), ask, plane.CloseRequest{ID: given.ID, Reason: "they would cost more than they save"})
 	waits := propose("amy", "RunnerEnrollment", "acme", "Ann administers acme too", "Amy is away in August", `{"owners":["amy@acme.dev","ann@acme.dev"]}`)
 	as("pat")
-	_, aerr := planechange.ApproveChange.Call(t.Context(), ask, planechange.DecideRequest{ID: waits.ID, Head: waits.Head, Reason: "she works there"})
+	_, aerr := plane.ApproveChange.Call(t.Context(), ask, plane.DecideRequest{ID: waits.ID, Head: waits.Head, Reason: "she works there"})
 	if err := errors.Join(err, aerr); err != nil {
 		t.Fatal(err)
 	}
@@ -152,13 +151,13 @@ func (h *env) proposeSome(t *testing.T) {
 }
 
 // open returns the open change of an object.
-func (c *configuration) open(name string) (planechange.Change, error) {
-	for _, o := range c.desk.Plane.Board.List(plane.KindChange).Objects {
-		if x, ok := o.(planechange.Change); ok && x.Name == name && (x.State == string(gitops.StateOpen) || x.State == string(gitops.StateApproved)) {
+func (c *configuration) open(name string) (plane.Change, error) {
+	for _, o := range c.desk.Plane.Store.List(plane.KindChange).Objects {
+		if x, ok := o.(plane.Change); ok && x.Name == name && (x.State == string(gitops.StateOpen) || x.State == string(gitops.StateApproved)) {
 			return x, nil
 		}
 	}
-	return planechange.Change{}, fmt.Errorf("no change of %s is open", name)
+	return plane.Change{}, fmt.Errorf("no change of %s is open", name)
 }
 
 // push adds another person's commit to the branch of the open change of gh-nix.

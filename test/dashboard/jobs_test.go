@@ -14,13 +14,11 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planejobs"
-	"github.com/tailplane/tailplane/internal/plane/planemetrics"
-	"github.com/tailplane/tailplane/internal/plane/promquery"
+	"github.com/tailplane/tailplane/internal/plane/metrics"
 )
 
 // jobs returns the services for single runners and for time series, over a Prometheus with a gap in its data.
-func (h *env) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemetrics.Desk) {
+func (h *env) jobs(t *testing.T, desk *plane.Service) (*plane.RunnerService, *plane.MetricsService) {
 	prometheus := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ask := func(key string) float64 { v, _ := strconv.ParseFloat(r.FormValue(key), 64); return v }
 		from, to, step := ask("start"), ask("end"), ask("step")
@@ -33,11 +31,11 @@ func (h *env) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemetri
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[%s]}]}}`, strings.Join(values, ","))
 	}))
 	t.Cleanup(prometheus.Close)
-	events := func(context.Context, string) ([]planejobs.Event, error) {
+	events := func(context.Context, string) ([]plane.Event, error) {
 		now := time.Now()
-		return []planejobs.Event{{Type: "Warning", Reason: "FailedScheduling", Message: "0/3 nodes are available: 3 Insufficient cpu.", Kind: "Pod", Name: "acme-gh-nix-a", By: "default-scheduler", Count: 4, First: now.Add(-time.Hour), Last: now}}, nil
+		return []plane.Event{{Type: "Warning", Reason: "FailedScheduling", Message: "0/3 nodes are available: 3 Insufficient cpu.", Kind: "Pod", Name: "acme-gh-nix-a", By: "default-scheduler", Count: 4, First: now.Add(-time.Hour), Last: now}}, nil
 	}
-	log := func(ctx context.Context, p access.Permit, o planejobs.Opening) (io.ReadCloser, error) {
+	log := func(ctx context.Context, p access.Permit, o plane.LogOptions) (io.ReadCloser, error) {
 		if err := p.Require(access.LogsRead, time.Now()); err != nil {
 			return nil, err
 		}
@@ -53,13 +51,13 @@ func (h *env) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemetri
 		}()
 		return r, nil
 	}
-	return &planejobs.Desk{Plane: desk, Events: events, Log: log}, &planemetrics.Desk{Plane: desk, Prometheus: (&promquery.Client{URL: prometheus.URL, HTTP: prometheus.Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}).Query}
+	return &plane.RunnerService{Plane: desk, ReadEvents: events, OpenLog: log}, &plane.MetricsService{Plane: desk, Query: (&metrics.Client{URL: prometheus.URL, HTTP: prometheus.Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}).Query}
 }
 
 // job returns a runner of an organisation, in its pod.
-func job(org, pool, name, state string, is *planejobs.Job) planejobs.Runner {
+func job(org, pool, name, state string, is *plane.Job) plane.Runner {
 	now := time.Now()
-	return planejobs.Runner{ID: "tailplane-runners/" + org + "-" + pool + "-" + name, Namespace: "tailplane-runners", Name: org + "-" + pool + "-" + name, Kind: "EphemeralRunner", Pool: "github/" + org + "/" + pool, OrgName: org, State: state,
+	return plane.Runner{ID: "tailplane-runners/" + org + "-" + pool + "-" + name, Namespace: "tailplane-runners", Name: org + "-" + pool + "-" + name, Kind: "EphemeralRunner", Pool: "github/" + org + "/" + pool, OrgName: org, State: state,
 		Failures: new(0), ForgeID: new(int64(7)), ForgeName: org + "-" + pool + "-" + name, Job: is, Created: now.Add(-5 * time.Minute), ObservedAt: now,
-		Pod: &planejobs.Pod{Phase: "Running", Node: "node-1", Started: &now, Containers: []planejobs.Container{{Name: "runner", Image: "registry.example/runner:2.330.0", State: "Running", Ready: true, Started: &now}}}}
+		Pod: &plane.Pod{Phase: "Running", Node: "node-1", Started: &now, Containers: []plane.Container{{Name: "runner", Image: "registry.example/runner:2.330.0", State: "Running", Ready: true, Started: &now}}}}
 }

@@ -8,16 +8,13 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planechange"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
 // fill adds a typical installation to the store: most objects are healthy, and one of each kind is not.
 func (h *env) fill() {
 	b, now := h.board, time.Now()
-	b.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
-	b.Report(plane.Source{Name: "gossip", Status: plane.OK})
+	b.Report(plane.Source{Name: "kubernetes", Status: plane.StatusOK})
+	b.Report(plane.Source{Name: "gossip", Status: plane.StatusOK})
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("prod-eu", "Alive", true), cluster("prod-us", "Alive", false), cluster("staging", "Alive", false),
 		cluster("build", "Suspect", false), cluster("lab", "Alive", false), cluster("edge-sg", "Dead", false)})
 	b.Replace(plane.KindSignin, "kubernetes", []plane.Object{
@@ -64,57 +61,57 @@ func (h *env) fill() {
 // fleet adds runners of three organisations: some run, one is paused, one is broken, and one has an unknown state.
 func (h *env) fleet(now time.Time) {
 	b := h.board
-	row := func(forge, org, pool, state, why string, change func(*planefleet.Pool)) plane.Object {
-		p := planefleet.Pool{ID: forge + "/" + org + "/" + pool, Name: pool, Forge: forge, OrgName: org, Type: "Shared", Isolation: "None", RunsOn: []string{"self-hosted", pool}, Scaling: &planefleet.Scaling{Max: 8, Budget: 20},
-			State: state, StateReason: why, Holds: []string{}, Assigned: new(3), Counts: planefleet.Counts{Idle: new(1), Busy: new(3), Pending: new(0), Failed: new(0)}, EffectiveMax: new(8), Allocated: new(8), Drift: []string{},
-			Controller: planefleet.Controller{Kind: "AutoscalingRunnerSet", Namespace: "tailplane-runners", Name: org + "-" + pool}, ObservedAt: now}
+	row := func(forge, org, pool, state, why string, change func(*plane.Pool)) plane.Object {
+		p := plane.Pool{ID: forge + "/" + org + "/" + pool, Name: pool, Forge: forge, OrgName: org, Type: "Shared", Isolation: "None", RunsOn: []string{"self-hosted", pool}, Scaling: &plane.Scaling{Max: 8, Budget: 20},
+			State: state, StateReason: why, Holds: []string{}, Assigned: new(3), Counts: plane.Counts{Idle: new(1), Busy: new(3), Pending: new(0), Failed: new(0)}, EffectiveMax: new(8), Allocated: new(8), Drift: []string{},
+			Controller: plane.Controller{Kind: "AutoscalingRunnerSet", Namespace: "tailplane-runners", Name: org + "-" + pool}, ObservedAt: now}
 		if change != nil {
 			change(&p)
 		}
 		return p
 	}
 	b.Replace(plane.KindPool, "kubernetes", []plane.Object{
-		row("github", "acme", "gh-nix", planefleet.Active, "", nil), row("github", "acme", "gh-docker", planefleet.Degraded, "2 of its runners have failed.", func(p *planefleet.Pool) { p.Counts.Failed = new(2) }),
-		row("github", "globex", "gh-nix", planefleet.Paused, "Hold globex-freeze by gus@globex.dev: release week", func(p *planefleet.Pool) {
-			p.Holds, p.EffectiveMax, p.Assigned, p.Stranded, p.Counts = []string{"globex-freeze"}, new(0), new(3), new(2), planefleet.Counts{Idle: new(0), Busy: new(1), Pending: new(0), Failed: new(0)}
+		row("github", "acme", "gh-nix", plane.PoolActive, "", nil), row("github", "acme", "gh-docker", plane.PoolDegraded, "2 of its runners have failed.", func(p *plane.Pool) { p.Counts.Failed = new(2) }),
+		row("github", "globex", "gh-nix", plane.PoolPaused, "Hold globex-freeze by gus@globex.dev: release week", func(p *plane.Pool) {
+			p.Holds, p.EffectiveMax, p.Assigned, p.Stranded, p.Counts = []string{"globex-freeze"}, new(0), new(3), new(2), plane.Counts{Idle: new(0), Busy: new(1), Pending: new(0), Failed: new(0)}
 		}),
-		row("gitlab", "initech", "gl-docker", planefleet.Failing, "The credential is refused by the forge.", func(p *planefleet.Pool) { p.Assigned, p.Controller.Kind = nil, "Deployment" }),
-		row("gitlab", "initech", "gl-nix", planefleet.Unknown, "The fleet has said nothing of it yet.", func(p *planefleet.Pool) {
-			p.Counts, p.EffectiveMax, p.Allocated, p.Assigned, p.Scaling, p.RunsOn, p.Controller = planefleet.Counts{}, nil, nil, nil, nil, nil, planefleet.Controller{}
+		row("gitlab", "initech", "gl-docker", plane.PoolFailing, "The credential is refused by the forge.", func(p *plane.Pool) { p.Assigned, p.Controller.Kind = nil, "Deployment" }),
+		row("gitlab", "initech", "gl-nix", plane.StateUnknown, "The fleet has said nothing of it yet.", func(p *plane.Pool) {
+			p.Counts, p.EffectiveMax, p.Allocated, p.Assigned, p.Scaling, p.RunsOn, p.Controller = plane.Counts{}, nil, nil, nil, nil, nil, plane.Controller{}
 		})})
 	enrolled := func(org, forge, phase string, pools ...string) plane.Object {
-		e := planefleet.Enrollment{ID: org, Name: org, Forge: forge, ConfigURL: "https://" + forge + ".com/" + org, Isolation: "None", Phase: phase, Owners: []string{"amy@" + org + ".dev"}, Members: []string{"*@" + org + ".dev"},
-			Credential: &planefleet.Credential{Kind: "githubApp", Fingerprint: "3f9c1a2b4d5e6071", ExpiresAt: new(now.Add(20 * 24 * time.Hour))}, Conditions: isReady(phase == "Active", phase, "It is "+phase+"."), ObservedAt: now}
+		e := plane.Enrollment{ID: org, Name: org, Forge: forge, ConfigURL: "https://" + forge + ".com/" + org, Isolation: "None", Phase: phase, Owners: []string{"amy@" + org + ".dev"}, Members: []string{"*@" + org + ".dev"},
+			Credential: &plane.EnrollmentCredential{Kind: "githubApp", Fingerprint: "3f9c1a2b4d5e6071", ExpiresAt: new(now.Add(20 * 24 * time.Hour))}, Conditions: isReady(phase == "Active", phase, "It is "+phase+"."), ObservedAt: now}
 		for _, p := range pools {
-			e.Pools = append(e.Pools, planefleet.EnrolledPool{Name: p, Type: "Shared"})
+			e.Pools = append(e.Pools, plane.EnrolledPool{Name: p, Type: "Shared"})
 		}
 		return e
 	}
-	acme := enrolled("acme", "github", "Active", "gh-nix", "gh-docker").(planefleet.Enrollment)
-	acme.Adopted = []planefleet.Adoption{{Pool: "old-nix", Namespace: "old-runners", Workload: "nix", Min: new(0), Max: new(2147483647), Counts: planefleet.Counts{Idle: new(2), Busy: new(4), Pending: new(0), Failed: new(0)}, SeenAt: new(now.Add(-50 * time.Hour))},
+	acme := enrolled("acme", "github", "Active", "gh-nix", "gh-docker").(plane.Enrollment)
+	acme.ExternalScaleSets = []plane.Adoption{{Pool: "old-nix", Namespace: "old-runners", Workload: "nix", Min: new(0), Max: new(2147483647), Counts: plane.Counts{Idle: new(2), Busy: new(4), Pending: new(0), Failed: new(0)}, SeenAt: new(now.Add(-50 * time.Hour))},
 		{Pool: "older", Namespace: "old-runners", Workload: "arm", Hold: "arm-upgrade"}}
 	b.Replace(plane.KindRunner, "kubernetes", []plane.Object{
-		job("acme", "gh-nix", "a", planejobs.Busy, &planejobs.Job{Name: "build", Repository: "acme/shop", Workflow: "ci.yaml", Run: new(int64(9001)), URL: "https://github.com/acme/shop/actions/runs/9001", Started: new(now.Add(-4 * time.Minute))}),
-		job("acme", "gh-nix", "b", planejobs.Idle, nil), job("acme", "gh-docker", "c", planejobs.Failed, nil), job("globex", "gh-nix", "d", planejobs.Busy, &planejobs.Job{Name: "globex secret"})})
+		job("acme", "gh-nix", "a", plane.RunnerBusy, &plane.Job{Name: "build", Repository: "acme/shop", Workflow: "ci.yaml", Run: new(int64(9001)), URL: "https://github.com/acme/shop/actions/runs/9001", Started: new(now.Add(-4 * time.Minute))}),
+		job("acme", "gh-nix", "b", plane.RunnerIdle, nil), job("acme", "gh-docker", "c", plane.RunnerFailed, nil), job("globex", "gh-nix", "d", plane.RunnerBusy, &plane.Job{Name: "globex secret"})})
 	b.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{acme, enrolled("globex", "github", "Active", "gh-nix"), enrolled("initech", "gitlab", "Suspended", "gl-docker", "gl-nix")})
 	b.Replace(plane.KindForge, "kubernetes", []plane.Object{
-		planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, Conditions: isReady(true, "Reachable", ""), EnrolledThere: []string{"acme", "globex"}, ObservedAt: now},
-		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", Reachable: new(false), Conditions: isReady(false, "Unreachable", "The forge does not answer."), EnrolledThere: []string{"initech"}, ObservedAt: now}})
+		plane.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &plane.RateLimit{Remaining: 4321}, Conditions: isReady(true, "Reachable", ""), EnrolledOrgs: []string{"acme", "globex"}, ObservedAt: now},
+		plane.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", Reachable: new(false), Conditions: isReady(false, "Unreachable", "The forge does not answer."), EnrolledOrgs: []string{"initech"}, ObservedAt: now}})
 	b.Replace(plane.KindDrift, "kubernetes", []plane.Object{
-		planefleet.Drift{ID: "d-labels", OrgName: "acme", Forge: "github", Pool: "gh-nix", Workload: "acme-gh-nix", Field: "LabelsDiffer", Kind: planefleet.DriftForge, Severity: "warning", Want: new("self-hosted, nix"), Have: new("self-hosted"),
+		plane.Drift{ID: "d-labels", OrgName: "acme", Forge: "github", Pool: "gh-nix", Workload: "acme-gh-nix", Field: "LabelsDiffer", Kind: plane.DriftForge, Severity: "warning", Want: new("self-hosted, nix"), Have: new("self-hosted"),
 			Evidence: "Its labels at the forge are not those of the pool.", Next: "Put the labels back, or change the pool.", FirstSeen: now.Add(-2 * time.Hour), ObservedAt: now},
-		planefleet.Drift{ID: "d-held", OrgName: "globex", Forge: "github", Pool: "gh-nix", Workload: "globex-gh-nix", Field: "CapacityDiffers", Kind: planefleet.DriftActual, Severity: "info", Evidence: "It may have no runners.", ExplainedBy: "globex-freeze", FirstSeen: now.Add(-3 * time.Hour), ObservedAt: now}})
-	freeze := holding("globex-freeze", planefleet.Scope{Org: "globex", Pool: "gh-nix"}, planefleet.Pause, "release week", "gus@globex.dev", planefleet.Applied)
+		plane.Drift{ID: "d-held", OrgName: "globex", Forge: "github", Pool: "gh-nix", Workload: "globex-gh-nix", Field: "CapacityDiffers", Kind: plane.DriftActual, Severity: "info", Evidence: "It may have no runners.", ExplainedBy: "globex-freeze", FirstSeen: now.Add(-3 * time.Hour), ObservedAt: now}})
+	freeze := holding("globex-freeze", plane.Scope{Org: "globex", Pool: "gh-nix"}, plane.ModePause, "release week", "gus@globex.dev", plane.HoldApplied)
 	freeze.ExpiresAt, freeze.Targets, freeze.Applied = new(now.Add(26*time.Hour)), new(1), new(1)
 	b.Replace(plane.KindHold, "kubernetes", []plane.Object{freeze})
 }
 
-func holding(name string, scope planefleet.Scope, mode planefleet.Mode, reason, by, state string) planefleet.Hold {
+func holding(name string, scope plane.Scope, mode plane.HoldMode, reason, by, state string) plane.Hold {
 	held := []string{"acme", "globex", "initech"}
 	if scope.Org != "" {
 		held = []string{scope.Org}
 	}
-	return planefleet.Hold{ID: name, Name: name, UID: "uid-" + name, Scope: scope, Mode: mode, Reason: reason, RequestedBy: by, Created: time.Now().Add(-3 * time.Hour), State: state, Failed: []planefleet.HoldFailure{}, Held: held, ObservedAt: time.Now()}
+	return plane.Hold{ID: name, Name: name, UID: "uid-" + name, Scope: scope, Mode: mode, Reason: reason, RequestedBy: by, Created: time.Now().Add(-3 * time.Hour), State: state, Failed: []plane.HoldFailure{}, HeldOrgs: held, ObservedAt: time.Now()}
 }
 
 func (h *env) routes(now time.Time) (routes []plane.Object) {
@@ -134,17 +131,17 @@ func (h *env) routes(now time.Time) (routes []plane.Object) {
 func (h *env) hostile() {
 	const bad = `<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"'` + "`${window.hurt=1}{{window.hurt=1}}\u202Egnp.exe\x1b[31m"
 	b, now := h.board, time.Now()
-	b.Put(plane.KindPool, "kubernetes", planefleet.Pool{ID: bad, Name: bad, Forge: bad, OrgName: bad, Type: bad, State: planefleet.Active, StateReason: bad, RunsOn: []string{bad}, Holds: []string{bad}, Drift: []string{bad}, Controller: planefleet.Controller{Kind: bad, Namespace: bad, Name: bad}})
-	b.Put(plane.KindEnrollment, "kubernetes", planefleet.Enrollment{ID: bad, Name: bad, Forge: bad, ConfigURL: "javascript:window.hurt=1", Isolation: bad, Phase: "Active", Owners: []string{bad}, Members: []string{bad}, Adopted: []planefleet.Adoption{{Pool: bad, Namespace: bad, Workload: bad, Hold: bad}}, Pools: []planefleet.EnrolledPool{{Name: bad, Type: bad, Repositories: []string{bad}}}})
-	wide := holding(bad, planefleet.Scope{Forge: bad}, planefleet.Pause, bad, bad, planefleet.Applied)
-	wide.Failed = []planefleet.HoldFailure{{Pool: bad, Org: bad, Reason: bad}}
-	b.Put(plane.KindHold, "kubernetes", wide)
-	b.Put(plane.KindDrift, "kubernetes", planefleet.Drift{ID: bad, OrgName: bad, Forge: bad, Pool: bad, Workload: bad, Subject: bad, Field: bad, Kind: bad, Severity: bad, Want: new(bad), Have: new(bad), Evidence: bad, Next: bad})
-	b.Put(plane.KindRunner, "kubernetes", planejobs.Runner{ID: "tailplane-runners/hostile", Namespace: "tailplane-runners", Name: "hostile", Pool: "github/acme/gh-nix", OrgName: "acme", State: bad, Reason: bad, Message: bad, ForgeName: bad,
-		Job: &planejobs.Job{ID: bad, Name: bad, Repository: bad, Workflow: bad, URL: "javascript:window.hurt=1"},
-		Pod: &planejobs.Pod{Phase: bad, Node: bad, Reason: bad, Message: bad, Containers: []planejobs.Container{{Name: bad, Image: bad, State: bad, Reason: bad, Message: bad}, {Name: "runner", Image: bad, State: bad}}}})
-	b.Put(plane.KindForge, "kubernetes", planefleet.Forge{ID: bad, Name: bad, Type: bad, URL: bad, Version: new(bad)})
-	b.Put(plane.KindChange, planechange.Source, planechange.Of(planechange.Kept{Change: gitops.Change{ID: bad, Ref: gitops.Ref{Kind: bad, Name: bad}, Org: bad, File: bad, Branch: bad, URL: "javascript:window.hurt=1", Base: bad, Head: bad, Title: bad, Reason: bad,
+	b.Set(plane.KindPool, "kubernetes", plane.Pool{ID: bad, Name: bad, Forge: bad, OrgName: bad, Type: bad, State: plane.PoolActive, StateReason: bad, RunsOn: []string{bad}, Holds: []string{bad}, Drift: []string{bad}, Controller: plane.Controller{Kind: bad, Namespace: bad, Name: bad}})
+	b.Set(plane.KindEnrollment, "kubernetes", plane.Enrollment{ID: bad, Name: bad, Forge: bad, ConfigURL: "javascript:window.hurt=1", Isolation: bad, Phase: "Active", Owners: []string{bad}, Members: []string{bad}, ExternalScaleSets: []plane.Adoption{{Pool: bad, Namespace: bad, Workload: bad, Hold: bad}}, Pools: []plane.EnrolledPool{{Name: bad, Type: bad, Repositories: []string{bad}}}})
+	wide := holding(bad, plane.Scope{Forge: bad}, plane.ModePause, bad, bad, plane.HoldApplied)
+	wide.Failed = []plane.HoldFailure{{Pool: bad, Org: bad, Reason: bad}}
+	b.Set(plane.KindHold, "kubernetes", wide)
+	b.Set(plane.KindDrift, "kubernetes", plane.Drift{ID: bad, OrgName: bad, Forge: bad, Pool: bad, Workload: bad, Subject: bad, Field: bad, Kind: bad, Severity: bad, Want: new(bad), Have: new(bad), Evidence: bad, Next: bad})
+	b.Set(plane.KindRunner, "kubernetes", plane.Runner{ID: "tailplane-runners/hostile", Namespace: "tailplane-runners", Name: "hostile", Pool: "github/acme/gh-nix", OrgName: "acme", State: bad, Reason: bad, Message: bad, ForgeName: bad,
+		Job: &plane.Job{ID: bad, Name: bad, Repository: bad, Workflow: bad, URL: "javascript:window.hurt=1"},
+		Pod: &plane.Pod{Phase: bad, Node: bad, Reason: bad, Message: bad, Containers: []plane.Container{{Name: bad, Image: bad, State: bad, Reason: bad, Message: bad}, {Name: "runner", Image: bad, State: bad}}}})
+	b.Set(plane.KindForge, "kubernetes", plane.Forge{ID: bad, Name: bad, Type: bad, URL: bad, Version: new(bad)})
+	b.Set(plane.KindChange, plane.ChangesSource, plane.NewChange(plane.StoredChange{Change: gitops.Change{ID: bad, Ref: gitops.Ref{Kind: bad, Name: bad}, Org: bad, File: bad, Branch: bad, URL: "javascript:window.hurt=1", Base: bad, Head: bad, Title: bad, Reason: bad,
 		Risk: gitops.Risk{Level: bad, Why: []string{bad}}, Diff: "--- a\n+++ b\n@@ -1 +1 @@\n-" + bad + "\n+" + bad + "\n", Proposer: bad, State: gitops.StateClosed, Checks: []gitops.Check{{Name: bad, State: bad, URL: "javascript:window.hurt=1"}}, Blocked: bad}}, now))
 	s := signin(1, bad, bad, bad, "Ready", bad)
 	s.Name, s.ID = "hostile", bad
@@ -152,14 +149,14 @@ func (h *env) hostile() {
 	c := cluster("hostile", "Alive", false)
 	c.Name, c.Endpoint, c.URL, c.Version, c.Labels = bad, "javascript:window.hurt=1", "javascript:window.hurt=1", bad, map[string]string{bad: bad}
 	c.Members = []plane.ClusterMember{{Node: bad, Host: bad, Health: bad}}
-	b.Put(plane.KindSignin, "kubernetes", s)
-	b.Put(plane.KindCluster, "gossip", c)
-	b.Put(plane.KindTailnet, "kubernetes", plane.Tailnet{ID: bad, Name: bad, Domain: new(bad), Organisation: new(bad), Credential: plane.Credential{Valid: new(false), Reason: bad}, Conditions: s.Conditions, ObservedAt: now})
-	b.Put(plane.KindGateway, "kubernetes", plane.Gateway{ID: bad, Namespace: bad, Name: bad, Target: bad, Class: new(bad), Tailnets: []plane.GatewayTailnet{{Name: bad, Message: bad, Stale: true}}, Conditions: s.Conditions, ObservedAt: now})
-	b.Put(plane.KindRoute, "kubernetes", plane.Route{ID: bad, Resource: bad, Namespace: bad, Name: bad, Target: bad, Tailnet: new(bad), Rules: []plane.RouteRule{{Path: bad, Backend: bad, State: bad}},
+	b.Set(plane.KindSignin, "kubernetes", s)
+	b.Set(plane.KindCluster, "gossip", c)
+	b.Set(plane.KindTailnet, "kubernetes", plane.Tailnet{ID: bad, Name: bad, Domain: new(bad), Organisation: new(bad), Credential: plane.Credential{Valid: new(false), Reason: bad}, Conditions: s.Conditions, ObservedAt: now})
+	b.Set(plane.KindGateway, "kubernetes", plane.Gateway{ID: bad, Namespace: bad, Name: bad, Target: bad, Class: new(bad), Tailnets: []plane.GatewayTailnet{{Name: bad, Message: bad, Stale: true}}, Conditions: s.Conditions, ObservedAt: now})
+	b.Set(plane.KindRoute, "kubernetes", plane.Route{ID: bad, Resource: bad, Namespace: bad, Name: bad, Target: bad, Tailnet: new(bad), Rules: []plane.RouteRule{{Path: bad, Backend: bad, State: bad}},
 		Refused: []plane.Refusal{{Ref: bad, Reason: bad, Message: bad}}, Conditions: s.Conditions, ObservedAt: now})
-	b.Put(plane.KindProxyGroup, "kubernetes", plane.ProxyGroup{ID: bad, Namespace: bad, Name: bad, Type: bad, Tailnet: new(bad), Wanted: 1, Ready: new(0),
+	b.Set(plane.KindProxyGroup, "kubernetes", plane.ProxyGroup{ID: bad, Namespace: bad, Name: bad, Type: bad, Tailnet: new(bad), Wanted: 1, Ready: new(0),
 		Devices: []plane.RelayDevice{{Hostname: bad, FQDN: bad, Addresses: []string{bad}, Reason: bad}}, Conditions: s.Conditions, ObservedAt: now})
-	b.Put(plane.KindAdapter, "kubernetes", plane.Adapter{ID: bad, Namespace: bad, Pod: bad, Node: bad, Version: new(bad), Message: bad, Clusters: []plane.AdapterReach{{Cluster: bad}}, ObservedAt: now})
-	b.Report(plane.Source{Name: bad, Status: plane.Degraded, Message: bad})
+	b.Set(plane.KindAdapter, "kubernetes", plane.Adapter{ID: bad, Namespace: bad, Pod: bad, Node: bad, Version: new(bad), Message: bad, Clusters: []plane.AdapterReach{{Cluster: bad}}, ObservedAt: now})
+	b.Report(plane.Source{Name: bad, Status: plane.StatusDegraded, Message: bad})
 }

@@ -21,8 +21,6 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -30,7 +28,7 @@ import (
 // An env is the plane on loopback: the real service, store and pages behind a real HTTP server. The test sets the
 // caller, because there is no tailnet here.
 type env struct {
-	board *plane.Board
+	board *plane.Store
 	url   string // URL of the dashboard
 	acts  string // of the actions that the browser's script can request from the test
 
@@ -45,25 +43,25 @@ type env struct {
 	confirm string // the confirmation page of alice's last request
 
 	config *configuration
-	enroll *planeenroll.Desk
+	enroll *plane.EnrollmentService
 }
 
 const capability = "tailplane.dev/cap/plane"
 
 func open(t *testing.T) *env {
 	t.Helper()
-	h := &env{board: plane.NewBoard(time.Now), caller: somebody("alice")}
-	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest, Trail: &h.trail, Exposed: func() []plane.Exposure {
+	h := &env{board: plane.NewStore(time.Now), caller: somebody("alice")}
+	desk := plane.Service{Store: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, RevokeSignin: h.revoke, AuditEntries: h.newest, Trail: &h.trail, Exposures: func() []plane.Exposure {
 		return []plane.Exposure{{Name: "grafana", Address: new("https://grafana.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"}}
 	}}
-	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.OK})
-	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift, Reschedule: h.reschedule, Ignore: h.ignore, LookAgain: func() []planefleet.Look {
-		return []planefleet.Look{{Source: "gitops:drift", Asked: true, Message: "It is compared anew now."}}
+	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusOK})
+	fleet := plane.FleetService{Plane: &desk, CreateHold: h.pause, LiftHold: h.lift, RescheduleHold: h.reschedule, IgnoreDrift: h.ignore, RefreshDrift: func() []plane.Look {
+		return []plane.Look{{Source: "gitops:drift", Triggered: true, Message: "It is compared anew now."}}
 	}}
 	h.config = h.configured(t, &desk)
-	h.enroll = &planeenroll.Desk{Plane: &desk, Changes: h.config.desk}
+	h.enroll = &plane.EnrollmentService{Plane: &desk, Changes: h.config.desk}
 	jobs, meter := h.jobs(t, &desk)
-	site := web.Site{Overview: desk.Overview, Now: time.Now, Capability: capability, Contact: "#platform"}
+	site := web.Site{Overview: desk.GetOverview, Now: time.Now, Capability: capability, Contact: "#platform"}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +72,7 @@ func open(t *testing.T) *env {
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: capability, Contact: "#platform"}, now)
 		},
-		Record: h.record, Form: site.Form(plane.Form()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Record: h.record, Form: site.Form(plane.EnvelopeForm()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	}
 	h.serve = func(ln net.Listener) (stop func() error) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -128,22 +126,22 @@ func (h *env) acting() http.Handler {
 	acts := map[string]func() error{
 		"leave": h.leave,
 		"serve": h.back,
-		"dead":  change(func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Dead", false)) }),
-		"back":  change(func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Alive", false)) }),
-		"new":   change(func() { h.board.Put(plane.KindCluster, "gossip", cluster("aaa-new", "Alive", false)) }),
-		"gone":  change(func() { h.board.Remove(plane.KindCluster, "aaa-new") }),
+		"dead":  change(func() { h.board.Set(plane.KindCluster, "gossip", cluster("prod-us", "Dead", false)) }),
+		"back":  change(func() { h.board.Set(plane.KindCluster, "gossip", cluster("prod-us", "Alive", false)) }),
+		"new":   change(func() { h.board.Set(plane.KindCluster, "gossip", cluster("aaa-new", "Alive", false)) }),
+		"gone":  change(func() { h.board.Delete(plane.KindCluster, "aaa-new") }),
 		"down": change(func() {
-			h.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "The API server does not answer."})
+			h.board.Report(plane.Source{Name: "kubernetes", Status: plane.StatusDown, Message: "The API server does not answer."})
 		}),
-		"up": change(func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK}) }),
+		"up": change(func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.StatusOK}) }),
 		"unexposed": change(func() {
-			h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.Down, Message: "Nothing answers at its upstream."})
+			h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusDown, Message: "Nothing answers at its upstream."})
 		}),
-		"exposed": change(func() { h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.OK}) }),
+		"exposed": change(func() { h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusOK}) }),
 		"hostile": change(h.hostile),
 		"many":    change(func() { h.board.Replace(plane.KindSignin, "kubernetes", manySignins(2000)) }),
 		"asked":   h.asked,
-		"lifted":  change(func() { h.board.Remove(plane.KindHold, "all-1") }),
+		"lifted":  change(func() { h.board.Delete(plane.KindHold, "all-1") }),
 		"alice":   change(func() { h.as(somebody("alice")) }),
 		"amy":     change(func() { h.as(somebody("amy")) }),
 		"gus":     change(func() { h.as(somebody("gus")) }),
@@ -177,7 +175,7 @@ func (h *env) acting() http.Handler {
 	mux.HandleFunc("GET /holds", func(w http.ResponseWriter, _ *http.Request) {
 		names := []string{}
 		for _, o := range h.board.List(plane.KindHold).Objects {
-			if hold, ok := o.(planefleet.Hold); ok {
+			if hold, ok := o.(plane.Hold); ok {
 				names = append(names, hold.Scope.String()+" by "+hold.RequestedBy+": "+hold.Reason)
 			}
 		}
@@ -198,9 +196,9 @@ func (h *env) acting() http.Handler {
 // gets.
 func (h *env) asked() error {
 	h.as(somebody("alice"))
-	h.board.Put(plane.KindHold, "kubernetes", holding("all-1", planefleet.Scope{All: true}, planefleet.Pause, "node upgrade", "alice@acme.dev", planefleet.Applied))
-	c := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
-	_, err := planefleet.LiftHold.Call(context.Background(), c, planefleet.LiftRequest{Name: "all-1", Reason: "the job's log says so"})
+	h.board.Set(plane.KindHold, "kubernetes", holding("all-1", plane.Scope{All: true}, plane.ModePause, "node upgrade", "alice@acme.dev", plane.HoldApplied))
+	c := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.ParseEnvelope}
+	_, err := plane.LiftHold.Call(context.Background(), c, plane.LiftRequest{Name: "all-1", Reason: "the job's log says so"})
 	p, ok := errors.AsType[*problem.Error](err)
 	if !ok || p.Confirm == nil {
 		return fmt.Errorf("it was not asked to confirm: %w", err)
@@ -231,19 +229,19 @@ func (h *env) record(e audit.Entry) error {
 	return nil
 }
 
-func (h *env) newest(_ context.Context, yield func(plane.Recorded) bool) (int, error) {
+func (h *env) newest(_ context.Context, yield func(plane.AuditEntry) bool) (int, error) {
 	h.mu.Lock()
 	entries := slices.Clone(h.entries)
 	h.mu.Unlock()
 	for i, e := range slices.Backward(entries) {
-		if !yield(plane.Recorded{Entry: e, Seq: uint64(i + 1)}) {
+		if !yield(plane.AuditEntry{Entry: e, Seq: uint64(i + 1)}) {
 			break
 		}
 	}
 	return 0, nil
 }
 
-// revoke does the same as planekube/act, but only in the store, because there is no cluster here.
+// revoke does the same as plane/kube, but only in the store, because there is no cluster here.
 func (h *env) revoke(_ context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (plane.Revocation, error) {
 	if err := p.Require(access.SigninsRevoke, time.Now()); err != nil {
 		return plane.Revocation{}, err
@@ -253,7 +251,7 @@ func (h *env) revoke(_ context.Context, p access.Permit, namespace, name, reason
 		return plane.Revocation{}, problem.New(problem.NotFound, "There is no such sign-in.")
 	}
 	if !dryRun {
-		h.board.Remove(plane.KindSignin, id)
+		h.board.Delete(plane.KindSignin, id)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.revoked = append(h.revoked, id+": "+reason)
@@ -261,20 +259,20 @@ func (h *env) revoke(_ context.Context, p access.Permit, namespace, name, reason
 	return plane.Revocation{Deleted: !dryRun, RefusedBy: new(time.Now().Add(10 * time.Second))}, nil
 }
 
-// pause and lift do the same as planekube/act, but only in the store.
-func (h *env) pause(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
+// pause and lift do the same as plane/kube, but only in the store.
+func (h *env) pause(_ context.Context, p access.Permit, d plane.HoldDraft, dryRun bool) (plane.Hold, bool, error) {
 	if err := p.Require(access.HoldsCreate, time.Now()); err != nil {
-		return planefleet.Hold{}, false, err
+		return plane.Hold{}, false, err
 	}
-	hold := holding(d.Name, d.Scope, d.Mode, d.Reason, p.Caller().Identity(), planefleet.Applying)
+	hold := holding(d.Name, d.Scope, d.Mode, d.Reason, p.Caller().Identity(), plane.HoldApplying)
 	hold.ExpiresAt, hold.Digest = d.ExpiresAt, d.Digest
 	if !dryRun {
-		h.board.Put(plane.KindHold, "kubernetes", hold)
+		h.board.Set(plane.KindHold, "kubernetes", hold)
 	}
 	return hold, true, nil
 }
 
-func (h *env) lift(_ context.Context, p access.Permit, hold planefleet.Hold, dryRun bool) error {
+func (h *env) lift(_ context.Context, p access.Permit, hold plane.Hold, dryRun bool) error {
 	if err := p.Require(access.HoldsLift, time.Now()); err != nil {
 		return err
 	}
@@ -282,28 +280,28 @@ func (h *env) lift(_ context.Context, p access.Permit, hold planefleet.Hold, dry
 		return problem.New(problem.NotFound, "There is no such hold any more.")
 	}
 	if !dryRun {
-		h.board.Remove(plane.KindHold, hold.Name)
+		h.board.Delete(plane.KindHold, hold.Name)
 	}
 	return nil
 }
 
-func (h *env) ignore(_ context.Context, p access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
+func (h *env) ignore(_ context.Context, p access.Permit, o plane.Drift, i plane.DriftIgnore, dryRun bool) error {
 	if err := p.Require(access.ConfigPropose, time.Now()); err != nil {
 		return err
 	}
 	if !dryRun {
-		h.board.Put(plane.KindDrift, "kubernetes", o.Ignoring(i))
+		h.board.Set(plane.KindDrift, "kubernetes", o.WithIgnore(i))
 	}
 	return nil
 }
 
-func (h *env) reschedule(_ context.Context, p access.Permit, hold planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
+func (h *env) reschedule(_ context.Context, p access.Permit, hold plane.Hold, end *time.Time, dryRun bool) (plane.Hold, error) {
 	if err := p.Require(access.HoldsLift, time.Now()); err != nil {
-		return planefleet.Hold{}, err
+		return plane.Hold{}, err
 	}
 	hold.ExpiresAt = end
 	if !dryRun {
-		h.board.Put(plane.KindHold, "kubernetes", hold)
+		h.board.Set(plane.KindHold, "kubernetes", hold)
 	}
 	return hold, nil
 }

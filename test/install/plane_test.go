@@ -18,8 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
-	"github.com/tailplane/tailplane/internal/plane/planekube/election"
+	"github.com/tailplane/tailplane/internal/plane/kube"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
@@ -213,19 +212,19 @@ func TestPlaneReads(t *testing.T) {
 	}
 	t.Cleanup(func() { unbind(t, c, out) })
 	config := configOf(t, c, systems, "tailplane-plane")
-	board := plane.NewBoard(time.Now)
+	board := plane.NewStore(time.Now)
 	var log kubetest.Log
-	ignores, err := planekube.NewIgnores(config, systems, board, time.Now)
+	ignores, err := kube.NewDriftIgnores(config, systems, board, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &planekube.Watch{Ignores: ignores, Config: config, Board: board, SigninNamespace: signins, SystemNamespace: systems, FleetNamespace: "tailplane-fleet", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
+	w := &kube.Watcher{DriftIgnores: ignores, Config: config, Store: board, SigninNamespace: signins, SystemNamespace: systems, FleetNamespace: "tailplane-fleet", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- w.Run(ctx) }()
 	elected := make(chan struct{})
 	go func() {
-		e := &election.Election{Config: config, Namespace: systems, Log: w.Log, Overdue: func() {}}
+		e := &kube.Election{Config: config, Namespace: systems, Log: w.Log, Overdue: func() {}}
 		done <- e.Run(ctx, func(ctx context.Context) error { close(elected); <-ctx.Done(); return nil })
 	}()
 	defer func() {
@@ -239,7 +238,7 @@ func TestPlaneReads(t *testing.T) {
 	until(t, "every source answers", func() bool {
 		for _, s := range board.Sources() {
 			// This test has no access server and no fleet.
-			if s.Status != plane.OK && !(slices.Contains([]string{"kubernetes:members", "kubernetes:fleet"}, s.Name) && s.Status == plane.Degraded) {
+			if s.Status != plane.StatusOK && !(slices.Contains([]string{"kubernetes:members", "kubernetes:fleet"}, s.Name) && s.Status == plane.StatusDegraded) {
 				return false
 			}
 		}

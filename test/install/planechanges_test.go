@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/kube"
 	"github.com/tailplane/tailplane/internal/settings"
 )
 
@@ -42,7 +42,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 	}
 	t.Cleanup(func() { unbind(t, c, out) })
 	config := configOf(t, c, systems, "tailplane-plane")
-	kept, err := planekube.NewChanges(config, systems)
+	kept, err := kube.NewChangeStore(config, systems)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kept.Save(t.Context(), k); err == nil || again.At == k.At {
+	if _, err := kept.Save(t.Context(), k); err == nil || again.StoreVersion == k.StoreVersion {
 		t.Error("what somebody else has kept meanwhile was written over")
 	}
 	spec := map[string]any{"forge": "github", "runsOn": []any{"nix"}, "scaling": map[string]any{"min": 0, "max": 1, "budget": 1}}
@@ -71,14 +71,14 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 		}
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the plane asks what would become of a change")
 	})
-	if err := kept.Try(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}, spec); err != nil {
+	if err := kept.DryRun(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}, spec); err != nil {
 		t.Errorf("a dry run: %v", err)
 	}
 	spec["scalling"] = 1
-	if err := kept.Try(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}, spec); err == nil {
+	if err := kept.DryRun(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}, spec); err == nil {
 		t.Error("a key that is none was taken")
 	}
-	if _, known := kept.Live(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}); !known {
+	if _, known := kept.GetSpec(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}); !known {
 		t.Error("it cannot look")
 	}
 	account, err := client.New(config, client.Options{})

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planekube/act"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/kube"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/settings"
 )
@@ -67,7 +67,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			})
 
 			// With the program itself, and exactly the account's rights.
-			writer, err := act.NewEnrollments(configOf(t, c, systems, "tailplane-plane"), f.Fleet.Approver, time.Now)
+			writer, err := kube.NewEnrollmentWriter(configOf(t, c, systems, "tailplane-plane"), f.Fleet.Approver, time.Now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				}
 				return p
 			}
-			var e planefleet.Enrollment
+			var e plane.Enrollment
 			until(t, "it is asked for", func() bool { // after the policies of another test no longer apply
 				e, _, err = writer.Create(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), []byte(`{"forge":"github","configURL":"https://github.com/newco","pools":[{"name":"nix"}],"credentials":{"secretName":"x"}}`), "r", false)
 				if err != nil && problem.CodeOf(err) != problem.Unavailable {

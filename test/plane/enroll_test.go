@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane"
 )
 
 // enrolling adds the chart's rights for a plane that approves, and a forge.
@@ -102,7 +102,7 @@ func TestPL06_Enroll(t *testing.T) {
 	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You asked for some of this.")
 
 	// amy of acme cannot see newco. She requests changes of her own organisation, which pat approves.
-	do := func(method, path, body string, status int) (o planeenroll.Outcome) {
+	do := func(method, path, body string, status int) (o plane.Outcome) {
 		t.Helper()
 		a, err := ask(t, r, amy, method, "/api/v1/enrollments"+path, body)
 		if must(t, a, err).status != status {
@@ -113,7 +113,7 @@ func TestPL06_Enroll(t *testing.T) {
 	}
 	do("POST", "/newco/offboard", `{"reason":"mine"}`, http.StatusNotFound)
 	do("POST", "/acme/approve", `{"reason":"mine","seen":"sha256:0"}`, http.StatusForbidden)
-	if o := do("PATCH", "/acme", `{"reason":"the release","patch":{"quota":{"pods":9}}}`, http.StatusOK); o.Done != planeenroll.Written || o.Enrollment.RequestedBy[0] != "amy@acme.dev" {
+	if o := do("PATCH", "/acme", `{"reason":"the release","patch":{"quota":{"pods":9}}}`, http.StatusOK); o.Done != plane.OutcomeWritten || o.Enrollment.RequestedBy[0] != "amy@acme.dev" {
 		t.Errorf("%+v", o)
 	}
 	says(tka("approve", "acme", "--reason", "x", "--dry-run"), "asked for by amy@acme.dev")
@@ -121,7 +121,7 @@ func TestPL06_Enroll(t *testing.T) {
 	if by, _, _ := unstructured.NestedString(stored("acme").Object, "spec", "approval", "by"); by != "pat@platform.dev" {
 		t.Errorf("%q", by)
 	}
-	if o := do("POST", "/acme/rotate", `{"reason":"a laptop was lost"}`, http.StatusAccepted); o.Done != planeenroll.Asked || o.Enrollment.Asked.By != "amy@acme.dev" {
+	if o := do("POST", "/acme/rotate", `{"reason":"a laptop was lost"}`, http.StatusAccepted); o.Done != plane.OutcomeRecorded || o.Enrollment.Requested.By != "amy@acme.dev" {
 		t.Errorf("%+v", o)
 	}
 	says(tka("rotate", "acme", "--reason", "amy has lost a laptop"), "acme is written.")

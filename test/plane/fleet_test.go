@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -85,7 +84,7 @@ func TestPLANE10_Pause(t *testing.T) {
 	var names []string
 	for i := range 2 {
 		a, err := ask(t, r, amy, "POST", "/api/v1/holds", body, key)
-		var made struct{ Data planefleet.Created }
+		var made struct{ Data plane.Created }
 		if json.Unmarshal([]byte(must(t, a, err).body), &made) != nil || made.Data.Hold.RequestedBy != "amy@acme.dev" || made.Data.Created == (i == 1) {
 			t.Fatalf("%s", a.body)
 		}
@@ -96,8 +95,8 @@ func TestPLANE10_Pause(t *testing.T) {
 	}
 	until("the runners are pausing, and not said to be paused", func() bool {
 		a, err := ask(t, r, amy, "GET", "/api/v1/pools/github/acme/linux", "")
-		var shown struct{ Data planefleet.Pool }
-		return json.Unmarshal([]byte(must(t, a, err).body), &shown) == nil && slices.Contains(shown.Data.Holds, names[0]) && shown.Data.State != planefleet.Paused && shown.Data.State != planefleet.Active
+		var shown struct{ Data plane.Pool }
+		return json.Unmarshal([]byte(must(t, a, err).body), &shown) == nil && slices.Contains(shown.Data.Holds, names[0]) && shown.Data.State != plane.PoolPaused && shown.Data.State != plane.PoolActive
 	})
 
 	// By the command line, for everything.
@@ -148,7 +147,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		return len(stored(t, r)) == len(before)
 	})
 	verbs := map[string]bool{}
-	_, err := plane.Record{Path: r.PlaneAuditFile()}.Newest(t.Context(), func(e plane.Recorded) bool {
+	_, err := plane.AuditLog{Path: r.PlaneAuditFile()}.ReadNewest(t.Context(), func(e plane.AuditEntry) bool {
 		if strings.HasPrefix(string(e.Verb), "holds.") {
 			verbs[string(e.Verb)+" "+e.Actor.Login+" "+string(e.Result)] = true
 		}

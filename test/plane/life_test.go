@@ -57,7 +57,7 @@ func TestRevoke(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	})
 	found := false
-	damaged, err := plane.Record{Path: r.PlaneAuditFile()}.Newest(t.Context(), func(e plane.Recorded) bool {
+	damaged, err := plane.AuditLog{Path: r.PlaneAuditFile()}.ReadNewest(t.Context(), func(e plane.AuditEntry) bool {
 		found = e.Object == testenv.SigninNamespace+"/"+name && e.Actor.Login == "alice@example.com" && e.Reason == "lost laptop" && e.Result == audit.Done
 		return !found
 	})
@@ -254,7 +254,7 @@ func TestPLANE02_Listeners(t *testing.T) {
 //
 // PLANE-18: of two replicas one is the node. When it is killed during a pause or a confirmation, the other replica
 // becomes the same node. The pause is made once. The new replica carries out nothing whose confirmation only the
-// first replica knew. TestPLANE18_Merge of internal/plane/planegit covers a merge.
+// first replica knew. TestPLANE18_Merge of internal/plane/git covers a merge.
 func TestPLANE18_Replicas(t *testing.T) {
 	r := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)

@@ -19,7 +19,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planejobs"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -99,9 +98,9 @@ func TestPLANE09_Logs(t *testing.T) {
 		return body
 	}
 	const job, others = "/runners/runner-logs/job-1", "/runners/runner-logs/job-3"
-	var one struct{ Data planejobs.Runner }
+	var one struct{ Data plane.Runner }
 	body := await("the job runs", ola, job, func(_ int, body string) bool {
-		return json.Unmarshal([]byte(body), &one) == nil && one.Data.State == planejobs.Busy && one.Data.Pod.Node == "logs"
+		return json.Unmarshal([]byte(body), &one) == nil && one.Data.State == plane.RunnerBusy && one.Data.Pod.Node == "logs"
 	})
 	if o := one.Data; o.Pool != "gitlab/initech/linux" || o.Job == nil || o.Job.Name != "test" || o.Job.URL != "https://gitlab.example/initech/shop/-/jobs/77" || !o.Actions.Log.Allowed {
 		t.Errorf("%s", body)
@@ -124,7 +123,7 @@ func TestPLANE09_Logs(t *testing.T) {
 	await("the log is told as it was written", ola, job+"/log?tail=5000", func(status int, body string) bool {
 		return status == http.StatusOK && strings.HasPrefix(body, "first\n\x1b[31mred\nline 1\n")
 	})
-	var piece struct{ Data planejobs.Log }
+	var piece struct{ Data plane.Log }
 	await("its end is told", ola, job+"/log/lines?tail=2", func(_ int, body string) bool {
 		return json.Unmarshal([]byte(body), &piece) == nil && len(piece.Data.Lines) == 2 && strings.HasPrefix(piece.Data.Lines[1], "line ") && piece.Data.Container == "build"
 	})
@@ -146,7 +145,7 @@ func TestPLANE09_Logs(t *testing.T) {
 		}
 	}
 	logged := map[string]bool{}
-	_, err = plane.Record{Path: r.PlaneAuditFile()}.Newest(ctx, func(e plane.Recorded) bool {
+	_, err = plane.AuditLog{Path: r.PlaneAuditFile()}.ReadNewest(ctx, func(e plane.AuditEntry) bool {
 		if e.Verb == "logs.read" {
 			logged[e.Actor.Login+" "+e.Org+" "+e.Args["runner"]+" "+string(e.Result)] = true
 		}

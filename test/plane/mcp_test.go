@@ -44,7 +44,7 @@ func TestTools(t *testing.T) {
 		}
 	}
 	recorded := false
-	_, err := plane.Record{Path: r.PlaneAuditFile()}.Newest(t.Context(), func(e plane.Recorded) bool {
+	_, err := plane.AuditLog{Path: r.PlaneAuditFile()}.ReadNewest(t.Context(), func(e plane.AuditEntry) bool {
 		recorded = e.Surface == "mcp" && e.Tool == "whoami" && e.Actor.Login == "vic@example.com"
 		return !recorded
 	})

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planemetrics"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -239,7 +238,7 @@ func TestPLANE06_Numbers(t *testing.T) {
 	alice, bob := person(t, r, "alice-numbers", "alice@example.com"), person(t, r, "bob-numbers", "bob@example.com")
 
 	type answered struct {
-		Data planemetrics.Metrics
+		Data plane.Metrics
 		Meta struct{ Sources []plane.Source }
 	}
 	read := func(path string) (a answered) {
@@ -251,7 +250,7 @@ func TestPLANE06_Numbers(t *testing.T) {
 		return a
 	}
 	// of returns the value of a series at a step since the start.
-	of := func(m planemetrics.Metrics, name string, i int) *float64 {
+	of := func(m plane.Metrics, name string, i int) *float64 {
 		for _, s := range m.Series {
 			for j, at := range s.Timestamps {
 				if s.Name == name && at.Equal(since.Add(time.Duration(i)*step)) {
@@ -298,21 +297,21 @@ func TestPLANE06_Numbers(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 
-	said := func(path string, status plane.Status) bool {
+	said := func(path string, status plane.SourceStatus) bool {
 		a := read(path)
 		for _, s := range a.Meta.Sources {
-			if s.Name == planemetrics.Source {
-				return s.Status == status && (a.Data.Series != nil) == (status == plane.OK)
+			if s.Name == plane.PrometheusSource {
+				return s.Status == status && (a.Data.Series != nil) == (status == plane.StatusOK)
 			}
 		}
 		return false
 	}
 	system.prometheus.Kill()
-	until(t, "it is said that there are no numbers", func() bool { return said(pool, plane.Down) })
+	until(t, "it is said that there are no numbers", func() bool { return said(pool, plane.StatusDown) })
 	if text := numbers(); !strings.Contains(text, "no numbers over time") {
 		t.Errorf("%s", text)
 	}
 	well(t, system.prometheus.Start(ctx))
-	until(t, "there are numbers again", func() bool { return said(pool, plane.OK) })
+	until(t, "there are numbers again", func() bool { return said(pool, plane.StatusOK) })
 	right(pool)
 }

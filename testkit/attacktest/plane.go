@@ -98,7 +98,7 @@ func (o *PlaneEnv) Allowed(t *testing.T, p *testenv.Person, want bool) {
 // RecordedBy returns the plane's audit entries about a login, newest first.
 func (o *PlaneEnv) RecordedBy(t *testing.T, login string) (out []audit.Entry) {
 	t.Helper()
-	if _, err := (plane.Record{Path: o.PlaneAuditFile()}).Newest(t.Context(), func(e plane.Recorded) bool {
+	if _, err := (plane.AuditLog{Path: o.PlaneAuditFile()}).ReadNewest(t.Context(), func(e plane.AuditEntry) bool {
 		if e.Actor.Login == login {
 			out = append(out, e.Entry)
 		}

@@ -12,11 +12,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door/openapi"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planechange"
-	"github.com/tailplane/tailplane/internal/plane/planeenroll"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planejobs"
-	"github.com/tailplane/tailplane/internal/plane/planemetrics"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -42,7 +37,7 @@ func planeAPI() openapi.Reference {
 		About: "Served by `tailplaned plane` on the tailnet, and nowhere else. Who is calling is a property of the connection. " +
 			"Every answer of JSON is one envelope; in it `data` is null where something is not known, and `meta.sources` says why. " +
 			"Whatever changes something takes a `reason`. [openapi.json](openapi.json) is the same for machines.",
-		Operations: slices.Concat(plane.Operations(), planefleet.Operations(), planejobs.Operations(), planemetrics.Operations(), planechange.Operations(), planeenroll.Operations()), Refusal: plane.Envelope[*plane.Empty]{}, Unproved: true,
+		Operations: slices.Concat(plane.Operations(), plane.FleetOperations(), plane.RunnerOperations(), plane.MetricsOperations(), plane.ChangeOperations(), plane.EnrollmentOperations()), Refusal: plane.Envelope[*plane.Empty]{}, Unproved: true,
 	}
 }
 

@@ -29,7 +29,7 @@ var dist embed.FS
 
 // Site is the dashboard. Overview and Now are required.
 type Site struct {
-	// Overview returns the overview that /text shows. It is a method of plane.Desk.
+	// Overview returns the overview that /text shows. It is a method of plane.Service.
 	Overview func(context.Context, access.Permit, plane.Empty) (plane.Envelope[plane.Overview], error)
 	// Now returns the current time, which /text shows.
 	Now func() time.Time
@@ -50,8 +50,8 @@ func Paths() []string {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; " +
 	"require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
 
-// guarded returns the security headers of every response to a browser.
-func guarded(policy string) http.Header {
+// securityHeaders returns the security headers of every response to a browser.
+func securityHeaders(policy string) http.Header {
 	return http.Header{
 		"Content-Security-Policy":      {policy},
 		"Cross-Origin-Opener-Policy":   {"same-origin"},
@@ -100,8 +100,8 @@ func (f File) Shape(string) (door.Shape, error) {
 	return s, nil
 }
 
-// accepted returns f for a browser with this Accept-Encoding.
-func (f File) accepted(encoding string) File {
+// forEncoding returns f for a browser with this Accept-Encoding.
+func (f File) forEncoding(encoding string) File {
 	for part := range strings.SplitSeq(encoding, ",") {
 		name, q, _ := strings.Cut(strings.ReplaceAll(part, " ", ""), ";")
 		if strings.EqualFold(name, "gzip") && strings.TrimRight(q, ".0") != "q=" {
@@ -122,7 +122,7 @@ func (s Site) Routes() []door.Route {
 	for _, at := range Paths() {
 		op := door.Op[PageRequest, File]{Pattern: "GET " + at, Verb: access.PlaneApp, Doc: "The dashboard.", Page: true}
 		routes = append(routes, op.Serve(func(_ context.Context, p access.Permit, req PageRequest) (File, error) {
-			return files["index.html"].accepted(req.Encoding), p.Require(access.PlaneApp, s.Now())
+			return files["index.html"].forEncoding(req.Encoding), p.Require(access.PlaneApp, s.Now())
 		}))
 	}
 	asset := door.Op[AssetRequest, File]{Pattern: "GET /assets/{file}", Verb: access.PlaneApp, Doc: "A file of the dashboard."}
@@ -133,9 +133,9 @@ func (s Site) Routes() []door.Route {
 			if !ok {
 				return File{}, problem.New(problem.NotFound, "There is no such file.", "Reload the page: it is of another version of the server.")
 			}
-			return f.accepted(req.Encoding), p.Require(access.PlaneApp, s.Now())
+			return f.forEncoding(req.Encoding), p.Require(access.PlaneApp, s.Now())
 		}),
-		text.Serve(s.text))
+		text.Serve(s.textPage))
 }
 
 // bundle reads the built files. It compresses them at startup and not at build time, because compression differs between machines and the
@@ -152,7 +152,7 @@ func bundle() map[string]File {
 			if err != nil {
 				return err
 			}
-			f := File{contentType: contentType(name), header: guarded(policy), plain: plain, small: compress(plain)}
+			f := File{contentType: contentType(name), header: securityHeaders(policy), plain: plain, small: compress(plain)}
 			f.header.Set("Vary", "Accept-Encoding")
 			if strings.HasPrefix(name, "assets/") {
 				f.header.Set("Cache-Control", "private, max-age=31536000, immutable")

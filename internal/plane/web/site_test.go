@@ -36,15 +36,15 @@ func siteFor(who func() access.Caller) http.Handler {
 			}
 			return plane.Envelope[plane.Overview]{
 				Data: plane.Overview{Clusters: &plane.Tally{Total: 3, States: map[string]int{"Alive": 2, "Dead": 1}}, Hidden: []plane.Kind{plane.KindRoute},
-					Attention: []plane.Attention{{Severity: plane.Error, Kind: plane.KindCluster, ID: "edge\x1b[2J\u202e", Reason: "Dead", Message: "None of its access servers answers."}}, More: 4},
-				Meta: plane.Meta{Sources: []plane.Source{{Name: "gossip", Status: plane.Down, Message: "no\nanswer"}}},
+					Attention: []plane.Attention{{Severity: plane.SeverityError, Kind: plane.KindCluster, ID: "edge\x1b[2J\u202e", Reason: "Dead", Message: "None of its access servers answers."}}, More: 4},
+				Meta: plane.Meta{Sources: []plane.Source{{Name: "gossip", Status: plane.StatusDown, Message: "no\nanswer"}}},
 			}, nil
 		}}
 	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return who(), nil },
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, at)
 		},
-		Record: func(audit.Entry) error { return nil }, Form: s.Form(plane.Form()), Log: slog.New(slog.DiscardHandler), Now: now}
+		Record: func(audit.Entry) error { return nil }, Form: s.Form(plane.EnvelopeForm()), Log: slog.New(slog.DiscardHandler), Now: now}
 	return d.Handler(s.Routes()...)
 }
 

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/testkit/arctest"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/forgetest"
@@ -461,7 +461,7 @@ func (y *env) applied(t *testing.T, name string) (s v1alpha1.RunnerHoldStatus, i
 }
 
 // shown returns a pool of an organisation as the plane shows it.
-func (y *env) shown(t *testing.T, p *testenv.Person, forge, org, pool string) (shown planefleet.Pool, a attacktest.PlaneReply) {
+func (y *env) shown(t *testing.T, p *testenv.Person, forge, org, pool string) (shown plane.Pool, a attacktest.PlaneReply) {
 	t.Helper()
 	for a.Status == 0 || a.Status == http.StatusTooManyRequests {
 		a = y.Request(t, p, http.MethodGet, "/api/v1/pools/"+forge+"/"+org+"/"+pool, "")

@@ -24,7 +24,7 @@ import (
 // another. The fleet refuses such an object: it creates nothing for it and sends no request to a forge. Through the
 // API these objects do not exist for the administrator.
 //
-// Guard: fleet.Check; planefleet.(Scope).permitted, and plane.One with the objects that Viewer can see.
+// Guard: fleet.Check; plane.(Scope).narrow, and plane.getObject with the objects that Viewer can see.
 func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl1-nix", "github", 3)
@@ -222,7 +222,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 // freezes fifty pools, and the status names pools that could not be frozen. Only the plane may write another person
 // as requester or approver; any other writer may use only its own name.
 //
-// Guard: fleet.Effective, fleet.HoldLifted, fleet.ReportHold; planefleet.(*Desk).mayLift; the policies
+// Guard: fleet.Effective, fleet.HoldLifted, fleet.ReportHold; plane.(*FleetService).mayLift; the policies
 // tailplane-fleet-holds and -writers of the chart.
 func TestFL06_Holds(t *testing.T) {
 	y := start(t)

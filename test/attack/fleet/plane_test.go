@@ -9,20 +9,20 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // forgeShown returns a forge as the plane shows it.
-func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f planefleet.Forge) {
+func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f plane.Forge) {
 	t.Helper()
-	var all []planefleet.Forge
+	var all []plane.Forge
 	if a := y.Request(t, p, http.MethodGet, "/api/v1/forges", ""); a.Status != http.StatusOK || json.Unmarshal(a.Data, &all) != nil {
 		t.Fatalf("forges: %d %s", a.Status, a.Body)
 	}
-	if i := slices.IndexFunc(all, func(f planefleet.Forge) bool { return f.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(all, func(f plane.Forge) bool { return f.Name == name }); i >= 0 {
 		return all[i]
 	}
 	t.Fatalf("there is no forge %s: %+v", name, all)
@@ -31,9 +31,9 @@ func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f planef
 
 // PL-07. The fleet and a forge fail in turn. The plane invents nothing meanwhile: values without a source are null or
 // unknown, and known values stay at their last report. A hold is shown in force only after the forge confirms it. A
-// forge that is away is named. The API server: TestPL07_TheAPIServerGoesAway of internal/plane/planekube.
+// forge that is away is named. The API server: TestPL07_TheAPIServerGoesAway of internal/plane/kube.
 //
-// Guard: planekube.stateOf, fleetkube.(*crew).forge.
+// Guard: kube.poolState, fleetkube.(*crew).forge.
 func TestPL07_SourcesDie(t *testing.T) {
 	y := start(t)
 	alice := y.Visitor(t, "alice-fleet", "alice@example.com")
@@ -56,32 +56,32 @@ func TestPL07_SourcesDie(t *testing.T) {
 			return state("github", "pl7-hub", "pl7-nix") == want && state("gitlab", "pl7-lab", "pl7-docker") == want
 		}
 	}
-	attacktest.Eventually(t, attacktest.Long, "both are shown active", both(planefleet.Active))
+	attacktest.Eventually(t, attacktest.Long, "both are shown active", both(plane.PoolActive))
 
 	t.Run("the fleet", func(t *testing.T) {
 		shown, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
 		y.without(t, func() {
 			// An organisation that enrolls in the meantime is unknown, and every number of it is null.
 			y.enroll(t, "pl7-new", "github", y.github.URL+"/pl7-new", []string{"pl7-nix"})
-			var fresh planefleet.Pool
+			var fresh plane.Pool
 			attacktest.Eventually(t, attacktest.Long, "the new one is shown", func() bool {
 				var a attacktest.PlaneReply
 				fresh, a = y.shown(t, alice, "github", "pl7-new", "pl7-nix")
 				return a.Status == http.StatusOK
 			})
-			if fresh.State != planefleet.Unknown || fresh.Counts != (planefleet.Counts{}) || fresh.EffectiveMax != nil || fresh.Allocated != nil || fresh.ScaleSetID != nil {
+			if fresh.State != plane.StateUnknown || fresh.Counts != (plane.Counts{}) || fresh.EffectiveMax != nil || fresh.Allocated != nil || fresh.ScaleSetID != nil {
 				t.Errorf("of who is new is said: %+v", fresh)
 			}
 			y.hold(t, "pl7", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "pl7-hub"}, Mode: v1alpha1.HoldPause})
-			attacktest.Eventually(t, attacktest.Long, "the hold is shown", func() bool { return state("github", "pl7-hub", "pl7-nix") == planefleet.Pausing })
-			attacktest.Always(t, 3*time.Second, "it is not shown in force", func() bool { return state("github", "pl7-hub", "pl7-nix") == planefleet.Pausing })
+			attacktest.Eventually(t, attacktest.Long, "the hold is shown", func() bool { return state("github", "pl7-hub", "pl7-nix") == plane.PoolPausing })
+			attacktest.Always(t, 3*time.Second, "it is not shown in force", func() bool { return state("github", "pl7-hub", "pl7-nix") == plane.PoolPausing })
 			now, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
 			if now.Allocated == nil || *now.Allocated != *shown.Allocated || now.ScaleSetID == nil || *now.ScaleSetID != *shown.ScaleSetID {
 				t.Errorf("what was known is %+v, was %+v", now, shown)
 			}
 		})
 		attacktest.Eventually(t, attacktest.Long, "the fleet is back", func() bool {
-			if state("github", "pl7-hub", "pl7-nix") == planefleet.Paused {
+			if state("github", "pl7-hub", "pl7-nix") == plane.PoolPaused {
 				if n := y.maxOf(t, attacktest.SharedRunners, "pl7-hub-pl7-nix"); n != 0 {
 					t.Fatalf("it is shown paused, and may have %d", n)
 				}
@@ -90,17 +90,17 @@ func TestPL07_SourcesDie(t *testing.T) {
 			return false
 		})
 	})
-	attacktest.Eventually(t, attacktest.Long, "all is as it was", both(planefleet.Active))
+	attacktest.Eventually(t, attacktest.Long, "all is as it was", both(plane.PoolActive))
 
 	t.Run("a forge", func(t *testing.T) {
 		t.Cleanup(func() { y.gitlab.Fault(nil) })
 		began := time.Now()
 		y.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
 		y.hold(t, "pl7-lab", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "pl7-lab"}, Mode: v1alpha1.HoldPause})
-		var f planefleet.Forge
+		var f plane.Forge
 		attacktest.Eventually(t, attacktest.Long, "it is named", func() bool {
 			y.look(t, "pl7-lab")
-			if s := state("gitlab", "pl7-lab", "pl7-docker"); s == planefleet.Paused || s == planefleet.Drained {
+			if s := state("gitlab", "pl7-lab", "pl7-docker"); s == plane.PoolPaused || s == plane.PoolDrained {
 				t.Fatalf("it is shown %s, and GitLab was not reached", s)
 			}
 			f = y.forgeShown(t, alice, "gitlab")
@@ -111,11 +111,11 @@ func TestPL07_SourcesDie(t *testing.T) {
 		if f.ObservedAt.Before(began.Add(-time.Minute)) || !strings.Contains(string(b), "nswer") {
 			t.Errorf("why, and since when: %s", b)
 		}
-		if hub := y.forgeShown(t, alice, "github"); hub.Reachable == nil || !*hub.Reachable || state("github", "pl7-hub", "pl7-nix") != planefleet.Active {
+		if hub := y.forgeShown(t, alice, "github"); hub.Reachable == nil || !*hub.Reachable || state("github", "pl7-hub", "pl7-nix") != plane.PoolActive {
 			t.Errorf("the other one is shown as %+v", hub)
 		}
 		y.gitlab.Fault(nil)
-		attacktest.Eventually(t, attacktest.Long, "it is confirmed", func() bool { return state("gitlab", "pl7-lab", "pl7-docker") == planefleet.Paused })
+		attacktest.Eventually(t, attacktest.Long, "it is confirmed", func() bool { return state("gitlab", "pl7-lab", "pl7-docker") == plane.PoolPaused })
 		attacktest.Eventually(t, attacktest.Long, "it answers again", func() bool {
 			y.look(t, "pl7-lab")
 			f = y.forgeShown(t, alice, "gitlab")

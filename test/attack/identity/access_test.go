@@ -175,7 +175,7 @@ func TestID05_MalformedRules(t *testing.T) {
 	// In the plane, rules add up. A malformed rule grants nothing, removes nothing, and is reported.
 	t.Run("in the plane", func(t *testing.T) {
 		var rules []json.RawMessage
-		way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 			Identify: func(*http.Request) (access.Caller, error) {
 				return access.Caller{Login: "mallory@example.com", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: rules}, nil
 			},
@@ -183,7 +183,7 @@ func TestID05_MalformedRules(t *testing.T) {
 				return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
 			},
 			Record: func(audit.Entry) error { return nil }}
-		desk := &plane.Desk{Board: plane.NewBoard(time.Now), Now: time.Now, Ready: func() bool { return true }}
+		desk := &plane.Service{Store: plane.NewStore(time.Now), Now: time.Now, Ready: func() bool { return true }}
 		srv := httptest.NewServer(way.Handler(desk.Routes()...))
 		defer srv.Close()
 		const good = `{"role": "viewer", "orgs": ["acme"]}`
@@ -207,7 +207,7 @@ func TestID05_MalformedRules(t *testing.T) {
 					rules = append(rules, json.RawMessage(r))
 				}
 				began := time.Now()
-				me, err := plane.GetMe.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL, Open: plane.Open}, plane.Empty{})
+				me, err := plane.GetMe.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL, Open: plane.ParseEnvelope}, plane.Empty{})
 				if took := time.Since(began); took > attacktest.Soon {
 					t.Errorf("%s, %d rules: took %v", what, len(list), took)
 				}

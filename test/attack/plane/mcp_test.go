@@ -103,7 +103,7 @@ func written(t *testing.T, o *attacktest.PlaneEnv, p *testenv.Person, text strin
 // MC-01. No tool returns a credential. A secret that a person wrote into a text which tools read is masked in every
 // answer.
 //
-// Guard: planemcp.tools, none of which returns a credential; planemcp's masking of all output.
+// Guard: mcp.allTools, none of which returns a credential; mcp's masking of all output.
 func TestMC01_NoCredentials(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -147,7 +147,7 @@ func TestMC01_NoCredentials(t *testing.T) {
 // MC-02. Text that contains instructions stays data: inside a fence that it cannot close, after a label that
 // describes it, and without characters that hide or move text.
 //
-// Guard: planemcp's rendering of tables (fence and label) and its cleaning of text.
+// Guard: mcp's rendering of tables (fence and label) and its cleaning of text.
 func TestMC02_TextStaysData(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -175,7 +175,7 @@ func TestMC02_TextStaysData(t *testing.T) {
 // MC-03. A caller without an identity, with another host name, from another site's page, or with a session id of
 // another caller cannot use the protocol.
 //
-// Guard: door.(*visit).pass before planemcp sees a byte; planemcp.(*hall).opened.
+// Guard: door.(*visit).pass before mcp sees a byte; mcp.(*httpServer).ownsSession.
 func TestMC03_WhoMaySpeak(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("eve@example.com", attacktest.ViewerRule))
@@ -218,7 +218,7 @@ func TestMC03_WhoMaySpeak(t *testing.T) {
 
 // MC-04. A message that two parsers could read differently is rejected and has no effect.
 //
-// Guard: planemcp's strict decoder, which runs before any lookup.
+// Guard: mcp's strict decoder, which runs before any lookup.
 func TestMC04_OneMeaning(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -256,7 +256,7 @@ func TestMC04_OneMeaning(t *testing.T) {
 // MC-05. Alternating callers each see only their own data. A role that is removed has no effect from the next call
 // on, also in an open session. Hidden objects are refused.
 //
-// Guard: planemcp.(*hall).client, which uses the caller of the message, and door.(*Door).Decide for each call.
+// Guard: mcp.(*httpServer).client, which uses the caller of the message, and door.(*Door).Decide for each call.
 func TestMC05_NothingIsShared(t *testing.T) {
 	o := start(t)
 	grants := []string{attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("eve@example.com", attacktest.ViewerRule)}
@@ -311,7 +311,7 @@ func TestMC05_NothingIsShared(t *testing.T) {
 // MC-06. The standard output of tka mcp contains only protocol messages, whatever input it gets. A token is never
 // sent over an unencrypted connection.
 //
-// Guard: planemcp.Serve, the only writer of the output; cli's check of the URL and cli/bearer's Way.
+// Guard: mcp.Serve, the only writer of the output; cli's check of the URL and cli/bearer's Way.
 func TestMC06_LinesAndTokens(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))

@@ -338,7 +338,7 @@ const evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b]0;owned\
 // PL-04. Text of other users stays text: in JSON that no browser treats as a page, in terminal output without control
 // characters, and in a refusal page that runs no script.
 //
-// Guard: web.line and html.EscapeString in web.(Site).refusal, nosniff of door.(*visit).reply, and the policies of
+// Guard: web.oneLine and html.EscapeString in web.(Site).refusal, nosniff of door.(*visit).reply, and the policies of
 // web (default-src 'none').
 func TestPL04_StoredScript(t *testing.T) {
 	o := start(t)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/testkit/arctest"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 	"github.com/tailplane/tailplane/testkit/kubetest"
@@ -89,12 +88,12 @@ func (s *show) fleet(ctx context.Context) error {
 		fmt.Appendf(nil, credentialObject, "omega", "gitlab", "omega", "access_token", gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})), []byte(objects)); err != nil {
 		return err
 	}
-	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.Open}
-	pools := func(want func(planefleet.Pool) bool) (all []planefleet.Pool, err error) {
+	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
+	pools := func(want func(plane.Pool) bool) (all []plane.Pool, err error) {
 		err = s.sees(limit, func() (bool, error) {
-			l, err := planefleet.ListPools.Call(limit, desk, planefleet.ListRequest{})
+			l, err := plane.ListPools.Call(limit, desk, plane.FleetListRequest{})
 			all = l.Data
-			return len(all) == 2 && !slices.ContainsFunc(all, func(p planefleet.Pool) bool { return !want(p) }), err
+			return len(all) == 2 && !slices.ContainsFunc(all, func(p plane.Pool) bool { return !want(p) }), err
 		})
 		return all, err
 	}
@@ -102,7 +101,7 @@ func (s *show) fleet(ctx context.Context) error {
 	if err := s.manager(limit, gitlab); err != nil {
 		return err
 	}
-	all, err := pools(func(p planefleet.Pool) bool { return p.State == planefleet.Active })
+	all, err := pools(func(p plane.Pool) bool { return p.State == plane.PoolActive })
 	if err != nil {
 		return err
 	}
@@ -128,7 +127,7 @@ func (s *show) fleet(ctx context.Context) error {
 	if err := s.freeze(ctx, url); err != nil {
 		return err
 	}
-	paused, err := pools(func(p planefleet.Pool) bool { return p.State == planefleet.Paused })
+	paused, err := pools(func(p plane.Pool) bool { return p.State == plane.PoolPaused })
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func (s *show) fleet(ctx context.Context) error {
 		return err
 	}
 	waiting, taken, running := arc.Jobs(runs, "acme-gh-nix")
-	s.claim(!slices.ContainsFunc(paused, func(p planefleet.Pool) bool { return p.State != planefleet.Paused }) && gitlab.Runners()[0].Paused, "one write has paused both forges, and each has confirmed it")
+	s.claim(!slices.ContainsFunc(paused, func(p plane.Pool) bool { return p.State != plane.PoolPaused }) && gitlab.Runners()[0].Paused, "one write has paused both forges, and each has confirmed it")
 	s.claim(running == 1 && taken == 0 && waiting == 1, "the job that ran runs on, and another one waits")
 	hold, _, _ := kubetest.Kubectl(limit, s.env.Cluster.Kubeconfig, "get", "runnerholds", "-o", "name")
 	name := strings.TrimPrefix(strings.TrimSpace(hold), "runnerhold.tailplane.dev/")
@@ -149,7 +148,7 @@ func (s *show) fleet(ctx context.Context) error {
 		return err
 	}
 	s.claim(s.lastOut.Exit == 0, "alice, who has set it, lifts it")
-	if _, err := pools(func(p planefleet.Pool) bool { return p.State == planefleet.Active }); err != nil {
+	if _, err := pools(func(p plane.Pool) bool { return p.State == plane.PoolActive }); err != nil {
 		return err
 	}
 	err = arc.Start(limit, "test")

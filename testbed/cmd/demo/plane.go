@@ -25,7 +25,7 @@ func (s *show) plane(ctx context.Context) error {
 			return err
 		}
 	}
-	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.Open}
+	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
 	if err := s.steps(ctx, "alice", step{says: "alice is signed in", run: "tka login --use"}); err != nil {
 		return err
 	}

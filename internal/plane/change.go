@@ -1,0 +1,269 @@
+package plane
+
+import (
+	"context"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Repository holds the configuration at a forge. Its errors are problems.
+type Repository interface {
+	// ReadFile returns a file at the head of a branch. "" means the branch that is applied to the cluster.
+	ReadFile(ctx context.Context, branch, path string) (RepositoryFile, error)
+	// Propose creates a branch with one commit and a pull request, or adds a commit to an existing one. It returns problem.Conflict if the
+	// file is no longer at the version Was.
+	Propose(ctx context.Context, p Proposal) (PullRequest, error)
+	// PullRequest returns the state of a pull request.
+	PullRequest(ctx context.Context, number int) (PullRequest, error)
+	// ChangedFiles returns the files that merging a commit would change, including changes by other authors.
+	ChangedFiles(ctx context.Context, commit string) ([]string, error)
+	// Merge merges exactly head, or returns problem.Conflict.
+	Merge(ctx context.Context, number int, head string) error
+	// Close closes a pull request that is not merged, with a comment.
+	Close(ctx context.Context, number int, comment string) error
+}
+
+// RepositoryFile is the content of a repository path.
+type RepositoryFile struct {
+	Text    []byte
+	Version string // of the file; empty: the file does not exist
+	Commit  string // the head of the branch
+}
+
+// RepositoryFiles lists the repository's files that may hold objects, at one commit.
+type RepositoryFiles struct {
+	Commit string
+	Blobs  map[string]string // path to git blob id
+}
+
+// Proposal is the change of one file.
+type Proposal struct {
+	Branch, Path string
+	BaseVersion  string // the Version of the file on Branch, or on the applied branch if Branch does not exist
+	Text         []byte // nil: delete the file
+	Message      string
+	Name, Email  string // of the author
+	Title, Body  string
+	Risk         string // low, medium or high
+}
+
+// PullRequest is a pull or merge request.
+type PullRequest struct {
+	Number int
+	URL    string
+	fleetgitops.Request
+}
+
+// RepositoryLayout finds, reads and edits objects in the repository's files. Its errors are those of package change.
+type RepositoryLayout interface {
+	File(r fleetgitops.Ref) (string, error)
+	// Spec returns an object's spec in a file, and whether the file has the object.
+	Spec(file []byte, r fleetgitops.Ref) (spec map[string]any, found bool, err error)
+	// Apply returns the file after the edits, applied in order.
+	Apply(file []byte, r fleetgitops.Ref, edits ...fleetgitops.Edit) ([]byte, error)
+	// Note returns why the API server cannot check an object of this repository, or "" if it can.
+	Note() string
+}
+
+// ChangeStore stores changes for all replicas.
+type ChangeStore interface {
+	// Get returns a change, or problem.NotFound.
+	Get(ctx context.Context, id string) (StoredChange, error)
+	// Create stores a new change, or returns the one that has its id already.
+	Create(ctx context.Context, c fleetgitops.Change) (StoredChange, error)
+	// Save stores the change if it has not changed since it was read. Otherwise it returns problem.Conflict.
+	Save(ctx context.Context, k StoredChange) (StoredChange, error)
+}
+
+// StoredChange is a stored change with its version in the store.
+type StoredChange struct {
+	fleetgitops.Change
+	StoreVersion string // the version in the store
+}
+
+// ChangeService is the service for changes. Without a Repository every operation except the lists returns an error.
+type ChangeService struct {
+	Plane      *Service
+	Repository Repository
+	Store      ChangeStore
+	Layout     RepositoryLayout       // how the repository stores objects
+	Link       func(id string) string // returns the URL of a change's page
+	// DryRun checks with a dry run, as the plane, whether the API server would accept the object. A nil spec deletes it. The error is a
+	// problem that says why not.
+	DryRun func(ctx context.Context, r fleetgitops.Ref, spec map[string]any) error
+	// BrokenRules returns the fleet rules between objects that the change would break. It is optional.
+	BrokenRules func(ctx context.Context, r fleetgitops.Ref, spec map[string]any) ([]Rule, error)
+	// StillAllowed reports whether the current policy still lets the approver approve.
+	StillAllowed func(ctx context.Context, a fleetgitops.Approval, org string, v access.Verb) bool
+}
+
+// checkRepository returns an error if no repository is configured.
+func (d *ChangeService) checkRepository() error {
+	if d.Repository == nil {
+		return problem.New(problem.Unavailable, "No repository is set for changes of the configuration.", "Set plane.gitops, or change the objects where you keep them.")
+	}
+	return nil
+}
+
+// approvalVerb returns the verb that an approval of a change requires.
+func approvalVerb(platform bool) access.Verb {
+	if platform {
+		return access.EnrollmentApprove
+	}
+	return access.ConfigApprove
+}
+
+// Change is a change as the API shows it.
+type Change struct {
+	ID        string     `json:"id"`
+	OrgName   string     `json:"org" doc:"whose it is; empty: the platform's"`
+	Kind      string     `json:"kind"`
+	Name      string     `json:"name"`
+	File      string     `json:"file"`
+	Number    int        `json:"number"`
+	URL       string     `json:"url"`
+	Branch    string     `json:"branch"`
+	Base      string     `json:"base"`
+	Head      string     `json:"head" doc:"the commit that an approval or a merge is about"`
+	State     string     `json:"state" enum:"open,approved,merging,merged,applied,closed"`
+	Proposer  string     `json:"proposer"`
+	Title     string     `json:"title"`
+	Reason    string     `json:"reason"`
+	Risk      Risk       `json:"risk"`
+	Platform  bool       `json:"platform" doc:"those who run the platform have to approve it"`
+	Diff      string     `json:"diff" doc:"of the real file, as a unified diff"`
+	DiffOf    string     `json:"diffOf" doc:"the commit that the diff is of; if it is not head, somebody has pushed at the forge, and only the pull request shows what is there now"`
+	Stale     bool       `json:"stale" doc:"the file is another one by now than the change was made from"`
+	Checks    []Check    `json:"checks"`
+	Approvals []Approval `json:"approvals"`
+	Blocked   string     `json:"mergeBlocked" doc:"why the forge would not merge it; empty: nothing is known against it"`
+	MergedBy  string     `json:"mergedBy" doc:"who had it merged; empty: nobody from here"`
+	OpenedAt  time.Time  `json:"openedAt"`
+	MergedAt  *time.Time `json:"mergedAt" doc:"when it was first seen merged; null: it is not, or nobody kept when"`
+	AppliedAt *time.Time `json:"appliedAt" doc:"when the cluster was first seen to have it; null: it has not, or nobody kept when"`
+
+	Actions    *Actions  `json:"actions,omitempty"`
+	ObservedAt time.Time `json:"observedAt"`
+
+	stored StoredChange
+}
+
+// Risk is the estimated risk of a change, and the reasons for it.
+type Risk struct {
+	Level string   `json:"level" enum:"low,medium,high"`
+	Why   []string `json:"why"`
+}
+
+// Check is the result of one CI check of a pull request.
+type Check struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	URL   string `json:"url"`
+}
+
+// Approval is an approval of exactly one commit.
+type Approval struct {
+	By   string    `json:"by"`
+	At   time.Time `json:"at"`
+	Head string    `json:"head"`
+}
+
+// Actions are the actions that the caller may take on a change.
+type Actions struct {
+	Approve Action `json:"approve"`
+	Merge   Action `json:"merge"`
+	Close   Action `json:"close"`
+}
+
+// NewChange returns a stored change in the form for the plane's store.
+func NewChange(k StoredChange, now time.Time) Change {
+	c := k.Change
+	o := Change{ID: c.ID, OrgName: c.Org, Kind: c.Ref.Kind, Name: c.Ref.Name, File: c.File, Number: c.Number, URL: c.URL, Branch: c.Branch, Base: c.Base, Head: c.Head,
+		State: string(c.State), Proposer: c.Proposer, Title: c.Title, Reason: c.Reason, Risk: Risk{c.Risk.Level, append([]string{}, c.Risk.Why...)}, Platform: c.Platform, Diff: c.Diff, DiffOf: c.DiffOf, Stale: c.Stale, MergedBy: c.MergedBy,
+		Checks: []Check{}, Approvals: []Approval{}, Blocked: c.Blocked, OpenedAt: c.OpenedAt, MergedAt: c.MergedAt, AppliedAt: c.AppliedAt, ObservedAt: now, stored: k}
+	for _, x := range c.Checks {
+		o.Checks = append(o.Checks, Check{x.Name, x.State, x.URL})
+	}
+	for _, x := range c.Approvals {
+		o.Approvals = append(o.Approvals, Approval{x.By, x.At, x.Head})
+	}
+	return o
+}
+
+// Key returns the id.
+func (o Change) Key() string { return o.ID }
+
+// Org returns the organisation that owns the object, or "" for the platform.
+func (o Change) Org() string { return o.OrgName }
+
+// Observed implements [plane.Object].
+func (o Change) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Change) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// Settled implements [plane.Settled]: a merged or closed change is finished.
+func (o Change) Settled() bool {
+	return o.State != string(fleetgitops.StateOpen) && o.State != string(fleetgitops.StateApproved) && o.State != string(fleetgitops.StateMerging)
+}
+
+// CurrentState implements [Stateful].
+func (o Change) CurrentState() string { return o.State }
+
+// Trouble implements [Stateful].
+func (o Change) Trouble() (Severity, string, string) {
+	if o.Blocked != "" && (o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)) {
+		return SeverityWarning, "MergeBlocked", o.Blocked
+	}
+	return "", "", ""
+}
+
+// For implements [plane.Personal]: it adds the actions that the caller may take.
+func (o Change) For(v Viewer) Object {
+	var a Actions
+	verb := approvalVerb(o.Platform)
+	open := o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)
+	_, own := o.stored.Approve(v.Caller().Identity(), "", o.Head, o.OpenedAt)
+	switch {
+	case !open:
+		a.Approve.Why, a.Merge.Why, a.Close.Why = "It is "+o.State+".", "It is "+o.State+".", "It is "+o.State+"."
+		o.Actions = &a
+		return o
+	case !v.In(o.OrgName, verb):
+		a.Approve.Why = "Your role does not allow to approve it."
+	case own != nil:
+		a.Approve.Why = "You wrote some of it."
+	default:
+		a.Approve.Allowed = true
+	}
+	switch {
+	case !v.In(o.OrgName, access.ConfigApprove):
+		a.Merge.Why = "Your role does not allow to merge it."
+	case o.State != string(fleetgitops.StateApproved):
+		a.Merge.Why = "Nobody has approved it as it is."
+	case o.Blocked != "":
+		a.Merge.Why = "The forge would not merge it: " + o.Blocked
+	default:
+		a.Merge.Allowed = true
+	}
+	if a.Close.Allowed = v.In(o.OrgName, access.ConfigApprove) || o.Proposer == v.Caller().Identity(); !a.Close.Allowed {
+		a.Close.Why = "It is not yours."
+	}
+	o.Actions = &a
+	return o
+}
+
+// save stores a change. It sets MergedAt and AppliedAt when the change first reaches these states.
+func (d *ChangeService) save(ctx context.Context, k StoredChange) (StoredChange, error) {
+	now := d.Plane.Now().UTC().Truncate(time.Second)
+	if k.MergedAt == nil && (k.State == fleetgitops.StateMerged || k.State == fleetgitops.StateApplied) {
+		k.MergedAt = new(now)
+	}
+	if k.AppliedAt == nil && k.State == fleetgitops.StateApplied {
+		k.AppliedAt = new(now)
+	}
+	return d.Store.Save(ctx, k)
+}

@@ -1,0 +1,110 @@
+package plane
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
+var (
+	PreviewChange = door.Op[PreviewRequest, Envelope[Preview]]{Pattern: "POST " + Base + "/changes/preview", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
+		Doc:     "Show what a change of the configuration would do: the diff of the real file, and whether the API server would take it. Nothing is changed.",
+		Example: PreviewRequest{exampleEdit}, Answers: []Envelope[Preview]{newExample("ChangePreview", Preview{File: "fleet/gh-nix.yaml", Base: exampleCommit, Version: exampleBlob,
+			Diff: exampleDiff, Risk: Risk{"medium", []string{"capacity"}}, Platform: true})}, Refusals: writeRefusals}
+	ProposeChange = door.Op[ProposeRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
+		Doc:     "Propose a change by pull request. If one is open for the object it is added to.",
+		Example: ProposeRequest{Edit: exampleEdit, Title: "More nix runners", Reason: "the queue is long in the morning", Version: exampleBlob, Key: "1f0c6c1e"},
+		Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+	ListChanges = door.Op[ChangeListRequest, Envelope[[]Change]]{Pattern: "GET " + Base + "/changes", Verb: access.FleetRead, MaxAnswer: 16 << 20,
+		Doc: "List changes of the configuration.", Answers: []Envelope[[]Change]{newExamplePage("ChangeList", exampleChange())}, Refusals: listRefusals}
+	GetChange = door.Op[ChangeRequest, Envelope[Change]]{Pattern: "GET " + Base + "/changes/{id}", Verb: access.FleetRead, MaxAnswer: maxDiff,
+		Doc: "Show one change.", Example: ChangeRequest{exampleChangeID}, Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: getRefusals}
+	ApproveChange = door.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/approve", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
+		Doc: "Approve a change as it was looked at. Who wrote some of it cannot.", Example: DecideRequest{exampleChangeID, exampleCommit, "the nodes carry it"},
+		Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.SelfApproval})}
+	MergeChange = door.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
+		Doc: "Merge a change that is approved, as it was looked at. That uses the approval up.", Example: DecideRequest{exampleChangeID, exampleCommit, "now is a quiet moment"},
+		Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+	legacyProposeChange = withPath(ProposeChange, "/api/gitops/submit") // the path that the existing dashboard and its tools use
+	CloseChange         = door.Op[CloseRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
+		Doc: "Give a change up.", Example: CloseRequest{exampleChangeID, "the queue is short again"}, Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+)
+
+// maxDiff is the maximum size of a response with a diff, in bytes.
+const maxDiff = 4 << 20
+
+// Routes returns the routes of the API, served by d.
+func (d *ChangeService) Routes() []door.Route {
+	return []door.Route{
+		handle(d.Plane, PreviewChange, d.previewChange), handle(d.Plane, ProposeChange, d.proposeChange), handle(d.Plane, ListChanges, d.listChanges), handle(d.Plane, GetChange, d.getChange),
+		handle(d.Plane, ApproveChange, d.approveChange), handle(d.Plane, MergeChange, d.mergeChange), handle(d.Plane, CloseChange, d.closeChange),
+		handle(d.Plane, legacyProposeChange, d.proposeChange),
+	}
+}
+
+// ChangeOperations describes the API.
+func ChangeOperations() []door.Declaration {
+	var all []door.Declaration
+	for _, rt := range (&ChangeService{Plane: new(Service)}).Routes() {
+		all = append(all, rt.Declaration)
+	}
+	return all
+}
+
+// ChangeListRequest asks for one page of the changes.
+type ChangeListRequest struct {
+	ListRequest
+	Org Text `json:"-" query:"org" doc:"only of this organisation"`
+}
+
+func (d *ChangeService) listChanges(_ context.Context, p access.Permit, req ChangeListRequest) (Envelope[[]Change], error) {
+	return listPage(d.Plane, changes(), p, req.ListRequest, string(req.Org), func(o Change) bool { return req.Org == "" || string(req.Org) == o.OrgName })
+}
+
+func changes() table[Change] {
+	return table[Change]{Kind: KindChange, Name: "ChangeList", Columns: map[string]func(Change) string{
+		"opened":   func(o Change) string { return o.OpenedAt.UTC().Format(time.RFC3339) },
+		"name":     func(o Change) string { return o.Name },
+		"kind":     func(o Change) string { return o.Kind },
+		"org":      func(o Change) string { return o.OrgName },
+		"proposer": func(o Change) string { return o.Proposer },
+		"title":    func(o Change) string { return o.Title },
+		"risk":     func(o Change) string { return o.Risk.Level },
+		"number":   func(o Change) string { return cmp.Or(strconv.Itoa(o.Number), "0") },
+		"state":    func(o Change) string { return o.State },
+	}, State: Change.CurrentState, States: []string{string(fleetgitops.StateOpen), string(fleetgitops.StateApproved), string(fleetgitops.StateMerging), string(fleetgitops.StateMerged), string(fleetgitops.StateApplied), string(fleetgitops.StateClosed)}}
+}
+
+const (
+	exampleChangeID = "c3f9c1a2b4d5e6f70"
+	exampleCommit   = "0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f607182"
+	exampleBlob     = "9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"
+	exampleDiff     = "diff a/fleet/gh-nix.yaml b/fleet/gh-nix.yaml\n--- a/fleet/gh-nix.yaml\n+++ b/fleet/gh-nix.yaml\n@@ -8,4 +8,4 @@\n   runsOn: [self-hosted, nix]\n" +
+		"   scaling:\n     min: 0\n-    max: 5\n+    max: 8\n"
+)
+
+var exampleEdit = Edit{Kind: "RunnerPool", Name: "gh-nix", Patch: json.RawMessage(`{"scaling":{"max":8}}`)}
+
+func exampleChange() Change {
+	return Change{ID: exampleChangeID, Kind: "RunnerPool", Name: "gh-nix", File: "fleet/gh-nix.yaml", Number: 42, URL: "https://github.com/acme/fleet/pull/42", Branch: "tailplane/" + exampleChangeID,
+		Base: exampleCommit, Head: exampleCommit, State: string(fleetgitops.StateApproved), Proposer: "amy@acme.dev", Title: "More nix runners", Reason: "the queue is long in the morning",
+		Risk: Risk{"medium", []string{"capacity"}}, Platform: true, Diff: exampleDiff, DiffOf: exampleCommit, Checks: []Check{{"yamllint", "success", ""}},
+		Approvals: []Approval{{"pat@platform.dev", exampleTime, exampleCommit}}, OpenedAt: exampleTime, ObservedAt: exampleTime}
+}
+
+// exampleEnrollmentChange returns an open change of an organisation, for the reference.
+func exampleEnrollmentChange() Change {
+	c := exampleChange()
+	c.OrgName, c.Kind, c.Name, c.File, c.Title, c.State, c.Approvals, c.Diff = "acme", "RunnerEnrollment", "acme", "fleet/acme.yaml", "Enroll acme", string(fleetgitops.StateOpen), []Approval{}, ""
+	c.Reason, c.Risk = "our builds wait for an hour", Risk{"medium", []string{"it is new"}}
+	return c
+}

@@ -1,0 +1,95 @@
+package plane
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A caller that may propose changes for an organisation may ignore its drift, with a reason and an expiry, and no other drift (PL-05). The
+// drift is listed as ignored and the action is audited.
+func TestIgnoreDrift(t *testing.T) {
+	o := newFleetEnv()
+	const path, body = "/api/v1/drift/d1/ignore", `{"reason":"a trial","expiresIn":"72h"}`
+	for why, x := range map[string]struct {
+		who                access.Caller
+		method, path, body string
+		want               problem.Code
+	}{
+		"without an end":      {mel(), http.MethodPost, path, `{"reason":"r"}`, problem.Validation},
+		"for ever":            {mel(), http.MethodPost, path, `{"reason":"r","expiresIn":"9999h"}`, problem.Validation},
+		"without a reason":    {mel(), http.MethodPost, path, `{"reason":" ","expiresIn":"1h"}`, problem.Validation},
+		"another's":           {mel(), http.MethodPost, "/api/v1/drift/d2/ignore", body, problem.NotFound},
+		"what is not there":   {mel(), http.MethodPost, "/api/v1/drift/nothing/ignore", body, problem.NotFound},
+		"what a hold does":    {mel(), http.MethodPost, "/api/v1/drift/d3/ignore", body, problem.Conflict},
+		"what nobody ignores": {mel(), http.MethodDelete, path, `{"reason":"r"}`, problem.Conflict},
+		"by a viewer":         {fleetPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), http.MethodPost, path, body, problem.Forbidden},
+	} {
+		if a := o.as(x.who).do(t, x.method, x.path, x.body); a.code() != x.want {
+			t.Errorf("%s: %d %s", why, a.Status, a.Text)
+		}
+	}
+	if dry := fleetData[Ignoring](t, o.as(mel()).do(t, http.MethodPost, path+"?dryRun=true", body)); !dry.DryRun || dry.Drift.IgnoredUntil == nil {
+		t.Errorf("%+v", dry)
+	}
+	list := func(state string) []Drift {
+		t.Helper()
+		return fleetData[[]Drift](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/drift?state="+state, ""))
+	}
+	if got := list("warning"); len(got) != 1 || got[0].IgnoredUntil != nil || !got[0].Actions.Ignore.Allowed || got[0].Actions.Unignore.Allowed {
+		t.Errorf("after a dry run: %+v", got)
+	}
+	if d := fleetData[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 1 || d.States["warning"] != 1 {
+		t.Errorf("the overview counts %+v", d)
+	}
+	done := fleetData[Ignoring](t, o.as(mel()).do(t, http.MethodPost, path, body))
+	if d := done.Drift; d.IgnoredUntil == nil || !d.IgnoredUntil.Equal(fleetNoon.Add(72*time.Hour)) || d.IgnoredBy != "mel@acme.dev" || d.IgnoredReason != "a trial" || !d.Actions.Unignore.Allowed {
+		t.Errorf("%+v", d)
+	}
+	// Drift that a hold explains does not count either.
+	if d := fleetData[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 0 {
+		t.Errorf("the overview counts %+v", d)
+	}
+	if got := list("ignored"); len(got) != 1 || got[0].ID != "d1" || len(list("warning")) != 0 {
+		t.Errorf("%+v", got)
+	}
+	e := o.entries[len(o.entries)-4] // before the overview and the two lists
+	if e.Verb != access.ConfigPropose || e.Object != "d1" || e.Org != "acme" || e.Reason != "a trial" || e.Args["expiresIn"] == "" {
+		t.Errorf("%+v", e)
+	}
+	if back := fleetData[Ignoring](t, o.as(mel()).do(t, http.MethodDelete, path, `{"reason":"it is over"}`)); back.Drift.IgnoredUntil != nil || len(list("warning")) != 1 {
+		t.Errorf("%+v", back)
+	}
+}
+
+// An overlay applies to objects of all sources, present and future.
+func TestOverlayOfDrift(t *testing.T) {
+	o := newFleetEnv()
+	is := true
+	show := func(x Object) Object {
+		if is && x.Key() == "d1" {
+			return x.(Drift).WithIgnore(DriftIgnore{By: "mel@acme.dev", Reason: "r", Until: fleetNoon.Add(time.Hour)})
+		}
+		return x.(Drift).WithIgnore(DriftIgnore{})
+	}
+	at := o.store.Revision()
+	o.store.Overlay(KindDrift, show)
+	reported, _, _ := o.store.Since(at, func(StoreEvent) bool { return true })
+	if len(reported) != 1 || reported[0].Object.(Drift).CurrentState() != DriftIgnored {
+		t.Fatalf("told %+v", reported)
+	}
+	d := reported[0].Object.(Drift)
+	d.Evidence, d.IgnoredUntil = "still other labels", nil
+	o.store.Set(KindDrift, "kubernetes", d)
+	if x, _ := o.store.Get(KindDrift, "d1"); x.(Drift).CurrentState() != DriftIgnored {
+		t.Errorf("put again: %+v", x)
+	}
+	is = false
+	o.store.Overlay(KindDrift, show)
+	if x, _ := o.store.Get(KindDrift, "d1"); x.(Drift).CurrentState() != "warning" {
+		t.Errorf("not any more: %+v", x)
+	}
+}

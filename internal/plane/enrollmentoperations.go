@@ -1,0 +1,77 @@
+package plane
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// maxEnrollmentAnswer is the maximum size of a response, in bytes. It includes a diff.
+const maxEnrollmentAnswer = 4 << 20
+
+// The operations. The server, the client, the reference, the MCP tool and the commands of tka are all derived from them.
+var (
+	RequestEnrollment = door.Op[RequestRequest, Answer]{Pattern: "POST " + Base + "/enrollments", Verb: access.EnrollmentRequest, MaxAnswer: maxEnrollmentAnswer,
+		Doc:     "Ask for runners of an organisation: by a pull request that is opened, or where the plane approves, by an enrollment that nobody has approved yet.",
+		Example: RequestRequest{Org: "acme", Forge: "github", Pools: []Use{{Name: "gh-nix"}}, Owners: []Text{"amy@acme.dev"}, Reason: "our builds wait for an hour", Key: "1f0c6c1e"},
+		Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
+	EditEnrollment = door.Op[EditRequest, Answer]{Pattern: "PATCH " + Base + "/enrollments/{org}", Verb: access.EnrollmentRequest, MaxAnswer: maxEnrollmentAnswer,
+		Doc:     "Change what an organisation has, by a pull request; or where the plane approves, at once: then it has to be approved anew, but for owners and members.",
+		Example: EditRequest{Org: "acme", Patch: json.RawMessage(`{"quota":{"pods":80}}`), Reason: "the release"}, Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
+	ApproveEnrollment = door.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxAnswer: maxEnrollmentAnswer,
+		Doc:     "Approve an enrollment as it was looked at, or the open change of it. Who asked for it, or belongs to the organisation, cannot.",
+		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Answers: exampleOutcomes(OutcomeApproved), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
+	DeclineEnrollment = door.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/decline", Verb: access.EnrollmentDecline, MaxAnswer: maxEnrollmentAnswer,
+		Doc:     "Decline an enrollment that was only asked for, as it was looked at, or the open change of it that nobody has approved. The one goes; the other is closed at the forge, with the reason.",
+		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they have runners of their own"}, Answers: exampleOutcomes(OutcomeDeclined), Refusals: enrollmentRefusals}
+	OffboardEnrollment = door.Op[OffboardRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxAnswer: maxEnrollmentAnswer,
+		Doc:     "End an organisation's runners: by a pull request; or where the plane approves, at once, if the caller may do that, and else by asking for it.",
+		Example: OffboardRequest{Org: "acme", Reason: "they have moved away", Confirm: "OFFBOARD acme"}, Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: offboardRefusals}
+	// DeleteEnrollment is Offboard as a DELETE request.
+	DeleteEnrollment = door.Op[OffboardRequest, Answer]{Pattern: "DELETE " + Base + "/enrollments/{org}", Verb: access.OffboardRequest, MaxAnswer: maxEnrollmentAnswer,
+		Doc: "The same as to offboard.", Example: OffboardEnrollment.Example, Answers: OffboardEnrollment.Answers, Refusals: offboardRefusals}
+	RotateCredential = door.Op[RotateRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/rotate", Verb: access.RotateRequest, MaxAnswer: maxEnrollmentAnswer,
+		Doc:     "Have an organisation's credential replaced: GitLab's runners by the fleet, GitHub's App key by a person, who is told to. By a pull request; or where the plane approves, at once or by asking for it.",
+		Example: RotateRequest{Org: "acme", Reason: "a laptop was lost"}, Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
+)
+
+var (
+	enrollmentRefusals = slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable})
+	offboardRefusals   = slices.Concat(enrollmentRefusals, []problem.Code{problem.Confirmation})
+)
+
+// Routes returns the routes of the API, served by d.
+func (d *EnrollmentService) Routes() []door.Route {
+	return []door.Route{
+		handle(d.Plane, RequestEnrollment, d.requestEnrollment), handle(d.Plane, EditEnrollment, d.editEnrollment), handle(d.Plane, ApproveEnrollment, d.approveEnrollment), handle(d.Plane, DeclineEnrollment, d.declineEnrollment),
+		handle(d.Plane, OffboardEnrollment, d.offboardEnrollment), handle(d.Plane, DeleteEnrollment, d.offboardEnrollment), handle(d.Plane, RotateCredential, d.rotateCredential),
+	}
+}
+
+// EnrollmentOperations describes the API.
+func EnrollmentOperations() []door.Declaration {
+	var all []door.Declaration
+	for _, rt := range (&EnrollmentService{Plane: new(Service)}).Routes() {
+		all = append(all, rt.Declaration)
+	}
+	return all
+}
+
+const exampleDigest = "sha256:0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"
+
+// exampleOutcomes returns example responses for the reference.
+func exampleOutcomes(done ...string) (all []Answer) {
+	for _, is := range done {
+		o := Outcome{OrgName: "acme", Approval: "plane", Done: is, Seen: exampleDigest}
+		if is == OutcomeProposed {
+			o.Approval, o.Seen, o.Change = "git", "0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f607182", new(exampleEnrollmentChange())
+		} else {
+			o.Enrollment = new(exampleEnrollment())
+		}
+		all = append(all, Answer{newExample("EnrollmentOutcome", o)})
+	}
+	return all
+}

@@ -1,0 +1,319 @@
+package plane
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+// The methods that the plane's store needs of the objects, and what each caller may see of them.
+
+// Key returns "forge/org/pool".
+func (o Pool) Key() string { return o.ID }
+
+// Org returns the organisation of the runners.
+func (o Pool) Org() string { return o.OrgName }
+
+// Observed implements [plane.Object].
+func (o Pool) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Pool) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// CurrentState implements [Stateful].
+func (o Pool) CurrentState() string { return o.State }
+
+// Trouble implements [Stateful].
+func (o Pool) Trouble() (Severity, string, string) {
+	switch o.State {
+	case PoolFailing:
+		return SeverityError, o.State, o.StateReason
+	case PoolDegraded, StateUnknown:
+		return SeverityWarning, o.State, o.StateReason
+	}
+	return "", "", ""
+}
+
+// scope returns the scope of a hold of exactly these runners.
+func (o Pool) scope() Scope { return Scope{Org: o.OrgName, Pool: o.Name} }
+
+// For implements [plane.Personal]: it adds the actions that the caller may take.
+func (o Pool) For(v Viewer) Object {
+	var a PoolActions
+	switch {
+	case !v.In(o.OrgName, access.HoldsCreate):
+		a.Pause.Why = "Your role does not allow holds of " + o.OrgName + "."
+	case len(o.Holds) > 0:
+		a.Pause.Why = "It is held already."
+	default:
+		a.Pause.Allowed = true
+	}
+	switch {
+	case !v.In(o.OrgName, access.HoldsLift):
+		a.Resume.Why = "Your role does not allow to lift holds of " + o.OrgName + "."
+	case len(o.Holds) == 0:
+		a.Resume.Why = "Nothing holds it."
+	default:
+		a.Resume.Allowed = true
+	}
+	o.Actions = &a
+	return o
+}
+
+// Key returns the id of the drift.
+func (o Drift) Key() string { return o.ID }
+
+// Org returns the organisation of the runners.
+func (o Drift) Org() string { return o.OrgName }
+
+// Observed implements [plane.Object].
+func (o Drift) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Drift) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// CurrentState implements [Stateful]: the severity, or the reason why no action is needed.
+func (o Drift) CurrentState() string {
+	switch {
+	case o.ExplainedBy != "":
+		return DriftExplained
+	case o.IgnoredUntil != nil:
+		return DriftIgnored
+	}
+	return o.Severity
+}
+
+// For implements [plane.Personal]: it adds the actions that the caller may take.
+func (o Drift) For(v Viewer) Object {
+	var a DriftActions
+	switch {
+	case !v.In(o.OrgName, access.ConfigPropose):
+		a.Ignore.Why = "Your role does not allow to ignore it."
+		a.Unignore.Why = a.Ignore.Why
+	case o.ExplainedBy != "":
+		a.Ignore.Why = "A hold explains it: it is no drift."
+	default:
+		a.Ignore.Allowed = true
+	}
+	if a.Unignore.Why == "" {
+		if a.Unignore.Allowed = o.IgnoredUntil != nil; !a.Unignore.Allowed {
+			a.Unignore.Why = "Nobody ignores it."
+		}
+	}
+	o.Actions = &a
+	return o
+}
+
+// Settled implements [plane.Settled]: a hold explains the drift, or a person ignores it.
+func (o Drift) Settled() bool { return o.ExplainedBy != "" || o.IgnoredUntil != nil }
+
+// Trouble implements [Stateful]. It reports nothing, because the pool itself reports that it is degraded.
+func (o Drift) Trouble() (Severity, string, string) { return "", "", "" }
+
+// Key returns the organisation's name.
+func (o Enrollment) Key() string { return o.ID }
+
+// Org returns the organisation's name.
+func (o Enrollment) Org() string { return o.Name }
+
+// Observed implements [plane.Object].
+func (o Enrollment) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Enrollment) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// CurrentState implements [Stateful].
+func (o Enrollment) CurrentState() string { return o.Phase }
+
+// Trouble implements [Stateful].
+func (o Enrollment) Trouble() (Severity, string, string) {
+	for _, kind := range []string{"PolicyViolation", "DecisionNeeded"} {
+		for _, c := range o.Conditions {
+			if c.Type == kind && c.Status == "True" {
+				return SeverityError, c.Reason, c.Message
+			}
+		}
+	}
+	if o.Requested != nil {
+		return SeverityWarning, "Asked", o.Requested.By + " asks to " + string(o.Requested.What) + " it: " + o.Requested.Reason
+	}
+	switch o.Phase {
+	case "Requested":
+		return SeverityWarning, "NotApproved", "Somebody has to approve it."
+	case "Failed", "Suspended":
+		for _, c := range o.Conditions {
+			if c.Type == "Ready" && c.Status == "False" {
+				return SeverityError, c.Reason, c.Message
+			}
+		}
+		return SeverityError, o.Phase, "Its runners take no job."
+	}
+	return "", "", ""
+}
+
+// For implements [plane.Personal]: it adds the actions that the caller may take.
+func (o Enrollment) For(v Viewer) Object {
+	ends := "It is ending already."
+	if o.Phase != "Draining" && o.Phase != "Offboarded" && o.Offboard == nil {
+		ends = ""
+	}
+	may := func(verb access.Verb, reasons ...string) Action {
+		if !v.In(o.Name, verb) {
+			reasons = []string{"Your role does not allow that for " + o.Name + "."}
+		}
+		a := Action{Why: cmp.Or(reasons...)}
+		a.Allowed = a.Why == ""
+		return a
+	}
+	approved := ""
+	if o.condition("Approved") == "True" {
+		approved = "It is approved as it is."
+	}
+	beyond := ""
+	if o.Approval != nil || o.Phase != StateUnknown && o.Phase != "Requested" {
+		beyond = "It is more than asked for."
+	}
+	own := ""
+	if slices.ContainsFunc(o.RequestedBy, func(by string) bool { return strings.EqualFold(by, v.Caller().Identity()) }) {
+		own = "You wrote some of it."
+	}
+	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest, ends), Approve: may(access.EnrollmentApprove, ends, approved, own),
+		Decline: may(access.EnrollmentDecline, ends, beyond), Rotate: may(access.RotateRequest, ends), Offboard: may(access.OffboardRequest, ends)}
+	return o
+}
+
+// condition returns the status of one condition, or "" if it is missing.
+func (o Enrollment) condition(kind string) string {
+	for _, c := range o.Conditions {
+		if c.Type == kind {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+// Key returns the name.
+func (o Forge) Key() string { return o.ID }
+
+// Org returns "": a forge belongs to all organisations that are enrolled there.
+func (o Forge) Org() string { return "" }
+
+// Orgs implements [plane.Shared].
+func (o Forge) Orgs() []string { return o.EnrolledOrgs }
+
+// Observed implements [plane.Object].
+func (o Forge) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Forge) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// CurrentState implements [Stateful].
+func (o Forge) CurrentState() string {
+	switch {
+	case o.Reachable == nil:
+		return StateUnknown
+	case *o.Reachable:
+		return "Reachable"
+	}
+	return "Unreachable"
+}
+
+// Trouble implements [Stateful].
+func (o Forge) Trouble() (Severity, string, string) {
+	if o.Reachable == nil || *o.Reachable {
+		return "", "", ""
+	}
+	return SeverityError, "Unreachable", "The forge does not answer: nothing at it can be confirmed."
+}
+
+// For implements [plane.Personal]. It hides the rate limit and the condition messages, which are about all organisations, from callers of
+// one.
+func (o Forge) For(v Viewer) Object {
+	if !v.Everywhere(access.FleetRead) {
+		o.RateLimit = nil
+		o.Conditions = slices.Clone(o.Conditions)
+		for i := range o.Conditions {
+			o.Conditions[i].Message = ""
+		}
+	}
+	return o
+}
+
+// Key returns the name.
+func (o Hold) Key() string { return o.ID }
+
+// Org returns the organisation of the runners, or "" if the hold covers several.
+func (o Hold) Org() string { return o.Scope.Org }
+
+// Orgs implements [plane.Shared]: the organisations whose runners the hold covers.
+func (o Hold) Orgs() []string { return o.HeldOrgs }
+
+// Observed implements [plane.Object].
+func (o Hold) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Hold) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// CurrentState implements [Stateful].
+func (o Hold) CurrentState() string { return o.State }
+
+// Trouble implements [Stateful]. A wide hold is itself a warning.
+func (o Hold) Trouble() (Severity, string, string) {
+	switch {
+	case len(o.Failed) > 0:
+		return SeverityError, o.Failed[0].Reason, fmt.Sprintf("%s of %s takes new jobs, or cannot be asked.", o.Failed[0].Pool, o.Failed[0].Org)
+	case o.Scope.wide() && o.endedReason() == "":
+		return SeverityWarning, "Held", "Runners are held: " + o.Scope.String() + "."
+	}
+	return "", "", ""
+}
+
+// endedReason returns why the hold no longer has an effect, or "" if it has.
+func (o Hold) endedReason() string {
+	switch o.State {
+	case HoldLifting:
+		return "It is being lifted."
+	case HoldExpired:
+		return "It has expired."
+	}
+	return ""
+}
+
+// For implements [plane.Personal]. It hides the counts, which are about all that the hold covers, from callers that may not see all of it.
+func (o Hold) For(v Viewer) Object {
+	if !v.In(o.Scope.Org, access.FleetRead) {
+		o.Targets, o.Applied, o.Drained, o.RemainingJobs = nil, nil, nil, nil
+		own := []HoldFailure{}
+		for _, f := range o.Failed {
+			if v.In(f.Org, access.FleetRead) {
+				own = append(own, f)
+			}
+		}
+		o.Failed = own
+	}
+	lift := Action{Why: o.endedReason()}
+	if lift.Why == "" {
+		lift.Why = o.liftRefusal(v)
+	}
+	lift.Allowed = lift.Why == ""
+	o.Actions = &HoldActions{Lift: lift}
+	return o
+}
+
+// liftRefusal returns why the caller may not lift the hold, or "" if the caller may.
+func (o Hold) liftRefusal(v Viewer) string {
+	c := v.Caller()
+	switch {
+	case !v.In(o.Scope.Org, access.HoldsLift):
+		return "Your role does not allow to lift it."
+	case !o.Scope.All && o.Scope.Forge == "", v.Everywhere(access.HoldsLiftWide):
+		return ""
+	case v.Own(access.HoldsLiftWide) && !c.Shared && o.RequestedBy == c.Identity():
+		return ""
+	}
+	return "A hold of a forge or of everything is lifted by who set it, or by a platform-admin."
+}

@@ -1,0 +1,852 @@
+//go:build unix
+
+package git_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops/tfvars"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/git"
+	"github.com/tailplane/tailplane/internal/plane/kube"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+)
+
+const (
+	file = "fleet/fleet.yaml"
+	text = `# Runners of our organisations.
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerPool
+metadata:
+  name: gh-nix
+spec:
+  forge: github   # ours
+  runsOn: [self-hosted, nix]
+  scaling:
+    min: 0
+    max: 5    # what the nodes carry
+    budget: 20
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerEnrollment
+metadata: {name: acme}
+spec:
+  forge: github
+  configURL: https://github.com/acme
+  isolation: None
+  credentials: {secretName: acme-app}
+  pools: [{name: gh-nix, type: Shared}]
+  owners:
+  - amy@acme.dev # since 2024
+  - ann@acme.dev
+`
+)
+
+// format is one way to store the same objects, with the text that tests expect.
+type format struct {
+	name, file, text string
+	layout           plane.RepositoryLayout
+	raised           [2]string // lines removed and added for another max
+	kept             string    // the comment in them
+	node             [2]string // isolation, before and after
+}
+
+var manifests = format{name: "yaml", file: file, text: text, layout: gitops.Manifests{Pattern: file},
+	raised: [2]string{"-    max: 5    # what the nodes carry", "+    max: 8 # what the nodes carry"}, kept: "max: 8 # what the nodes carry", node: [2]string{"isolation: None", "isolation: Node"}}
+
+// formats returns all formats.
+func formats() []format {
+	const file = "tofu/stacks/arc-runners/terraform.tfvars"
+	book, err := tfvars.NewStacks(tfvars.Stack{Path: file, Keys: map[string]map[string]string{
+		"RunnerPool": {"forge": "sets.{name}.forge", "runsOn": "sets.{name}.runs_on", "scaling.min": "{name_}_min", "scaling.max": "{name_}_max", "scaling.budget": "{name_}_budget"},
+		"RunnerEnrollment": {"forge": "orgs.{name}.forge", "configURL": "orgs.{name}.config_url", "isolation": "orgs.{name}.isolation", "credentials.secretName": "orgs.{name}.secret",
+			"pools": "orgs.{name}.pools", "owners": "orgs.{name}.owners", "quota.cpu": "orgs.{name}.cpu", "quota.pods": "orgs.{name}.pods"}}})
+	if err != nil {
+		panic(err)
+	}
+	return []format{manifests, {name: "tfvars", file: file, layout: book, text: `# Runners of our organisations.
+arc_version = "0.14.2" # of the whole stack
+
+gh_nix_min    = 0
+gh_nix_max    = 5 # what the nodes carry
+gh_nix_budget = 20
+
+sets = {
+  gh-nix = { forge = "github", runs_on = ["self-hosted", "nix"] }
+}
+
+orgs = {
+  acme = {
+    forge      = "github" # ours
+    config_url = "https://github.com/acme"
+    isolation  = "None"
+    secret     = "acme-app"
+    pools      = [{ name = "gh-nix", type = "Shared" }]
+    owners = [
+      "amy@acme.dev", # since 2024
+      "ann@acme.dev",
+    ]
+  }
+}
+`, raised: [2]string{"-gh_nix_max    = 5 # what the nodes carry", "+gh_nix_max    = 8 # what the nodes carry"}, kept: "gh_nix_max    = 8 # what the nodes carry", node: [2]string{`isolation  = "None"`, `isolation  = "Node"`}}}
+}
+
+var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
+	c, err := kubetest.Run(context.Background(), kubetest.Options{Name: "shared"})
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob("../../../deploy/crds/tailplane.dev_runner*.yaml")
+	if err != nil || len(files) != 4 {
+		return nil, errors.Join(err, fmt.Errorf("definitions: %v", files))
+	}
+	var docs [][]byte
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, b)
+	}
+	return c, c.Apply(context.Background(), docs...)
+})
+
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard())
+	os.Exit(m.Run()) // the shared cluster ends with it
+}
+
+// env is the plane's service for changes, behind a real server, with a real API server and a forge.
+type env struct {
+	*testing.T
+	format
+	changes *plane.ChangeService
+	enroll  *plane.EnrollmentService
+	watch   *plane.ChangePoller
+	admin   client.Client
+	api     http.Handler
+	ns      string
+
+	github     *forgetest.GitHubFake
+	repository int64
+	gitlab     *forgetest.GitLabFake
+
+	mu      sync.Mutex
+	now     time.Time
+	caller  access.Login
+	as      *access.Caller // instead of caller
+	refused error          // of the identification
+	pat     bool           // has a role
+	entries []audit.Entry
+	said    strings.Builder // every response
+	secrets []string        // of the plane, at the forge
+}
+
+func (f *env) policy() access.PlanePolicy {
+	p := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", EmailDomains: []string{"acme.dev", "globex.dev", "initech.dev"},
+		Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev", "ann@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}, {Name: "initech", Owners: []string{"ivy@initech.dev"}}},
+		Settings: []access.Holder{{Login: "olga@platform.dev", Duty: access.Duty{Name: access.Operator, Orgs: []string{"*"}}}}}
+	if f.pat {
+		p.Settings = append(p.Settings, access.Holder{Login: "ivy@initech.dev", Duty: access.Duty{Name: access.OrgAdmin, Orgs: []string{"globex"}}},
+			access.Holder{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin, Orgs: []string{"*"}}})
+	}
+	return p
+}
+
+func newEnv(t *testing.T, at string) *env { return newEnvOf(t, at, manifests) }
+
+func newEnvOf(t *testing.T, at string, x format) *env {
+	t.Helper()
+	t.Parallel()
+	kubetest.SkipIfShort(t)
+	c, err := installed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &env{T: t, format: x, ns: c.Namespace(t), now: time.Now(), pat: true}
+	f.admin, err = client.New(c.AdminConfig(), client.Options{})
+	f.must(err)
+	conf := git.Config{Forge: at, Branch: "main"}
+	switch at {
+	case "github":
+		g := forgetest.NewGitHub(t)
+		g.AddAccount("platform", "")
+		app, key := g.AddApp(t)
+		g.Install(app, "platform", map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"})
+		f.github, f.repository = g, g.AddRepository("platform/fleet", false)
+		g.Push(f.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{x.file: new(x.text)})
+		conf.URL, conf.Credential = g.URL, map[string][]byte{"github_app_id": []byte(strconv.FormatInt(app, 10)), "github_app_private_key": key}
+		f.secrets = strings.Split(strings.TrimSpace(string(key)), "\n")[1:3]
+	case "gitlab":
+		g := forgetest.NewGitLab(t)
+		g.AddProject("platform/fleet", map[string]string{x.file: x.text})
+		f.gitlab = g
+		f.secrets = []string{g.AddToken(forgetest.GitLabToken{User: "tailplane-bot", Level: 40, Scopes: []string{"api"}})}
+		conf.URL, conf.Credential = g.URL, map[string][]byte{"access_token": []byte(f.secrets[0])}
+	}
+	conf.Repository, conf.Logins = "platform/fleet", map[string][]string{"pat@platform.dev": {"Pat-Hub"}}
+	repo, err := git.Open(conf)
+	f.must(err)
+	stored, err := kube.NewChangeStore(c.AdminConfig(), f.ns)
+	f.must(err)
+	now := func() time.Time { f.mu.Lock(); defer f.mu.Unlock(); return f.now }
+	store := plane.NewStore(now)
+	ignores, err := kube.NewDriftIgnores(c.AdminConfig(), f.ns, store, now)
+	f.must(err)
+	watching := &kube.Watcher{DriftIgnores: ignores, Config: c.AdminConfig(), Store: store, SigninNamespace: f.ns, SystemNamespace: f.ns, FleetNamespace: f.ns, Changes: true, Log: slog.New(slog.DiscardHandler), Now: now}
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	wg.Go(func() { _ = watching.Run(ctx) })
+	f.changes = &plane.ChangeService{Plane: &plane.Service{Store: store, Now: now}, Repository: repo, Store: stored, Layout: x.layout, DryRun: stored.DryRun, Link: func(id string) string { return "https://dashboard/changes/" + id },
+		StillAllowed: func(_ context.Context, a gitops.Approval, org string, v access.Verb) bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			p, err := access.DecidePlane(access.Caller{Login: access.Login(a.By), Via: access.ViaTailnet, Device: access.Device{ID: a.Node}}, v, f.policy(), f.now)
+			if err == nil {
+				_, err = p.In(org)
+			}
+			return err == nil
+		}}
+	f.watch = &plane.ChangePoller{Changes: f.changes, Live: stored.GetSpec, Interval: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+	d := door.Door{Names: func() []string { return []string{"dashboard"} },
+		Identify: func(*http.Request) (access.Caller, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.as != nil {
+				return *f.as, f.refused
+			}
+			return access.Caller{Login: f.caller, Via: access.ViaTailnet, Tailnet: "example.com", Device: access.Device{ID: "n1", Name: "laptop"}}, nil
+		},
+		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return access.DecidePlane(c, v, f.policy(), at)
+		},
+		Record: func(e audit.Entry) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.entries = append(f.entries, e)
+			return nil
+		},
+		Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
+	f.enroll = &plane.EnrollmentService{Plane: f.changes.Plane, Changes: f.changes}
+	f.api = d.Handler(slices.Concat(f.changes.Routes(), f.enroll.Routes())...)
+	return f
+}
+
+func (f *env) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// do sends a request as a person and decodes the data of the response into out.
+func (f *env) do(who, method, path string, body, out any) problem.Code {
+	f.Helper()
+	f.mu.Lock()
+	f.caller = access.Login(who)
+	f.mu.Unlock()
+	var b bytes.Buffer
+	if body != nil {
+		f.must(json.NewEncoder(&b).Encode(body))
+	}
+	r := httptest.NewRequestWithContext(f.Context(), method, plane.Base+path, &b)
+	r.Host = "dashboard"
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	w := httptest.NewRecorder()
+	f.api.ServeHTTP(w, r)
+	f.said.Write(w.Body.Bytes())
+	var e struct {
+		Data  json.RawMessage
+		Error *problem.Error
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
+		f.Fatalf("%s %s: %d %s: %v", method, path, w.Code, w.Body, err)
+	}
+	if e.Error != nil {
+		f.Logf("%s: %s %s: %s %s", who, method, path, e.Error.Code, e.Error.Message)
+		return e.Error.Code
+	}
+	if out != nil {
+		f.must(json.Unmarshal(e.Data, out))
+	}
+	return ""
+}
+
+func editBody(kind, name, patch string) map[string]any {
+	return map[string]any{"kind": kind, "name": name, "patch": json.RawMessage(patch), "reason": "the queue is long"}
+}
+
+// onMain returns the file on the applied branch.
+func (f *env) onMain() string {
+	if f.github != nil {
+		return f.github.Commit(f.repository, "main").Files[f.file]
+	}
+	s, _ := f.gitlab.File("platform/fleet", "main", f.file)
+	return s
+}
+
+// push adds a person's commit to a branch, as at the forge.
+func (f *env) push(branch, login, content string) { f.commit(branch, login, f.file, content) }
+
+// pushTo is [env.push] for another file.
+func (f *env) pushTo(branch, file, content string) {
+	f.commit(branch, "mallory@acme.dev", file, content)
+}
+
+func (f *env) commit(branch, login, file, content string) {
+	if f.github != nil {
+		f.github.Push(f.repository, branch, forgetest.GitHubCommit{Message: "mine", AuthorName: login, AuthorEmail: login, AuthorLogin: login}, map[string]*string{file: &content})
+		return
+	}
+	f.gitlab.Push("platform/fleet", branch, login, "mine", map[string]*string{file: &content})
+}
+
+// apply applies the repository, as the deployment tool does.
+func (f *env) apply(kind, name string) {
+	f.Helper()
+	spec, found, err := f.layout.Spec([]byte(f.onMain()), gitops.Ref{Kind: kind, Name: name})
+	if err != nil || !found {
+		f.Fatal(found, err)
+	}
+	b, err := json.Marshal(map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec})
+	f.must(err)
+	o := new(unstructured.Unstructured)
+	f.must(json.Unmarshal(b, o))
+	f.must(f.admin.Patch(f.Context(), o, client.RawPatch("application/apply-patch+yaml", b), client.FieldOwner("argo"), client.ForceOwnership))
+}
+
+// state waits until a change is in a state.
+func (f *env) state(id, want string) plane.Change {
+	f.Helper()
+	var c plane.Change
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if f.do("pat@platform.dev", "GET", "/changes/"+id, nil, &c) == "" && c.State == want {
+			return c
+		}
+	}
+	f.Fatalf("the change is %s, not %s", c.State, want)
+	return c
+}
+
+// everywhere runs a test at both forges and in each format.
+func everywhere(t *testing.T, do func(*testing.T, *env)) {
+	for _, at := range []string{"github", "gitlab"} {
+		for _, x := range formats() {
+			t.Run(at+"/"+x.name, func(t *testing.T) { do(t, newEnvOf(t, at, x)) })
+		}
+	}
+}
+
+// PLANE-11, FLEET-15: from a preview to the live object, at both forges. The diff is that of the real file.
+func TestPLANE11_Flow(t *testing.T) {
+	everywhere(t, func(t *testing.T, f *env) {
+		var seen plane.Preview
+		if code := f.do("olga@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":8}}`)}, &seen); code != "" {
+			t.Fatal(code)
+		}
+		if seen.Refused != "" || !seen.Platform || seen.Risk.Level != "medium" || !strings.Contains(seen.Diff, f.raised[0]+"\n"+f.raised[1]+"\n") || seen.Note != f.layout.Note() {
+			t.Fatalf("%+v", seen)
+		}
+		if f.onMain() != f.text {
+			t.Error("a preview changed the file")
+		}
+		body := editBody("RunnerPool", "gh-nix", `{"scaling":{"max":8}}`)
+		body["version"], body["title"] = seen.Version, "More nix runners"
+		var c plane.Change
+		if code := f.do("olga@platform.dev", "POST", "/changes", body, &c); code != "" {
+			t.Fatal(code)
+		}
+		if c.State != "open" || c.Number == 0 || c.Proposer != "olga@platform.dev" || c.Diff != seen.Diff {
+			t.Fatalf("%+v", c)
+		}
+		var again plane.Change
+		if code := f.do("olga@platform.dev", "POST", "/changes", body, &again); code != "" || again.ID != c.ID || again.Head != c.Head {
+			t.Errorf("the same again: %s, %+v", code, again)
+		}
+		decide := map[string]any{"head": c.Head, "reason": "the nodes carry it"}
+		if code := f.do("pat@platform.dev", "POST", "/changes/"+c.ID+"/merge", decide, nil); code != problem.Conflict {
+			t.Errorf("merged without approval: %s", code)
+		}
+		if code := f.do("pat@platform.dev", "POST", "/changes/"+c.ID+"/approve", decide, &c); code != "" || c.State != "approved" {
+			t.Fatal(code, c.State)
+		}
+		// Of several concurrent merges one succeeds.
+		f.mu.Lock()
+		f.caller = "pat@platform.dev"
+		f.mu.Unlock()
+		var wg sync.WaitGroup
+		merged := make([]int, 5)
+		for i := range merged {
+			wg.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), "POST", plane.Base+"/changes/"+c.ID+"/merge", strings.NewReader(`{"head":"`+c.Head+`","reason":"now"}`))
+				r.Host = "dashboard"
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				f.api.ServeHTTP(w, r)
+				merged[i] = w.Code
+			})
+		}
+		wg.Wait()
+		good := 0
+		for _, code := range merged {
+			if code == http.StatusOK {
+				good++
+			} else if code != http.StatusConflict {
+				t.Errorf("a merge was answered %d", code)
+			}
+		}
+		if good != 1 || !strings.Contains(f.onMain(), f.kept) || strings.Count(f.onMain(), "#") != strings.Count(f.text, "#") {
+			t.Errorf("%v, and the file is\n%s", merged, f.onMain())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var watching sync.WaitGroup
+		watching.Go(func() { f.watch.Run(ctx) })
+		defer watching.Wait()
+		defer cancel()
+		f.state(c.ID, "merged")
+		f.apply("RunnerPool", "gh-nix")
+		f.state(c.ID, "applied")
+		if o, _ := f.changes.Plane.Store.Get(plane.KindChange, c.ID); o.(plane.Change).MergedAt == nil || o.(plane.Change).AppliedAt == nil {
+			t.Errorf("nobody knows since when it is applied: %+v", o)
+		}
+		for who, want := range map[string]problem.Code{"pat@platform.dev": "", "amy@acme.dev": problem.NotFound, "nobody@example.com": problem.NotAuthorized} {
+			if code := f.do(who, "GET", "/changes/"+c.ID, nil, nil); code != want {
+				t.Errorf("%s may look: %s", who, code)
+			}
+		}
+	})
+}
+
+// PL-06: an approval does not count if the proposer, a co-author or a person who lost the role gives it. It does not count for another
+// commit, or a second time.
+func TestPL06_Flow(t *testing.T) {
+	everywhere(t, func(t *testing.T, f *env) {
+		var c plane.Change
+		if code := f.do("amy@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev","ann@acme.dev","bob@acme.dev"]}`), &c); code != "" || c.Platform {
+			t.Fatal(code, c)
+		}
+		approve := func(who, head string) problem.Code {
+			return f.do(who, "POST", "/changes/"+c.ID+"/approve", map[string]any{"head": head, "reason": "good"}, &c)
+		}
+		merge := func(who, head string) problem.Code {
+			return f.do(who, "POST", "/changes/"+c.ID+"/merge", map[string]any{"head": head, "reason": "now"}, &c)
+		}
+		for who, want := range map[string]problem.Code{"amy@acme.dev": problem.SelfApproval, "mel@acme.dev": problem.Forbidden, "gus@globex.dev": problem.NotFound} {
+			if code := approve(who, c.Head); code != want {
+				t.Errorf("%s: %s", who, code)
+			}
+		}
+		if code := approve("ann@acme.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		f.push(c.Branch, "mallory@acme.dev", strings.Replace(f.text, f.node[0], f.node[1], 1))
+		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("what was pushed since was merged: %s", code)
+		}
+		if code := approve("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("what was looked at is not the head: %s", code)
+		}
+		if f.onMain() != f.text {
+			t.Fatal("it is on main")
+		}
+		// A quota needs more than another administrator of the organisation.
+		var quota plane.Change
+		if code := f.do("amy@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), nil); code != problem.Conflict {
+			t.Errorf("what somebody pushed to was written over: %s", code)
+		}
+		if code := f.do("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "somebody else writes into it"}, &c); code != "" || c.State != "closed" {
+			t.Fatal(code, c.State)
+		}
+		if code := f.do("amy@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), &quota); code != "" || !quota.Platform {
+			t.Fatal(code, quota)
+		}
+		c = quota
+		if code := approve("ann@acme.dev", c.Head); code != problem.Forbidden {
+			t.Errorf("an administrator of the organisation: %s", code)
+		}
+		if code := approve("pat@platform.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		f.mu.Lock()
+		f.pat = false
+		f.mu.Unlock()
+		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("who approved has no role any more: %s", code)
+		}
+		f.mu.Lock()
+		f.pat, f.now = true, f.now.Add(gitops.ApprovalLifetime+time.Hour)
+		f.mu.Unlock()
+		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("an approval of last week: %s", code)
+		}
+		// A second edit continues the first and voids the approval.
+		if code := approve("pat@platform.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		old := c.Head
+		if code := f.do("ann@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"quota":{"pods":20}}`), &c); code != "" || c.ID != quota.ID || c.Head == old || c.State != "open" {
+			t.Fatal(code, c)
+		}
+		if code := merge("pat@platform.dev", old); code != problem.Conflict {
+			t.Errorf("the commit before: %s", code)
+		}
+		if code := approve("pat@platform.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		if code := merge("ann@acme.dev", c.Head); code != "" || f.onMain() == f.text {
+			t.Errorf("%s, %s", code, f.onMain())
+		}
+		spec, _, err := f.layout.Spec([]byte(f.onMain()), gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"})
+		if err != nil || !gitops.ContainsSpec(map[string]any{"quota": map[string]any{"cpu": "64", "pods": 20}}, spec) {
+			t.Errorf("%v, %v", spec, err)
+		}
+	})
+}
+
+// PL-06: a person who may push to the repository cannot use a change of an organisation to bypass the approval of the platform. It does not
+// help to add a later commit, or to create the branch, whose name can be guessed, before the change. A merge never contains more than the
+// diff shows.
+func TestPL06_MoreThanTheDiffShows(t *testing.T) {
+	const evil = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerEnrollment\nmetadata: {name: globex}\nspec: {owners: [amy@acme.dev]}\n"
+	own := func(owner string) map[string]any {
+		return editBody("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev","ann@acme.dev","`+owner+`"]}`)
+	}
+	ask := func(f *env, body map[string]any) (c plane.Change) {
+		t.Helper()
+		if code := f.do("amy@acme.dev", "POST", "/changes", body, &c); code != "" {
+			f.Fatal(code)
+		}
+		return c
+	}
+	approve := func(f *env, who string, c plane.Change) problem.Code {
+		return f.do(who, "POST", "/changes/"+c.ID+"/approve", map[string]any{"head": c.Head, "reason": "good"}, nil)
+	}
+	everywhere(t, func(t *testing.T, f *env) {
+		body := own("bob@acme.dev")
+		id := gitops.NewID("amy@acme.dev", "RunnerEnrollment/acme"+string(body["patch"].(json.RawMessage))+f.changes.Plane.Now().UTC().Format(time.DateOnly))
+		f.pushTo(gitops.Branch(id), "fleet/globex.yaml", evil)
+		c := ask(f, body)
+		if c.ID != id {
+			t.Fatalf("the change is %s, not %s", c.ID, id)
+		}
+		if !c.Platform || c.DiffOf == c.Head {
+			t.Errorf("what was on the branch before is not told: %+v", c)
+		}
+		if code := approve(f, "ann@acme.dev", c); code != problem.Forbidden {
+			t.Errorf("it is approved as acme's own: %q", code)
+		}
+		if code := f.do("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "not so"}, nil); code != "" {
+			t.Fatal(code)
+		}
+
+		c = ask(f, own("bea@acme.dev"))
+		if c.Platform || c.DiffOf != c.Head {
+			t.Fatalf("%+v", c)
+		}
+		pushed := func(by, content string) {
+			was := c.Head
+			f.commit(c.Branch, by, "fleet/globex.yaml", content)
+			ctx, cancel := context.WithCancel(t.Context())
+			var watching sync.WaitGroup
+			watching.Go(func() { f.watch.Run(ctx) })
+			for end := time.Now().Add(time.Minute); c.Head == was && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				f.do("amy@acme.dev", "GET", "/changes/"+c.ID, nil, &c)
+			}
+			cancel()
+			watching.Wait()
+		}
+		pushed("mallory@acme.dev", evil)
+		if code := approve(f, "ann@acme.dev", c); code != problem.Forbidden {
+			t.Errorf("what was pushed is approved as acme's own: %q", code)
+		}
+		if code := f.do("amy@acme.dev", "POST", "/changes", own("cid@acme.dev"), nil); code != problem.Conflict {
+			t.Errorf("another edit hides what was pushed: %q", code)
+		}
+		if code := approve(f, "pat@platform.dev", c); code != "" {
+			t.Errorf("those who run the platform: %q", code)
+		}
+		pushed("pat-hub", evil+"# mine\n")
+		if code := approve(f, "pat@platform.dev", c); code != problem.SelfApproval {
+			t.Errorf("who wrote some of it under another name: %q", code)
+		}
+	})
+}
+
+// PL-05: a caller does not learn whether another organisation's file is valid.
+func TestPL05_BrokenFileOfAnother(t *testing.T) {
+	everywhere(t, func(t *testing.T, f *env) {
+		f.commit("main", "platform", f.file, "kind: [")
+		for who, want := range map[string]problem.Code{"amy@acme.dev": problem.NotFound, "pat@platform.dev": problem.Conflict} {
+			if code := f.do(who, "POST", "/changes", editBody("RunnerEnrollment", "globex", `{"owners":["x@globex.dev"]}`), nil); code != want {
+				t.Errorf("%s: %q, want %q", who, code, want)
+			}
+		}
+	})
+}
+
+// PL-05: a person who has lost the role in an organisation does not see an earlier proposal by sending it again.
+func TestPL05_AskedAgainWithoutTheRole(t *testing.T) {
+	f := newEnv(t, "github")
+	body := map[string]any{"kind": "RunnerEnrollment", "name": "globex", "reason": "our builds wait", "spec": json.RawMessage(`{"forge":"github","configURL":"https://github.com/globex","credentials":{"secretName":"globex-app"},"pools":[{"name":"gh-nix","type":"Shared"}]}`)}
+	for range 2 {
+		if code := f.do("ivy@initech.dev", "POST", "/changes", body, nil); code != "" {
+			t.Fatal(code)
+		}
+	}
+	f.mu.Lock()
+	f.pat = false // and the role from the settings
+	f.mu.Unlock()
+	if code := f.do("ivy@initech.dev", "POST", "/changes", body, nil); code != problem.NotFound {
+		t.Errorf("once more: %q", code)
+	}
+}
+
+// FL-01, PL-05: a caller sees broken rules of its own organisation. A platform administrator sees all.
+func TestFL01_Rules(t *testing.T) {
+	f := newEnv(t, "github")
+	f.changes.BrokenRules = func(context.Context, gitops.Ref, map[string]any) ([]plane.Rule, error) {
+		return []plane.Rule{{Org: "acme", Pool: "gh-nix", Reason: "PoolDedicated"}, {Org: "globex", Reason: "ConfigURLTaken"}}, nil
+	}
+	var seen plane.Preview
+	if code := f.do("amy@acme.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": json.RawMessage(`{"owners":["amy@acme.dev"]}`)}, &seen); code != "" || len(seen.Rules) != 1 || seen.Rules[0].Org != "acme" {
+		t.Errorf("%s, %+v", code, seen.Rules)
+	}
+	if code := f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":7}}`)}, &seen); code != "" || len(seen.Rules) != 2 {
+		t.Errorf("%s, %+v", code, seen.Rules)
+	}
+}
+
+// PL-09: an object that the API server would refuse, a missing object, and a moved file.
+func TestPL09_Flow(t *testing.T) {
+	f := newEnv(t, "github")
+	var seen plane.Preview
+	ask := func(patch string) problem.Code {
+		return f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(patch)}, &seen)
+	}
+	if code := ask(`{"scaling":{"min":9}}`); code != "" || seen.Refused == "" {
+		t.Errorf("min above max: %s, %+v", code, seen)
+	}
+	if code := ask(`{"scalling":{"min":1}}`); code != "" || !strings.Contains(seen.Refused, "scalling") {
+		t.Errorf("a key that is none: %s, %q", code, seen.Refused)
+	}
+	if code := f.do("pat@platform.dev", "POST", "/changes", editBody("RunnerPool", "gh-nix", `{"scalling":{"min":1}}`), nil); code != problem.Validation {
+		t.Errorf("it was proposed: %s", code)
+	}
+	for _, x := range []struct {
+		kind, name, patch string
+		want              problem.Code
+	}{{"RunnerPool", "../gh-nix", `{}`, problem.Validation}, {"RunnerHold", "a", `{}`, problem.Validation}, {"RunnerPool", "gh-docker", `{"forge":"x"}`, problem.NotFound}, {"RunnerPool", "gh-nix", `{"forge":"a","forge":"b"}`, problem.Validation},
+		{"RunnerPool", "gh-nix", `[]`, problem.Validation}} {
+		if code := f.do("pat@platform.dev", "POST", "/changes", editBody(x.kind, x.name, x.patch), nil); code != x.want {
+			t.Errorf("%+v: %s", x, code)
+		}
+	}
+	if code := ask(`{"scaling":{"max":7}}`); code != "" {
+		t.Fatal(code)
+	}
+	f.push("main", "eve", strings.Replace(text, "max: 5", "max: 6", 1))
+	body := editBody("RunnerPool", "gh-nix", `{"scaling":{"max":7}}`)
+	body["version"] = seen.Version
+	if code := f.do("pat@platform.dev", "POST", "/changes", body, nil); code != problem.Conflict {
+		t.Errorf("the base has moved: %s", code)
+	}
+	if n := len(f.github.Pulls(f.repository)); n != 0 {
+		t.Errorf("%d pull requests", n)
+	}
+	// A file that is too large stays unchanged. A long diff is cut when it is stored.
+	f.push("main", "eve", text+"# "+strings.Repeat("x", 520<<10)+"\n")
+	if code := ask(`{"scaling":{"max":9}}`); code != problem.Conflict {
+		t.Errorf("a huge file: %s", code)
+	}
+	f.push("main", "eve", strings.Replace(text, "spec:\n", "spec:\n  image: "+strings.Repeat("y", 300<<10)+"\n", 1))
+	if code := f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "remove": true}, &seen); code != "" || len(seen.Diff) > 257<<10 || !strings.Contains(seen.Diff, "the diff is longer") {
+		t.Errorf("a long diff: %s, %d bytes", code, len(seen.Diff))
+	}
+	// The forge is down: nothing is made, and the caller receives an error.
+	f.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
+	if code := ask(`{"scaling":{"max":9}}`); code != problem.Unavailable {
+		t.Errorf("without the forge: %s", code)
+	}
+}
+
+// FLEET-15: a moved base is a conflict in every format, and nothing is proposed. A field without a key is neither shown nor written. The
+// API server is not queried about the result of a Tofu stack.
+func TestFLEET15_MovedBase(t *testing.T) {
+	for _, x := range formats() {
+		t.Run(x.name, func(t *testing.T) {
+			f := newEnvOf(t, "github", x)
+			var seen plane.Preview
+			body := editBody("RunnerPool", "gh-nix", `{"scaling":{"max":7}}`)
+			if code := f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": body["patch"]}, &seen); code != "" {
+				t.Fatal(code)
+			}
+			f.push("main", "eve", strings.Replace(f.text, "# Runners", "# The runners", 1))
+			body["version"] = seen.Version
+			if code := f.do("pat@platform.dev", "POST", "/changes", body, nil); code != problem.Conflict {
+				t.Errorf("the base has moved: %s", code)
+			}
+			preview := func(kind, patch string) problem.Code {
+				return f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": kind, "name": "gh-nix", "patch": json.RawMessage(patch)}, &seen)
+			}
+			if f.layout.Note() == "" {
+				return
+			}
+			if code := preview("RunnerPool", `{"scaling":{"max":7},"image":"x"}`); code != problem.Validation {
+				t.Errorf("a field without a key: %s", code)
+			}
+			if code := preview("RunnerForge", `{"url":"https://evil.example"}`); code != problem.Validation {
+				t.Errorf("a kind without a stack: %s", code)
+			}
+			if code := preview("RunnerPool", `{"scaling":{"min":9}}`); code != "" || seen.Refused != "" || seen.Note == "" {
+				t.Errorf("min above max is for the plan to say: %s, %+v", code, seen)
+			}
+			if n := len(f.github.Pulls(f.repository)); n != 0 {
+				t.Errorf("%d pull requests", n)
+			}
+		})
+	}
+}
+
+// git can apply the preview's diff to the file, and the diff changes no other file.
+func TestFLEET15_PreviewApplies(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("SKIP git: it is not here")
+	}
+	for _, x := range formats() {
+		t.Run(x.name, func(t *testing.T) { newEnvOf(t, "gitlab", x).gitApplies(git) })
+	}
+}
+
+func (f *env) gitApplies(git string) {
+	t := f.T
+	var seen plane.Preview
+	if code := f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": json.RawMessage(`{"quota":{"pods":9},"owners":["amy@acme.dev"]}`)}, &seen); code != "" {
+		t.Fatal(code)
+	}
+	dir := t.TempDir()
+	run := func(stdin string, args ...string) string {
+		cmd := exec.CommandContext(t.Context(), git, args...)
+		cmd.Dir, cmd.Stdin = dir, strings.NewReader(stdin)
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	run("", "init", "-q")
+	f.must(os.MkdirAll(filepath.Join(dir, filepath.Dir(f.file)), 0o755))
+	f.must(os.WriteFile(filepath.Join(dir, f.file), []byte(f.text), 0o644))
+	run("", "add", ".")
+	run("", "commit", "-qm", "begin")
+	run(seen.Diff, "apply")
+	if got := run("", "diff", "--name-only"); got != f.file+"\n" {
+		t.Errorf("applied, it changes %q, want %s", got, f.file)
+	}
+}
+
+// PLANE-04, PLANE-09, ID-12: every operation for every kind of caller, on a change of the platform and on one of acme. No request decides
+// anything, because the head to approve or merge is wrong.
+func TestPLANE04_Changes(t *testing.T) {
+	f := newEnv(t, "github")
+	var shared, acme plane.Change
+	if code := f.do("olga@platform.dev", "POST", "/changes", editBody("RunnerPool", "gh-nix", `{"scaling":{"max":8}}`), &shared); code != "" {
+		t.Fatal(code)
+	}
+	if code := f.do("amy@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev"]}`), &acme); code != "" {
+		t.Fatal(code)
+	}
+	f.state(acme.ID, "open") // the plane knows both now
+	patch := func(kind, name string) map[string]any {
+		return map[string]any{"kind": kind, "name": name, "patch": json.RawMessage(`{"forge":"gitlab"}`)}
+	}
+	head := map[string]any{"head": "0", "reason": "matrix"}
+	var got strings.Builder
+	for _, who := range []string{"pat@platform.dev", "olga@platform.dev", "amy@acme.dev", "ann@acme.dev", "mel@acme.dev", "gus@globex.dev", "mallory@evil.example"} {
+		var list []plane.Change
+		code := f.do(who, "GET", "/changes", nil, &list)
+		fmt.Fprintf(&got, "%s lists %d%s\n", strings.SplitN(who, "@", 2)[0], len(list), code)
+		for _, c := range []struct {
+			of         string
+			id         string
+			kind, name string
+		}{{"shared", shared.ID, "RunnerPool", "gh-nix"}, {"acme", acme.ID, "RunnerEnrollment", "acme"}} {
+			fmt.Fprintf(&got, "  %-6s preview %s, get %s, approve %s, merge %s", c.of, f.do(who, "POST", "/changes/preview", patch(c.kind, c.name), nil), f.do(who, "GET", "/changes/"+c.id, nil, nil),
+				f.do(who, "POST", "/changes/"+c.id+"/approve", head, nil), f.do(who, "POST", "/changes/"+c.id+"/merge", head, nil))
+			if who != "pat@platform.dev" && who != "ann@acme.dev" && (who != "olga@platform.dev" || c.of != "shared") && (who != "amy@acme.dev" || c.of != "acme") {
+				fmt.Fprintf(&got, ", close %s", f.do(who, "POST", "/changes/"+c.id+"/close", map[string]any{"reason": "matrix"}, nil))
+			}
+			got.WriteString("\n")
+		}
+	}
+	const want = `pat lists 2
+  shared preview , get , approve conflict, merge conflict
+  acme   preview , get , approve conflict, merge conflict
+olga lists 2
+  shared preview , get , approve forbidden, merge forbidden
+  acme   preview , get , approve forbidden, merge forbidden, close forbidden
+amy lists 1
+  shared preview not_found, get not_found, approve not_found, merge not_found, close not_found
+  acme   preview , get , approve self_approval, merge conflict
+ann lists 1
+  shared preview not_found, get not_found, approve not_found, merge not_found
+  acme   preview , get , approve conflict, merge conflict
+mel lists 1
+  shared preview not_found, get not_found, approve forbidden, merge forbidden, close not_found
+  acme   preview , get , approve forbidden, merge forbidden, close forbidden
+gus lists 0
+  shared preview not_found, get not_found, approve not_found, merge not_found, close not_found
+  acme   preview not_found, get not_found, approve not_found, merge not_found, close not_found
+mallory lists 0not_authorized_user
+  shared preview not_authorized_user, get not_authorized_user, approve not_authorized_user, merge not_authorized_user, close not_authorized_user
+  acme   preview not_authorized_user, get not_authorized_user, approve not_authorized_user, merge not_authorized_user, close not_authorized_user
+`
+	if got.String() != want {
+		t.Errorf("%s\nwant\n%s", got.String(), want)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.entries {
+		if e.Verb == "" || e.Actor.Login == "" {
+			t.Errorf("an entry says neither who nor what: %+v", e)
+		}
+	}
+	if len(f.entries) < 60 {
+		t.Errorf("%d entries", len(f.entries))
+	}
+}

@@ -1,0 +1,184 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// changeLabel marks the ConfigMaps that store changes. changeKey is the data key of the change.
+const (
+	changeLabel = "tailplane.dev/change"
+	changeKey   = "change.json"
+)
+
+// ChangeStore stores changes of the configuration, each in a ConfigMap of the plane's namespace. It needs get, create and update on configmaps
+// there. For dry runs only, it needs patch and delete on the fleet's kinds.
+type ChangeStore struct {
+	client    client.Client
+	namespace string
+}
+
+// NewChangeStore returns a store of changes. It sends no request yet.
+func NewChangeStore(config *rest.Config, namespace string) (*ChangeStore, error) {
+	if config == nil || namespace == "" {
+		return nil, errors.New("keeping changes takes a client configuration and a namespace")
+	}
+	c, err := newClient(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &ChangeStore{client.WithFieldValidation(c, metav1.FieldValidationStrict), namespace}, nil
+}
+
+// Get implements [plane.ChangeStore].
+func (s *ChangeStore) Get(ctx context.Context, id string) (plane.StoredChange, error) {
+	m := new(corev1.ConfigMap)
+	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: changeName(id)}, m)
+	if apierrors.IsNotFound(err) || err == nil && m.Labels[changeLabel] == "" {
+		return plane.StoredChange{}, problem.New(problem.NotFound, "There is no such change, or you may not see it.", "List those that you may see.")
+	}
+	if err != nil {
+		return plane.StoredChange{}, changeUnavailable(fmt.Errorf("read the change %s: %w", id, err))
+	}
+	return parseChange(m)
+}
+
+// Create implements [plane.ChangeStore].
+func (s *ChangeStore) Create(ctx context.Context, c gitops.Change) (plane.StoredChange, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return plane.StoredChange{}, err
+	}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: changeName(c.ID), Labels: map[string]string{changeLabel: "true"}}, Data: map[string]string{changeKey: string(text)}}
+	switch err := s.client.Create(ctx, m); {
+	case apierrors.IsAlreadyExists(err):
+		return s.Get(ctx, c.ID)
+	case err != nil:
+		return plane.StoredChange{}, changeUnavailable(fmt.Errorf("keep the change %s: %w", c.ID, err))
+	}
+	return parseChange(m)
+}
+
+// Save implements [plane.ChangeStore].
+func (s *ChangeStore) Save(ctx context.Context, k plane.StoredChange) (plane.StoredChange, error) {
+	text, err := json.Marshal(k.Change)
+	if err != nil {
+		return k, err
+	}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: changeName(k.ID), ResourceVersion: k.StoreVersion, Labels: map[string]string{changeLabel: "true"}},
+		Data: map[string]string{changeKey: string(text)}}
+	switch err := s.client.Update(ctx, m); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return k, problem.New(problem.Conflict, "Somebody has decided about this change meanwhile.", "Look at it as it is now.")
+	case err != nil:
+		return k, changeUnavailable(fmt.Errorf("keep the change %s: %w", k.ID, err))
+	}
+	return parseChange(m)
+}
+
+// DryRun checks with a dry run whether the API server would accept an object of the fleet, or its deletion if spec is nil.
+func (s *ChangeStore) DryRun(ctx context.Context, r gitops.Ref, spec map[string]any) error {
+	_, err := s.DryRunSpec(ctx, r, spec)
+	return err
+}
+
+// DryRunSpec returns, from a dry run, the spec that the API server would store for an object of the fleet. A nil spec means deletion, which
+// returns nil. A problem.Validation says that the API server would not accept it.
+func (s *ChangeStore) DryRunSpec(ctx context.Context, r gitops.Ref, spec map[string]any) (map[string]any, error) {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind, "metadata": map[string]any{"name": r.Name}}}
+	var err error
+	if spec == nil {
+		err = client.IgnoreNotFound(s.client.Delete(ctx, o, client.DryRunAll))
+	} else {
+		text, marshalErr := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": spec})
+		if marshalErr != nil {
+			return nil, marshalErr
+		}
+		err = s.client.Patch(ctx, o, client.RawPatch("application/apply-patch+yaml", text), client.DryRunAll, client.ForceOwnership, client.FieldOwner("tailplane-plane-try"))
+	}
+	switch {
+	case err == nil && spec == nil:
+		return nil, nil
+	case err == nil:
+		would, _, err := unstructured.NestedMap(o.Object, "spec")
+		return would, err
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), isUndeclaredField(err):
+		return nil, problem.New(problem.Validation, err.Error())
+	}
+	return nil, problem.New(problem.Unavailable, "The API server has not said whether it would take the object.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("dry run of %s: %w", r, err))
+}
+
+// isUndeclaredField reports whether an apply failed because the kind does not have a field. API servers up to 1.37 call this an internal error.
+func isUndeclaredField(err error) bool {
+	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "field not declared in schema")
+}
+
+// ListSpecs lists the fleet's objects in the cluster with their specs, except those that are being deleted.
+func (s *ChangeStore) ListSpecs(ctx context.Context) (map[gitops.Ref]map[string]any, error) {
+	all := map[gitops.Ref]map[string]any{}
+	for _, kind := range gitops.Kinds() {
+		l := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind + "List"}}
+		if err := s.client.List(ctx, l); err != nil {
+			return nil, fmt.Errorf("list the fleet's objects: %w", err)
+		}
+		for _, o := range l.Items {
+			if spec, found, err := unstructured.NestedMap(o.Object, "spec"); found && err == nil && o.GetDeletionTimestamp() == nil {
+				all[gitops.Ref{Kind: kind, Name: o.GetName()}] = spec
+			}
+		}
+	}
+	return all, nil
+}
+
+// GetSpec returns the spec of an object in the cluster, or nil if there is none. known is false if the API server did not answer.
+func (s *ChangeStore) GetSpec(ctx context.Context, r gitops.Ref) (spec map[string]any, known bool) {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind}}
+	switch err := s.client.Get(ctx, client.ObjectKey{Name: r.Name}, o); {
+	case apierrors.IsNotFound(err):
+		return nil, true
+	case err != nil:
+		return nil, false
+	}
+	spec, _, err := unstructured.NestedMap(o.Object, "spec")
+	return spec, err == nil
+}
+
+func changeName(id string) string { return "change-" + id }
+
+func parseChange(m *corev1.ConfigMap) (plane.StoredChange, error) {
+	k := plane.StoredChange{StoreVersion: m.ResourceVersion}
+	if err := json.Unmarshal([]byte(m.Data[changeKey]), &k.Change); err != nil || changeName(k.ID) != m.Name {
+		return k, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("the ConfigMap %s is no change: %w", m.Name, err))
+	}
+	return k, nil
+}
+
+// changeOf converts a stored change to an object for the plane's store.
+func changeOf(m *corev1.ConfigMap, now time.Time) ([]plane.Object, string) {
+	k, err := parseChange(m)
+	if err != nil {
+		return nil, fmt.Sprintf("The ConfigMap %s cannot be read as a change.", m.Name)
+	}
+	return []plane.Object{plane.NewChange(k, now)}, ""
+}
+
+func changeUnavailable(err error) error {
+	return problem.New(problem.Unavailable, "The API server has not said what has become of the change.", "Look at it, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
+}

@@ -1,0 +1,377 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// EnrollmentWriter writes enrollments when the plane approves them. It needs get, create, patch and delete on runnerenrollments. The admission
+// policies must also let its service account write them.
+type EnrollmentWriter struct {
+	client   client.Client
+	approver func(login string) bool
+	now      func() time.Time
+}
+
+var _ plane.EnrollmentWriter = (*EnrollmentWriter)(nil)
+
+// NewEnrollmentWriter returns a writer of enrollments. approver reports whether the fleet accepts a login's approval. It sends no request yet.
+func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, now func() time.Time) (*EnrollmentWriter, error) {
+	if config == nil || approver == nil || now == nil {
+		return nil, errors.New("writing enrollments takes a client configuration, approvers and a clock")
+	}
+	c, err := newClient(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &EnrollmentWriter{client.WithFieldValidation(c, metav1.FieldValidationStrict), approver, now}, nil
+}
+
+// requirePermit returns an error unless p permits one of the verbs for one organisation. It does not trust the caller's own checks.
+func (s *EnrollmentWriter) requirePermit(p access.Permit, verbs ...access.Verb) error {
+	if p.Org() == "" {
+		return problem.New(problem.Internal, "internal error").Because(errors.New("a permit for no organisation was used for an enrollment"))
+	}
+	var err error
+	for _, v := range verbs {
+		if err = p.Require(v, s.now()); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// checkPermit is like permitted, for an action that more people may request than make. asks is the verb of the request, does that of the action.
+func (s *EnrollmentWriter) checkPermit(p access.Permit, asks, does access.Verb) error {
+	if err := s.requirePermit(p, asks); err != nil {
+		return err
+	}
+	if !plane.ViewerOf(p).In(p.Org(), does) {
+		refused := problem.New(problem.Forbidden, "Your role allows to ask for it, not to do it.")
+		refused.Needed = &problem.Need{Verb: string(does), Org: p.Org()}
+		return refused
+	}
+	return nil
+}
+
+func (s *EnrollmentWriter) read(ctx context.Context, org string) (*v1alpha1.RunnerEnrollment, error) {
+	e := new(v1alpha1.RunnerEnrollment)
+	switch err := s.client.Get(ctx, client.ObjectKey{Name: org}, e); {
+	case apierrors.IsNotFound(err):
+		return nil, problem.New(problem.NotFound, "There is no such organisation, or you may not see it.", "List those that you may see.")
+	case err != nil:
+		return nil, enrollmentUnavailable(fmt.Errorf("read the enrollment %s: %w", org, err))
+	}
+	return e, nil
+}
+
+// Get implements [plane.EnrollmentWriter].
+func (s *EnrollmentWriter) Get(ctx context.Context, p access.Permit) (plane.Enrollment, error) {
+	if err := s.requirePermit(p, access.EnrollmentRequest, access.EnrollmentApprove, access.EnrollmentDecline, access.OffboardRequest, access.RotateRequest); err != nil {
+		return plane.Enrollment{}, err
+	}
+	e, err := s.read(ctx, p.Org())
+	if err != nil {
+		return plane.Enrollment{}, err
+	}
+	return s.convert(e), nil
+}
+
+func (s *EnrollmentWriter) convert(e *v1alpha1.RunnerEnrollment) plane.Enrollment {
+	return enrollmentOf(e, s.now().UTC())
+}
+
+// Create implements [plane.EnrollmentWriter].
+func (s *EnrollmentWriter) Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (out plane.Enrollment, created bool, err error) {
+	if err := s.requirePermit(p, access.EnrollmentRequest); err != nil {
+		return out, false, err
+	}
+	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: p.Org(), Annotations: map[string]string{requestAnnotation: request}}}
+	if e.Spec, err = parseSpec(spec); err != nil {
+		return out, false, err
+	}
+	e.Spec.Approval = nil
+	setRequestedBy(e, p.Caller().Identity())
+	switch err := dryRunClient(s.client, dryRun).Create(ctx, e); {
+	case apierrors.IsAlreadyExists(err):
+		is, err := s.read(ctx, p.Org())
+		switch {
+		case err != nil:
+			return out, false, err
+		case is.Annotations[requestAnnotation] != request:
+			return out, false, problem.New(problem.Conflict, "The organisation is enrolled, or asked for, already.", "Look at it, and change what is there.")
+		}
+		return s.convert(is), false, nil
+	case err != nil:
+		return out, false, s.refused(p.Org(), err)
+	}
+	return s.convert(e), true, nil
+}
+
+// change reads an enrollment, applies as, and patches it. It returns a Conflict error if another writer changed it meanwhile.
+func (s *EnrollmentWriter) change(ctx context.Context, org string, dryRun bool, as func(e *v1alpha1.RunnerEnrollment) error) (plane.Enrollment, error) {
+	was, err := s.read(ctx, org)
+	if err != nil {
+		return plane.Enrollment{}, err
+	}
+	if !was.DeletionTimestamp.IsZero() {
+		return plane.Enrollment{}, problem.New(problem.Conflict, "It is ending already.", "Look at how far it has come.")
+	}
+	is := was.DeepCopy()
+	if err := as(is); err != nil {
+		return plane.Enrollment{}, err
+	}
+	if err := dryRunClient(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+		return plane.Enrollment{}, s.refused(org, err)
+	}
+	return s.convert(is), nil
+}
+
+// Edit implements [plane.EnrollmentWriter].
+func (s *EnrollmentWriter) Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (plane.Enrollment, error) {
+	if err := s.requirePermit(p, access.EnrollmentRequest); err != nil {
+		return plane.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		by := p.Caller().Identity()
+		stood, digest, belonged := isApproved(e), fleet.Digest(e), fleet.IsMember(e, by)
+		spec, err := mergeSpec(e.Spec, patch)
+		if err != nil {
+			return err
+		}
+		spec.Approval = e.Spec.Approval // an edit never approves
+		e.Spec = spec
+		switch {
+		case fleet.Digest(e) == digest && (stood || !belonged || fleet.IsMember(e, by)): // only owners or members changed
+		case stood:
+			setRequestedBy(e, by)
+		default: // also for a caller who leaves the organisation with this edit, who must not approve it afterwards
+			setRequestedBy(e, append(s.convert(e).RequestedBy, by)...)
+		}
+		return nil
+	})
+}
+
+// Approve implements [plane.EnrollmentWriter].
+func (s *EnrollmentWriter) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
+	if err := s.requirePermit(p, access.EnrollmentApprove); err != nil {
+		return plane.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		if err := checkDigest(e, digest); err != nil {
+			return err
+		}
+		return s.setApproval(e, p.Caller())
+	})
+}
+
+// checkDigest returns an error unless the enrollment still has the digest that the caller has reviewed.
+func checkDigest(e *v1alpha1.RunnerEnrollment, digest string) error {
+	if digest != fleet.Digest(e) {
+		return problem.New(problem.Conflict, "It is not what was looked at: somebody has changed it since.", "Look at it as it is now.")
+	}
+	return nil
+}
+
+// Decline implements [plane.EnrollmentWriter]. Any write to the enrollment meanwhile, such as an approval or a status, makes it fail, because
+// the caller has not reviewed that.
+func (s *EnrollmentWriter) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
+	if err := s.requirePermit(p, access.EnrollmentDecline); err != nil {
+		return plane.Enrollment{}, err
+	}
+	if err := s.checkApprover(p.Caller()); err != nil {
+		return plane.Enrollment{}, err
+	}
+	e, err := s.read(ctx, p.Org())
+	if err == nil {
+		err = checkDigest(e, digest)
+	}
+	switch {
+	case err != nil:
+		return plane.Enrollment{}, err
+	case !onlyRequested(e):
+		return plane.Enrollment{}, problem.New(problem.Conflict, "It is more than asked for: somebody has approved it, or it has runners.", "Offboard it, if it is to end.")
+	}
+	if err := dryRunClient(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(e.UID), ResourceVersion: new(e.ResourceVersion)}); err != nil {
+		return plane.Enrollment{}, s.refused(p.Org(), err)
+	}
+	return s.convert(e), nil
+}
+
+// onlyRequested reports whether the enrollment is unapproved and the fleet has made nothing for it. The fleet adds its finalizer before it
+// makes anything, and removes it last.
+func onlyRequested(e *v1alpha1.RunnerEnrollment) bool {
+	return e.Spec.Approval == nil && e.DeletionTimestamp.IsZero() && len(e.Finalizers) == 0 && len(e.Status.Pools) == 0 &&
+		e.Status.Offboard == nil && (e.Status.Phase == "" || e.Status.Phase == v1alpha1.PhaseRequested)
+}
+
+// checkApprover returns an error if the fleet does not accept the caller's decisions about enrollments.
+func (s *EnrollmentWriter) checkApprover(c access.Caller) error {
+	switch {
+	case c.Tagged() || c.Shared:
+		return problem.New(problem.Forbidden, "Only a person of this tailnet decides about an enrollment.")
+	case !s.approver(c.Identity()):
+		return problem.New(problem.Forbidden, "Your approval does not count with the fleet.", "Ask somebody who is listed in fleet.approvers.")
+	}
+	return nil
+}
+
+// setApproval sets the caller's approval of the enrollment's current content.
+func (s *EnrollmentWriter) setApproval(e *v1alpha1.RunnerEnrollment, c access.Caller) error {
+	by := c.Identity()
+	own := func(message string) error {
+		return problem.New(problem.SelfApproval, message, "Ask another platform-admin.")
+	}
+	if err := s.checkApprover(c); err != nil {
+		return err
+	}
+	switch {
+	case slices.ContainsFunc(s.convert(e).RequestedBy, func(l string) bool { return strings.EqualFold(l, by) }):
+		return own("You asked for some of this.")
+	case fleet.IsMember(e, by):
+		return own("You belong to this organisation.")
+	}
+	e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: by, At: metav1.NewTime(s.now().UTC().Truncate(time.Second)), Digest: fleet.Digest(e)}
+	return nil
+}
+
+// isApproved reports whether the plane's approval is for the enrollment's current content.
+func isApproved(e *v1alpha1.RunnerEnrollment) bool {
+	return e.Spec.Approval != nil && e.Spec.Approval.Digest == fleet.Digest(e)
+}
+
+// Rotate implements [plane.EnrollmentWriter]. An approved enrollment stays approved, with the caller as the approver.
+func (s *EnrollmentWriter) Rotate(ctx context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
+	if err := s.checkPermit(p, access.RotateRequest, access.CredentialsRotate); err != nil {
+		return plane.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		stood := isApproved(e)
+		e.Spec.Credentials.RotateAt = new(metav1.NewTime(s.now().UTC().Truncate(time.Second)))
+		if w := s.convert(e).Requested; w != nil && w.What == plane.ActionRotate {
+			delete(e.Annotations, v1alpha1.AskedAnnotation)
+		}
+		if !stood {
+			return nil
+		}
+		return s.setApproval(e, p.Caller())
+	})
+}
+
+// RequestAction implements [plane.EnrollmentWriter].
+func (s *EnrollmentWriter) RequestAction(ctx context.Context, p access.Permit, what plane.RequestedAction, reason string, dryRun bool) (plane.Enrollment, error) {
+	verb := access.OffboardRequest
+	if what == plane.ActionRotate {
+		verb = access.RotateRequest
+	}
+	if err := s.requirePermit(p, verb); err != nil {
+		return plane.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		by := p.Caller().Identity()
+		if w := s.convert(e).Requested; w != nil && w.What == what && w.By == by && w.Reason == reason {
+			return nil // the same request exists already
+		}
+		text, err := json.Marshal(plane.EnrollmentAsked{What: what, By: by, At: s.now().UTC().Truncate(time.Second), Reason: reason})
+		if err != nil {
+			return err
+		}
+		annotate(e, v1alpha1.AskedAnnotation, string(text))
+		return nil
+	})
+}
+
+// Offboard implements [plane.EnrollmentWriter]. It leaves an enrollment that is ending already as it is.
+func (s *EnrollmentWriter) Offboard(ctx context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
+	if err := s.checkPermit(p, access.OffboardRequest, access.EnrollmentOffboard); err != nil {
+		return plane.Enrollment{}, err
+	}
+	e, err := s.read(ctx, p.Org())
+	if err != nil {
+		return plane.Enrollment{}, err
+	}
+	if err := client.IgnoreNotFound(dryRunClient(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(types.UID(e.UID))})); err != nil {
+		return plane.Enrollment{}, s.refused(p.Org(), err)
+	}
+	return s.convert(e), nil
+}
+
+// refused converts an error of a write to a problem.
+func (s *EnrollmentWriter) refused(org string, err error) error {
+	switch {
+	case apierrors.IsConflict(err):
+		return problem.New(problem.Conflict, "Somebody has changed it meanwhile.", "Look at it as it is now, and ask again.")
+	case apierrors.IsNotFound(err):
+		return problem.New(problem.NotFound, "There is no such organisation any more.", "List those that you may see.")
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return problem.New(problem.Validation, "The API server does not take it: "+err.Error()).Because(err)
+	case apierrors.IsForbidden(err):
+		return problem.New(problem.Unavailable, "The API server does not let the plane write enrollments.", "Whoever runs the plane looks at fleet.approval and at its rights.").After(time.Minute).Because(err)
+	}
+	return enrollmentUnavailable(fmt.Errorf("write the enrollment %s: %w", org, err))
+}
+
+// parseSpec decodes a spec from a caller as strictly as the API server does.
+func parseSpec(text json.RawMessage) (spec v1alpha1.RunnerEnrollmentSpec, err error) {
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&spec); err != nil {
+		return spec, problem.New(problem.Validation, "That is no spec of a RunnerEnrollment: "+err.Error()+".")
+	}
+	return spec, nil
+}
+
+// mergeSpec returns the spec after a merge patch (RFC 7386).
+func mergeSpec(spec v1alpha1.RunnerEnrollmentSpec, patch json.RawMessage) (v1alpha1.RunnerEnrollmentSpec, error) {
+	var was, changes map[string]any
+	text, err := json.Marshal(spec)
+	if err == nil {
+		err = json.Unmarshal(text, &was)
+	}
+	if err != nil {
+		return spec, err
+	}
+	if err := json.Unmarshal(patch, &changes); err != nil {
+		return spec, problem.New(problem.Validation, "That is no merge patch of a spec.")
+	}
+	if text, err = json.Marshal(gitops.MergePatch(was, changes)); err != nil {
+		return spec, err
+	}
+	return parseSpec(text)
+}
+
+func setRequestedBy(e *v1alpha1.RunnerEnrollment, logins ...string) {
+	slices.Sort(logins)
+	text, _ := json.Marshal(slices.Compact(logins)) // strings can always be encoded
+	annotate(e, v1alpha1.RequestedByAnnotation, string(text))
+}
+
+func annotate(e *v1alpha1.RunnerEnrollment, key, value string) {
+	if e.Annotations == nil {
+		e.Annotations = map[string]string{}
+	}
+	e.Annotations[key] = value
+}
+
+func enrollmentUnavailable(err error) error {
+	return problem.New(problem.Unavailable, "The API server has not said what has become of the enrollment.", "Look at it, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
+}

@@ -1,0 +1,202 @@
+//go:build unix
+
+package kube
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// PL-06, PL-08: where the plane approves, it writes an enrollment as requested. A caller that wrote some of it, or belongs to the
+// organisation, cannot approve it. It can be declined while it is only requested. An approval covers the reviewed content, and any change
+// voids it. A permit for another organisation or action does not count.
+func TestPL06_Enrollments(t *testing.T) {
+	p := newWriterEnv(t)
+	org := "newco-" + p.Namespace[len(p.Namespace)-6:]
+	s, err := NewEnrollmentWriter(p.Config, func(login string) bool { return login != "quinn@platform.dev" }, time.Now)
+	p.Must(err)
+	permit := func(who string, verb access.Verb) access.Permit {
+		t.Helper()
+		admin := func(login string) access.Holder {
+			return access.Holder{Login: access.Login(login), Duty: access.Duty{Name: access.PlatformAdmin}}
+		}
+		policy := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Settings: []access.Holder{admin("pat@platform.dev"), admin("paula@platform.dev"), admin("quinn@platform.dev"),
+			{Login: "nora@newco.dev", Duty: access.Duty{Name: access.OrgAdmin, Orgs: []string{org}}}}}
+		out, err := access.DecidePlane(access.Caller{Login: access.Login(who), Via: access.ViaTailnet, Device: access.Device{ID: "n1", Name: "laptop"}}, verb, policy, time.Now())
+		p.Must(err)
+		out, err = out.In(org)
+		p.Must(err)
+		return out
+	}
+	refused := func(err error, want problem.Code) {
+		t.Helper()
+		if problem.CodeOf(err) != want {
+			t.Fatalf("%v, want %s", err, want)
+		}
+	}
+	stored := func() *v1alpha1.RunnerEnrollment {
+		t.Helper()
+		e := new(v1alpha1.RunnerEnrollment)
+		p.Must(p.Admin.Get(t.Context(), client.ObjectKey{Name: org}, e))
+		return e
+	}
+	stands := func() fleet.Condition {
+		return fleet.Approved(stored(), true, func(string) bool { return true })
+	}
+	spec := json.RawMessage(`{"forge":"github","configURL":"https://github.com/` + org + `","pools":[{"name":"gh-nix"}],"credentials":{"secretName":"x"},"owners":["nora@newco.dev"]}`)
+	nora := permit("nora@newco.dev", access.EnrollmentRequest)
+
+	// It is requested.
+	_, _, err = s.Create(t.Context(), permit("nora@newco.dev", access.OffboardRequest), spec, "r1", false)
+	refused(err, problem.Internal)
+	if _, _, err := s.Create(t.Context(), nora, json.RawMessage(`{"forge":"github","colour":"red"}`), "r1", false); problem.CodeOf(err) != problem.Validation || !strings.Contains(err.Error(), "colour") {
+		t.Fatal(err)
+	}
+	_, _, err = s.Create(t.Context(), nora, json.RawMessage(`{"forge":"github","configURL":"https://github.com/x","pools":[],"credentials":{"secretName":"x"}}`), "r1", false)
+	refused(err, problem.Validation)
+	if e, created, err := s.Create(t.Context(), nora, spec, "r1", true); err != nil || !created || e.Name != org {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if err := p.Admin.Get(t.Context(), client.ObjectKey{Name: org}, new(v1alpha1.RunnerEnrollment)); !apierrors.IsNotFound(err) {
+		t.Fatalf("a dry run: %v", err)
+	}
+	requested, created, err := s.Create(t.Context(), nora, spec, "r1", false)
+	if err != nil || !created || requested.Approval != nil || requested.RequestedBy[0] != "nora@newco.dev" || requested.Digest != fleet.Digest(stored()) {
+		t.Fatalf("%+v, %v", requested, err)
+	}
+	if e, created, err := s.Create(t.Context(), nora, spec, "r1", false); err != nil || created || e.Digest != requested.Digest {
+		t.Fatalf("the same again: %+v, %v", e, err)
+	}
+	_, _, err = s.Create(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), spec, "r2", false)
+	refused(err, problem.Conflict)
+	if c := stands(); c.Status != fleet.No {
+		t.Fatalf("%+v", c)
+	}
+
+	// It is declined at the reviewed digest, and only while nothing was made for it.
+	declines := func(who string) access.Permit { return permit(who, access.EnrollmentDecline) }
+	_, err = s.Decline(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), requested.Digest, false)
+	refused(err, problem.Internal)
+	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), "sha256:0", false)
+	refused(err, problem.Conflict)
+	_, err = s.Decline(t.Context(), declines("quinn@platform.dev"), requested.Digest, false)
+	refused(err, problem.Forbidden)
+	for what, put := range map[string]func(e *v1alpha1.RunnerEnrollment){
+		"it has a workload":    func(e *v1alpha1.RunnerEnrollment) { e.Finalizers = []string{v1alpha1.FleetFinalizer} },
+		"it stands further on": func(e *v1alpha1.RunnerEnrollment) { e.Status.Phase = v1alpha1.PhaseSuspended },
+		"it has pools":         func(e *v1alpha1.RunnerEnrollment) { e.Status.Pools = []v1alpha1.EnrolledPoolStatus{{Name: "gh-nix"}} },
+	} {
+		was := stored()
+		is := was.DeepCopy()
+		put(is)
+		p.Must(p.Admin.Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
+		p.Must(p.Admin.Status().Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
+		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "more than asked for") {
+			t.Errorf("%s: %v", what, err)
+		}
+		p.Must(p.Admin.Status().Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
+		p.Must(p.Admin.Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
+	}
+	if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, true); err != nil || stored().UID == "" {
+		t.Fatalf("a dry run: %v", err)
+	}
+	if e, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); err != nil || e.Name != org {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false)
+	refused(err, problem.NotFound)
+	if _, created, err := s.Create(t.Context(), nora, spec, "r1", false); err != nil || !created {
+		t.Fatalf("asked for again: %v", err)
+	}
+
+	// Another caller than the requester approves it, at the reviewed digest.
+	approves := func(who string) access.Permit { return permit(who, access.EnrollmentApprove) }
+	if e, err := s.Edit(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"quota":{"pods":7}}`), false); err != nil || len(e.RequestedBy) != 2 {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), requested.Digest, false)
+	refused(err, problem.Conflict)
+	digest := fleet.Digest(stored())
+	_, err = s.Approve(t.Context(), approves("pat@platform.dev"), digest, false)
+	refused(err, problem.SelfApproval)
+	_, err = s.Approve(t.Context(), approves("quinn@platform.dev"), digest, false)
+	refused(err, problem.Forbidden)
+	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":["paula@platform.dev"]}`), false)
+	p.Must(err)
+	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), digest, false)
+	refused(err, problem.SelfApproval)
+	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"members":null}`), true); err != nil || !slices.Contains(e.RequestedBy, "paula@platform.dev") {
+		t.Errorf("who leaves the organisation to approve for it has written some of it: %+v, %v", e, err)
+	}
+	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":null}`), false)
+	p.Must(err)
+	if _, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, true); err != nil || stored().Spec.Approval != nil {
+		t.Fatalf("a dry run: %v", err)
+	}
+	if e, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, false); err != nil || e.Approval == nil || e.Approval.By != "paula@platform.dev" || e.Approval.Digest != digest {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Status != fleet.Yes {
+		t.Fatalf("%+v", c)
+	}
+	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), digest, false)
+	refused(err, problem.Conflict)
+
+	// The rotation keeps it approved. A caller that may only request it does so.
+	_, err = s.Rotate(t.Context(), permit("nora@newco.dev", access.RotateRequest), false)
+	refused(err, problem.Forbidden)
+	if e, err := s.RequestAction(t.Context(), permit("nora@newco.dev", access.RotateRequest), plane.ActionRotate, "a laptop was lost", false); err != nil || e.Requested == nil || e.Requested.By != "nora@newco.dev" {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Status != fleet.Yes {
+		t.Fatalf("to ask voids the approval: %+v", c)
+	}
+	_, err = s.Rotate(t.Context(), permit("pat@platform.dev", access.RotateRequest), false)
+	refused(err, problem.SelfApproval)
+	if e, err := s.Rotate(t.Context(), permit("paula@platform.dev", access.RotateRequest), false); err != nil || e.Requested != nil || e.Rotation.At == nil {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Status != fleet.Yes || stored().Spec.Credentials.RotateAt == nil {
+		t.Fatalf("%+v", c)
+	}
+
+	// Any other edit voids the approval, and its author cannot approve it.
+	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"isolation":"Namespace"}`), false); err != nil || len(e.RequestedBy) != 1 || e.RequestedBy[0] != "paula@platform.dev" {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
+		t.Fatalf("%+v", c)
+	}
+	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"`+fleet.Digest(stored())+`"}}`), false)
+	p.Must(err)
+	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
+		t.Fatalf("who edits approves: %+v", c)
+	}
+
+	// It ends.
+	if e, err := s.RequestAction(t.Context(), permit("nora@newco.dev", access.OffboardRequest), plane.ActionOffboard, "we move", false); err != nil || e.Requested.What != plane.ActionOffboard {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = s.Offboard(t.Context(), permit("nora@newco.dev", access.OffboardRequest), false)
+	refused(err, problem.Forbidden)
+	if _, err := s.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), true); err != nil {
+		t.Fatal(err)
+	}
+	stored()
+	_, err = s.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), false)
+	p.Must(err)
+	_, err = s.Get(t.Context(), nora)
+	refused(err, problem.NotFound)
+}

@@ -1,0 +1,277 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/inject"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// objectKey returns the key of a namespaced object.
+func objectKey(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+// orNil returns nil for the zero value, where zero means unknown.
+func orNil[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// timeOrNil returns nil for an unknown time.
+func timeOrNil(t *metav1.Time) *time.Time {
+	if t == nil || t.IsZero() {
+		return nil
+	}
+	return new(t.UTC())
+}
+
+// nonNil returns a list that is never nil, because null means unknown.
+func nonNil[T any](all []T) []T { return append([]T{}, all...) }
+
+func conditionsOf(all []metav1.Condition) []plane.Condition {
+	out := []plane.Condition{}
+	for _, c := range all {
+		out = append(out, plane.Condition{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.UTC()})
+	}
+	return out
+}
+
+func signinOf(o *v1alpha1.TkaSignin, now time.Time) plane.Object {
+	s := plane.Signin{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet, Device: o.Spec.Device.Name, Role: o.Status.Role,
+		Namespaces: nonNil(o.Status.Namespaces), Created: o.CreationTimestamp.UTC(), ValidUntil: timeOrNil(o.Status.ValidUntil), Phase: string(o.Status.Phase),
+		Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	if s.Role == "" {
+		s.Role, s.Namespaces = o.Spec.Role, nonNil(o.Spec.Namespaces)
+	}
+	switch {
+	case o.DeletionTimestamp != nil:
+		s.Phase = string(signin.PhaseEnding)
+	case s.Phase == "":
+		s.Phase = string(signin.PhasePending)
+	}
+	return s
+}
+
+func tailnetOf(o *gatewayv1alpha1.TailscaleTailnet, now time.Time) plane.Object {
+	t := plane.Tailnet{ID: o.Name, Name: o.Name, LastSync: timeOrNil(o.Status.LastSyncTime), Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	if info := o.Status.TailnetInfo; info != nil {
+		t.Domain, t.Organisation = orNil(info.Name), orNil(info.Organization)
+	}
+	if t.LastSync != nil { // before the first sync, 0 means unknown
+		t.Devices, t.Services = new(int(o.Status.DeviceCount)), new(int(o.Status.ServiceCount))
+	}
+	if c := meta.FindStatusCondition(o.Status.Conditions, gatewayv1alpha1.ConditionAuthenticated); c != nil {
+		t.Credential.Reason = c.Reason
+		if c.Status != metav1.ConditionUnknown {
+			t.Credential.Valid = new(c.Status == metav1.ConditionTrue)
+		}
+	}
+	if v := o.Status.Validation; v != nil {
+		t.Credential.CheckedAt = timeOrNil(v.Time)
+	}
+	return t
+}
+
+// gatewayOf converts a TailscaleGateway, without the fields that come from its Gateway.
+func gatewayOf(o *gatewayv1alpha1.TailscaleGateway, now time.Time) plane.Gateway {
+	g := plane.Gateway{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Target: o.Namespace + "/" + o.Spec.TargetRef.Name,
+		Tailnets: []plane.GatewayTailnet{}, Services: []plane.GatewayService{}, Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	for _, t := range o.Status.Tailnets {
+		g.Tailnets = append(g.Tailnets, plane.GatewayTailnet{Name: t.Name, Services: int(t.DiscoveredServices), LastSync: timeOrNil(t.LastSyncTime), Stale: t.Stale, Message: t.Message})
+	}
+	for _, s := range o.Status.Services {
+		g.Services = append(g.Services, plane.GatewayService{Name: s.Name, Tailnet: s.Tailnet, Route: s.Route, Path: s.Path, Cluster: s.Cluster, State: s.State})
+	}
+	if r := o.Status.Revision; r != nil {
+		g.Extension = plane.ExtensionRevision{Desired: orNil(r.Desired), Translated: orNil(r.Translated), At: timeOrNil(r.Time)}
+		if r.Desired != "" && r.Translated != "" {
+			g.Extension.Fresh = new(r.Desired == r.Translated)
+		}
+	}
+	return g
+}
+
+func policyOf(o *gatewayv1alpha1.TailscaleRoutePolicy, now time.Time) plane.Object {
+	r := plane.Route{ID: "TailscaleRoutePolicy/" + objectKey(o), Resource: "TailscaleRoutePolicy", Namespace: o.Namespace, Name: o.Name,
+		Target: o.Spec.TargetRef.Kind + " " + o.Namespace + "/" + o.Spec.TargetRef.Name, Hostnames: []string{}, Rules: []plane.RouteRule{},
+		Refused: refusalsOf(o.Status.Conditions), Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	if ref := o.Spec.TailnetRef; ref != nil {
+		r.Tailnet = &ref.Name
+	}
+	states := map[int]string{}
+	for _, s := range o.Status.Rules {
+		states[int(s.Index)] = string(s.State)
+	}
+	for i, rule := range o.Spec.RouteRules {
+		r.Rules = append(r.Rules, plane.RouteRule{Path: rule.Match.Path, Backend: fmt.Sprintf("%s:%d", rule.Backend.ServiceName, rule.Backend.Port), State: states[i]})
+	}
+	return r
+}
+
+func serviceOf(o *gatewayv1alpha1.TailscaleService, now time.Time) plane.Object {
+	r := plane.Route{ID: "TailscaleService/" + objectKey(o), Resource: "TailscaleService", Namespace: o.Namespace, Name: o.Name,
+		Hostnames: []string{}, Rules: []plane.RouteRule{}, Refused: refusalsOf(o.Status.Conditions), Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	if ref := o.Spec.TailnetRef; ref != nil {
+		r.Tailnet = &ref.Name
+	}
+	switch t, v := o.Spec.Target, o.Spec.VIPService; {
+	case t != nil:
+		tags := strings.Join(t.Tags, ", ")
+		for _, word := range []string{t.ServiceName, t.FQDN, t.IP, tags} {
+			if r.Target == "" {
+				r.Target = word
+			}
+		}
+	case v != nil:
+		r.Target = v.Name
+	}
+	if b := o.Spec.BackendRef; b != nil {
+		ns := b.Namespace
+		if ns == "" {
+			ns = o.Namespace
+		}
+		for _, p := range o.Spec.Ports {
+			r.Rules = append(r.Rules, plane.RouteRule{Path: fmt.Sprint(p.Port), Backend: ns + "/" + b.Name})
+		}
+	}
+	for _, host := range []string{externalName(o), dnsName(o)} {
+		if host != "" {
+			r.Hostnames = append(r.Hostnames, host)
+		}
+	}
+	return r
+}
+
+func externalName(o *gatewayv1alpha1.TailscaleService) string {
+	if e := o.Status.Egress; e != nil {
+		return e.ExternalName
+	}
+	return ""
+}
+
+func dnsName(o *gatewayv1alpha1.TailscaleService) string {
+	if v := o.Status.VIP; v != nil {
+		return v.DNSName
+	}
+	return ""
+}
+
+// refusalsOf returns the references that a controller reports as not resolved.
+func refusalsOf(all []metav1.Condition) []plane.Refusal {
+	out := []plane.Refusal{}
+	if c := meta.FindStatusCondition(all, gatewayv1alpha1.ConditionResolvedRefs); c != nil && c.Status == metav1.ConditionFalse {
+		out = append(out, plane.Refusal{Reason: c.Reason, Message: c.Message})
+	}
+	return out
+}
+
+// routesOf converts an HTTPRoute that refers to a tailnet service. It returns nil for other routes.
+func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
+	r := plane.Route{ID: "HTTPRoute/" + objectKey(o), Resource: "HTTPRoute", Namespace: o.Namespace, Name: o.Name, Hostnames: []string{}, Rules: []plane.RouteRule{},
+		Refused: []plane.Refusal{}, Conditions: []plane.Condition{}, ObservedAt: now}
+	names := false
+	for _, rule := range o.Spec.Rules {
+		path := ""
+		for _, m := range rule.Matches {
+			if m.Path != nil && m.Path.Value != nil && path == "" {
+				path = *m.Path.Value
+			}
+		}
+		for _, b := range rule.BackendRefs {
+			kind := "Service"
+			if b.Kind != nil {
+				kind = string(*b.Kind)
+			}
+			names = names || b.Group != nil && *b.Group == gatewayv1alpha1.Group
+			ns := o.Namespace
+			if b.Namespace != nil {
+				ns = string(*b.Namespace)
+			}
+			backend := fmt.Sprintf("%s %s/%s", kind, ns, b.Name)
+			if b.Port != nil {
+				backend += fmt.Sprintf(":%d", *b.Port)
+			}
+			r.Rules = append(r.Rules, plane.RouteRule{Path: path, Backend: backend})
+		}
+	}
+	if !names {
+		return nil, ""
+	}
+	for _, h := range o.Spec.Hostnames {
+		r.Hostnames = append(r.Hostnames, string(h))
+	}
+	var targets []string
+	for _, p := range o.Spec.ParentRefs {
+		ns := o.Namespace
+		if p.Namespace != nil {
+			ns = string(*p.Namespace)
+		}
+		targets = append(targets, "Gateway "+ns+"/"+string(p.Name))
+	}
+	r.Target = strings.Join(targets, ", ")
+	for _, p := range o.Status.Parents {
+		r.Conditions = append(r.Conditions, conditionsOf(p.Conditions)...)
+		r.Refused = append(r.Refused, refusalsOf(p.Conditions)...)
+	}
+	return []plane.Object{r}, ""
+}
+
+func proxyGroupOf(o *gatewayv1alpha1.TailscaleProxyGroup, now time.Time) plane.Object {
+	g := plane.ProxyGroup{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Type: string(o.Spec.Type), Wanted: defaultReplicas,
+		Devices: []plane.RelayDevice{}, Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	if o.Spec.Replicas != nil {
+		g.Wanted = int(*o.Spec.Replicas)
+	}
+	if ref := o.Spec.TailnetRef; ref != nil {
+		g.Tailnet = &ref.Name
+	}
+	if o.Status.ObservedGeneration > 0 {
+		g.Ready = new(int(o.Status.ReadyReplicas))
+	}
+	for _, d := range o.Status.Devices {
+		g.Devices = append(g.Devices, plane.RelayDevice{Ordinal: int(d.Ordinal), Hostname: d.Hostname, FQDN: d.FQDN, Addresses: nonNil(d.IPs), Ready: d.Ready, Reason: d.Reason})
+	}
+	return g
+}
+
+// defaultReplicas is the default of a proxy group in the API server.
+const defaultReplicas = 2
+
+// adapterContainer is the container name that injection uses.
+const adapterContainer = "mca"
+
+func adapterOf(o *corev1.Pod, now time.Time) plane.Object {
+	a := plane.Adapter{ID: objectKey(o), Namespace: o.Namespace, Pod: o.Name, Node: o.Spec.NodeName, ObservedAt: now}
+	if version, _, ok := inject.Current(o.Annotations, inject.Options{}); ok {
+		a.Version = &version
+	} else {
+		a.Message = "The pod asks for the adapter, and has none: it was made while there was no injection."
+	}
+	for _, s := range slices.Concat(o.Status.InitContainerStatuses, o.Status.ContainerStatuses) {
+		if s.Name != adapterContainer {
+			continue
+		}
+		a.Ready, a.Restarts = &s.Ready, new(int(s.RestartCount))
+		switch w, t := s.State.Waiting, s.State.Terminated; {
+		case w != nil:
+			a.Message = strings.TrimSpace(w.Reason + " " + w.Message)
+		case t != nil:
+			a.Message = strings.TrimSpace(t.Reason + " " + t.Message)
+		}
+	}
+	return a
+}

@@ -1,0 +1,121 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// Limits of reading events. The plane reads at most maxEvents of a namespace, once per maxEventsAge, for any number of callers.
+const (
+	maxEvents           = 2000
+	maxEventsAge        = 5 * time.Second
+	eventsTimeout       = 10 * time.Second
+	maxCachedNamespaces = 256
+)
+
+// EventReader reads recent events by namespace. It needs list on events. A watch of all events of a cluster would keep far more than callers
+// read. So it lists on demand and shares one result among the callers of the next seconds.
+type EventReader struct {
+	client client.Client
+	now    func() time.Time
+
+	mu     sync.Mutex
+	cached map[string]*cachedEvents
+}
+
+// cachedEvents holds the events of one namespace.
+type cachedEvents struct {
+	done chan struct{} // closed when the list is complete
+	at   time.Time
+	all  []plane.Event
+	err  error
+}
+
+// NewEventReader returns an Events. It sends no request yet.
+func NewEventReader(config *rest.Config, now func() time.Time) (*EventReader, error) {
+	if config == nil || now == nil {
+		return nil, errors.New("reading events takes a client configuration and a clock")
+	}
+	c, err := newClient(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &EventReader{client: c, now: now, cached: map[string]*cachedEvents{}}, nil
+}
+
+// List returns the recent events of a namespace. The caller must not modify the slice.
+func (s *EventReader) List(ctx context.Context, namespace string) ([]plane.Event, error) {
+	is, own := s.cachedList(namespace)
+	if own {
+		// Other callers wait for this list, so it must not end with the first caller's context.
+		go s.list(context.WithoutCancel(ctx), namespace, is)
+	}
+	select {
+	case <-is.done:
+		return is.all, is.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// cachedList returns the list to wait for, and whether the caller must start it.
+func (s *EventReader) cachedList(namespace string) (is *cachedEvents, own bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if is := s.cached[namespace]; is != nil && now.Sub(is.at) < maxEventsAge {
+		return is, false
+	}
+	for name, is := range s.cached {
+		if now.Sub(is.at) >= maxEventsAge || len(s.cached) >= maxCachedNamespaces {
+			delete(s.cached, name)
+		}
+	}
+	is = &cachedEvents{done: make(chan struct{}), at: now}
+	s.cached[namespace] = is
+	return is, true
+}
+
+func (s *EventReader) list(ctx context.Context, namespace string, is *cachedEvents) {
+	defer close(is.done)
+	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
+	defer cancel()
+	var list corev1.EventList
+	if err := s.client.List(ctx, &list, client.InNamespace(namespace), client.Limit(maxEvents)); err != nil {
+		is.err = fmt.Errorf("list events of %s: %w", namespace, err)
+		return
+	}
+	is.all = []plane.Event{}
+	for i := range list.Items {
+		is.all = append(is.all, eventOf(&list.Items[i]))
+	}
+}
+
+// eventOf converts an event of either API. In a series, the series' count and time apply.
+func eventOf(e *corev1.Event) plane.Event {
+	o := plane.Event{Type: e.Type, Reason: clip(e.Reason), Message: clip(e.Message), Kind: e.InvolvedObject.Kind, Name: e.InvolvedObject.Name, By: e.Source.Component,
+		Count: max(int(e.Count), 1), First: e.FirstTimestamp.UTC(), Last: e.LastTimestamp.UTC()}
+	if o.By == "" {
+		o.By = e.ReportingController
+	}
+	if e.FirstTimestamp.IsZero() {
+		o.First = e.EventTime.UTC()
+	}
+	if e.LastTimestamp.IsZero() {
+		o.Last = o.First
+	}
+	if e.Series != nil {
+		o.Count, o.Last = int(e.Series.Count), e.Series.LastObservedTime.UTC()
+	}
+	return o
+}

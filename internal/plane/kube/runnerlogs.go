@@ -1,0 +1,59 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// LogReader reads the logs of pods. It needs get on pods/log.
+type LogReader struct {
+	client corev1client.PodsGetter
+	now    func() time.Time
+}
+
+// NewLogReader returns a Logs. It sends no request yet.
+func NewLogReader(config *rest.Config, now func() time.Time) (*LogReader, error) {
+	if config == nil || now == nil {
+		return nil, errors.New("reading logs takes a client configuration and a clock")
+	}
+	c, err := corev1client.NewForConfig(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &LogReader{c, now}, nil
+}
+
+// Open opens the log of a runner of the permit's organisation. The stream ends with ctx. The caller must close it.
+func (s *LogReader) Open(ctx context.Context, p access.Permit, o plane.LogOptions) (io.ReadCloser, error) {
+	if err := p.Require(access.LogsRead, s.now()); err != nil {
+		return nil, err
+	}
+	if r := o.Runner; p.Org() != r.OrgName && !p.Everywhere() {
+		return nil, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for the log of %s, which is of %q", p.Org(), r.ID, r.OrgName))
+	}
+	text, err := s.client.Pods(o.Runner.Namespace).GetLogs(o.Runner.Name, &corev1.PodLogOptions{Container: o.Container, TailLines: new(int64(o.Tail)), Follow: o.Follow}).Stream(ctx)
+	switch {
+	case err == nil:
+		return text, nil
+	case apierrors.IsNotFound(err):
+		return nil, problem.New(problem.NotFound, "There is no such log any more.", "The pod has gone: look at the job at its forge.").Because(err)
+	case apierrors.IsBadRequest(err): // the container has not started, or does not exist
+		return nil, problem.New(problem.Conflict, "There is no log of it yet.", "Look at the runner's pod, and try again in a moment.").Because(err)
+	case apierrors.IsForbidden(err):
+		return nil, problem.New(problem.Unavailable, "This server's account may not read logs.", "Give it get on pods/log: the chart does with plane.logs.enabled: true.").Because(err)
+	}
+	return nil, problem.New(problem.Unavailable, "The log cannot be read now.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("log of %s: %w", o.Runner.ID, err))
+}

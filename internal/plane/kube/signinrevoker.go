@@ -1,0 +1,84 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// SigninRevoker ends sign-ins. It needs get and delete on tkasignins in its namespace.
+type SigninRevoker struct {
+	namespace string
+	client    client.Client
+	now       func() time.Time
+}
+
+// NewSigninRevoker returns a Signins for one namespace. It sends no request yet.
+func NewSigninRevoker(config *rest.Config, namespace string, now func() time.Time) (*SigninRevoker, error) {
+	if config == nil || namespace == "" || now == nil {
+		return nil, errors.New("ending sign-ins takes a client configuration, a namespace and a clock")
+	}
+	c, err := newClient(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &SigninRevoker{namespace, c, now}, nil
+}
+
+// tokenCacheTime is how long Kubernetes caches that a token is valid.
+const tokenCacheTime = 10 * time.Second
+
+// Revoke deletes a sign-in. Unless the permit is for all, the sign-in must be the caller's own. Its binding goes at once. Kubernetes
+// refuses its token within ten seconds, the time that it caches a valid token. The audit entry of the request has the reason. A dry run
+// sends a dry-run request to the API server and changes nothing.
+//
+// A caller that may not see a sign-in receives NotFound. Revoke reports success only if the API server confirmed the deletion; a missing
+// response is an error.
+func (s *SigninRevoker) Revoke(ctx context.Context, p access.Permit, namespace, name, _ string, dryRun bool) (plane.Revocation, error) {
+	none := problem.New(problem.NotFound, "There is no such sign-in, or you may not end it.", "List the sign-ins that you may see.")
+	if err := p.Require(access.SigninsRevoke, s.now()); err != nil {
+		return plane.Revocation{}, err
+	}
+	if namespace != s.namespace || name == "" {
+		return plane.Revocation{}, none
+	}
+	o := new(v1alpha1.TkaSignin)
+	switch err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o); {
+	case apierrors.IsNotFound(err):
+		return plane.Revocation{}, none
+	case err != nil:
+		return plane.Revocation{}, signinUnavailable(fmt.Errorf("read the sign-in %s: %w", name, err))
+	case !p.Everywhere() && !(plane.Owner{Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet}).Is(p.Caller()):
+		return plane.Revocation{}, none
+	}
+	exactly := []client.DeleteOption{client.Preconditions{UID: new(o.UID)}}
+	if dryRun {
+		exactly = append(exactly, client.DryRunAll)
+	}
+	switch err := s.client.Delete(ctx, o, exactly...); {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // deleted, or another sign-in has the name now
+		return plane.Revocation{}, none
+	case err != nil:
+		return plane.Revocation{}, signinUnavailable(fmt.Errorf("end the sign-in %s: %w", name, err))
+	}
+	if dryRun {
+		return plane.Revocation{}, nil
+	}
+	return plane.Revocation{Deleted: true, RefusedBy: new(s.now().Add(tokenCacheTime).UTC())}, nil
+}
+
+func signinUnavailable(err error) error {
+	return problem.New(problem.Unavailable, "The API server has not said that the sign-in was ended.", "Try again in a moment, and look whether it is still there.").
+		After(time.Second).Because(err)
+}

@@ -1,0 +1,273 @@
+package plane
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// The number of objects in one page.
+const (
+	defaultLimit = 100
+	maxLimit     = 500
+)
+
+// A cursor holds at most maxSorted bytes of the value that the list is sorted by. This bounds the cursor, whatever the length of an
+// object's name; maxCursor is that bound in bytes.
+const (
+	maxSorted = 256
+	maxCursor = 8 << 10
+)
+
+// ListRequest selects one page of a list. All fields are optional.
+type ListRequest struct {
+	Q      Text      `json:"-" query:"q" doc:"only what has this text in one of its columns, in any letter case"`
+	State  Text      `json:"-" query:"state" doc:"only what is in this state"`
+	Sort   Text      `json:"-" query:"sort" doc:"a column, with - before it in descending order; by id without it"`
+	Limit  PageLimit `json:"-" query:"limit" doc:"how many at most, 1 to 500; 100 without it"`
+	Cursor Cursor    `json:"-" query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
+}
+
+// Text is a request parameter: at most 512 bytes of UTF-8.
+type Text string
+
+// MarshalText implements [encoding.TextMarshaler].
+func (t Text) MarshalText() ([]byte, error) { return []byte(t), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (t *Text) UnmarshalText(b []byte) error {
+	switch {
+	case len(b) > 512:
+		return fmt.Errorf("it has %d bytes, more than 512", len(b))
+	case !utf8.Valid(b):
+		return fmt.Errorf("it is not UTF-8")
+	}
+	*t = Text(b)
+	return nil
+}
+
+// Cursor is a cursor as the client received it.
+type Cursor string
+
+// MarshalText implements [encoding.TextMarshaler].
+func (m Cursor) MarshalText() ([]byte, error) { return []byte(m), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (m *Cursor) UnmarshalText(b []byte) error {
+	if len(b) > maxCursor {
+		return fmt.Errorf("it has %d bytes, more than any that is given out", len(b))
+	}
+	*m = Cursor(b)
+	return nil
+}
+
+// PageLimit is a number of items; 0 means not set.
+type PageLimit int
+
+// MarshalText implements [encoding.TextMarshaler].
+func (c PageLimit) MarshalText() ([]byte, error) {
+	if c == 0 {
+		return nil, nil
+	}
+	return strconv.AppendInt(nil, int64(c), 10), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (c *PageLimit) UnmarshalText(b []byte) error {
+	n, err := strconv.Atoi(string(b))
+	if err != nil || n < 1 || n > maxLimit || b[0] == '+' {
+		return fmt.Errorf("%.20q is not a number from 1 to %d", b, maxLimit)
+	}
+	*c = PageLimit(n)
+	return nil
+}
+
+// table defines how clients search and sort a kind of objects. A column returns "" for an unknown value. Every state must be in States.
+type table[T Object] struct {
+	Kind    Kind
+	Name    string // the kind of the list response
+	Columns map[string]func(T) string
+	State   func(T) string
+	States  []string
+}
+
+// Page says where a list continues.
+type Page struct {
+	Next  string `json:"next" doc:"the cursor of the next page; empty: there is none"`
+	Limit int    `json:"limit"`
+	Total *int   `json:"total" doc:"how many the caller may see that fit the parameters; null: nobody has counted"`
+}
+
+// listCursor marks the end of a page. It contains the parameters of the query, so it is not valid for another list. It stores the position as a
+// value, so objects that appear or vanish before it do not shift the next page.
+type listCursor struct {
+	Kind  Kind   `json:"k"`
+	Only  string `json:"f,omitempty"`
+	Q     string `json:"q,omitempty"`
+	State string `json:"s,omitempty"`
+	Sort  string `json:"o,omitempty"`
+	Value string `json:"v,omitempty"`
+	ID    string `json:"i"`
+}
+
+// page selects one page of the objects that the caller may see. only describes in words how the caller has filtered visible.
+func (t table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, error) {
+	limit := cmp.Or(int(req.Limit), defaultLimit)
+	order, err := t.order(string(req.Sort))
+	if err != nil {
+		return nil, Page{}, err
+	}
+	if req.State != "" && !slices.Contains(t.States, string(req.State)) {
+		return nil, Page{}, invalidField("state", fmt.Sprintf("%.40q is not a state of this list.", req.State), "It has: "+strings.Join(t.States, ", ")+".")
+	}
+	type place struct {
+		value  string
+		object T
+	}
+	fit := make([]place, 0, len(visible))
+	for _, o := range visible {
+		if (req.State == "" || t.State(o) == string(req.State)) && t.matches(o, string(req.Q)) {
+			fit = append(fit, place{order.value(o), o})
+		}
+	}
+	slices.SortFunc(fit, func(a, b place) int { return order.compare(a.value, a.object.Key(), b.value, b.object.Key()) })
+	page := Page{Limit: limit, Total: new(len(fit))}
+	requested := listCursor{Kind: t.Kind, Only: only, Q: string(req.Q), State: string(req.State), Sort: string(req.Sort)}
+	if req.Cursor != "" {
+		at, err := parseCursor(string(req.Cursor), requested)
+		if err != nil {
+			return nil, Page{}, problem.New(problem.BadRequest, "The cursor is not one of this list: "+err.Error()+".", "Ask for the first page, without a cursor.")
+		}
+		from, _ := slices.BinarySearchFunc(fit, at, func(p place, at listCursor) int {
+			if order.compare(p.value, p.object.Key(), at.Value, at.ID) <= 0 {
+				return -1
+			}
+			return 1
+		})
+		fit = fit[from:]
+	}
+	if len(fit) > limit {
+		fit = fit[:limit]
+		requested.Value, requested.ID = fit[limit-1].value, fit[limit-1].object.Key()
+		page.Next = requested.String()
+	}
+	objects := make([]T, 0, len(fit))
+	for _, p := range fit {
+		objects = append(objects, p.object)
+	}
+	return objects, page, nil
+}
+
+// matches reports whether the id or a column of o contains q, in any letter case.
+func (t table[T]) matches(o T, q string) bool {
+	if q == "" {
+		return true
+	}
+	q = strings.ToLower(q)
+	if strings.Contains(strings.ToLower(o.Key()), q) {
+		return true
+	}
+	for _, column := range t.Columns {
+		if strings.Contains(strings.ToLower(column(o)), q) {
+			return true
+		}
+	}
+	return false
+}
+
+// order sorts by one column, then by id. Objects without a value come last in both directions.
+type order[T Object] struct {
+	value      func(T) string
+	descending bool
+}
+
+func (t table[T]) order(sort string) (order[T], error) {
+	name, descending := strings.CutPrefix(sort, "-")
+	if sort == "" || name == "id" {
+		return order[T]{func(T) string { return "" }, descending}, nil
+	}
+	value, ok := t.Columns[name]
+	if !ok {
+		names := slices.Sorted(maps.Keys(t.Columns))
+		return order[T]{}, invalidField("sort", fmt.Sprintf("This list has no column %.40q.", name), "It has: id, "+strings.Join(names, ", ")+".")
+	}
+	return order[T]{func(o T) string {
+		v := value(o)
+		return strings.ToValidUTF8(v[:min(len(v), maxSorted)], "")
+	}, descending}, nil
+}
+
+func (o order[T]) compare(a, aid, b, bid string) int {
+	if (a == "") != (b == "") {
+		return cmp.Compare(len(b), len(a))
+	}
+	way := 1
+	if o.descending {
+		way = -1
+	}
+	return way * cmp.Or(strings.Compare(a, b), strings.Compare(aid, bid))
+}
+
+// String returns the cursor as clients receive it. Clients must treat it as opaque.
+func (c listCursor) String() string {
+	return base64.RawURLEncoding.EncodeToString(encode(c))
+}
+
+func parseCursor(s string, requested listCursor) (listCursor, error) {
+	var at listCursor
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil {
+		return at, fmt.Errorf("it was changed")
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&at); err != nil || at.String() != s {
+		return at, fmt.Errorf("it was changed")
+	}
+	requested.Value, requested.ID = at.Value, at.ID
+	if at != requested {
+		return at, fmt.Errorf("it is of a list with other parameters")
+	}
+	return at, nil
+}
+
+// invalidField returns a validation error about a parameter or a body field.
+func invalidField(field, message string, advice ...string) error {
+	p := problem.New(problem.Validation, message, advice...)
+	p.Field = field
+	return p
+}
+
+// sortableTime formats a time so that text order is time order. It returns "" for nil and for the zero time.
+func sortableTime(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000000000Z")
+}
+
+// sortableNumber formats a number that is not negative so that text order is number order. It returns "" for nil.
+func sortableNumber(n *int) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprintf("%010d", *n)
+}
+
+// orEmpty returns *s, or "" for nil.
+func orEmpty(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,189 @@
+package mcp
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// fleetTools returns the tools for runners. There is deliberately no tool to confirm a lift, because a person does that on the dashboard.
+// There is no tool to end running jobs either (MC-02).
+
+func fleetTools() []tool {
+	state := func(o plane.Pool) string { return withReason(o.State, o.StateReason, false, "") }
+	pools := func(all []plane.Pool) table {
+		return newTable([]string{"FORGE", "ORG", "POOL", "IDLE", "BUSY", "PENDING", "FAILED", "MAX", "STATE"}, all, func(o plane.Pool) []string {
+			return []string{o.Forge, o.OrgName, o.Name, orUnknown(o.Counts.Idle), orUnknown(o.Counts.Busy), orUnknown(o.Counts.Pending), orUnknown(o.Counts.Failed), orUnknown(o.EffectiveMax), state(o)}
+		})
+	}
+	holds := func(all []plane.Hold) table {
+		return newTable([]string{"NAME", "HOLDS", "MODE", "STATE", "BY", "SINCE", "UNTIL", "REASON"}, all, func(o plane.Hold) []string {
+			return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, formatTime(o.Created), formatTimeOrEmpty(o.ExpiresAt), o.Reason}
+		})
+	}
+	drifts := func(all []plane.Drift) table {
+		return newTable([]string{"ORG", "POOL", "WHAT", "STATE", "SINCE", "EVIDENCE", "NEXT"}, all, func(o plane.Drift) []string {
+			return []string{o.OrgName, o.Pool, o.Field, o.CurrentState(), formatTime(o.FirstSeen), o.Evidence, o.Next}
+		})
+	}
+	return []tool{
+		pagedTool(tool{name: "list_runners", title: "Runners", set: Fleet, verb: plane.ListPools.Verb, doc: plane.ListPools.Doc, pattern: plane.ListPools.Pattern, maxResponse: plane.ListPools.MaxAnswer}, "pool", pools),
+		requestTool(tool{name: "get_runner", title: "Runners of a pool", set: Fleet, verb: plane.GetPool.Verb, doc: plane.GetPool.Doc, pattern: plane.GetPool.Pattern, maxResponse: plane.GetPool.MaxAnswer},
+			func(a *poolArgs) (string, any, error) {
+				of, err := poolRequest(a.Pool)
+				return plane.GetPool.Pattern, &of, err
+			}, func(o plane.Pool, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, func(o plane.Pool) table { return pools([]plane.Pool{o}) }),
+		listTool(tool{name: "list_forges", title: "Forges", set: Fleet, verb: plane.ListForges.Verb, doc: plane.ListForges.Doc, pattern: plane.ListForges.Pattern, maxResponse: plane.ListForges.MaxAnswer}, "forge", []string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o plane.Forge) []string {
+			return []string{o.Name, o.Type, o.URL, orUnknown(o.Reachable)}
+		}),
+		pagedTool(tool{name: "list_enrollments", title: "Organisations", set: Fleet, verb: plane.ListEnrollments.Verb, doc: plane.ListEnrollments.Doc, pattern: plane.ListEnrollments.Pattern, maxResponse: plane.ListEnrollments.MaxAnswer}, "organisation",
+			func(all []plane.Enrollment) table { return enrollmentTable(all...) }),
+		requestTool(tool{name: "get_enrollment", title: "Organisation", set: Fleet, verb: plane.GetEnrollment.Verb, doc: plane.GetEnrollment.Doc, pattern: plane.GetEnrollment.Pattern, maxResponse: plane.GetEnrollment.MaxAnswer},
+			func(a *orgArgs) (string, any, error) {
+				return plane.GetEnrollment.Pattern, &plane.EnrollmentRequest{Org: string(a.Org)}, nil
+			}, func(o plane.Enrollment, _ plane.Meta) string { return o.Name + " is " + o.Phase + "." }, func(o plane.Enrollment) table { return enrollmentTable(o) }),
+		pagedTool(tool{name: "list_holds", title: "Holds", set: Fleet, verb: plane.ListHolds.Verb, doc: plane.ListHolds.Doc, pattern: plane.ListHolds.Pattern, maxResponse: plane.ListHolds.MaxAnswer}, "hold", holds),
+		pagedTool(tool{name: "list_drift", title: "Drift", set: Fleet, verb: plane.ListDrift.Verb, doc: plane.ListDrift.Doc, pattern: plane.ListDrift.Pattern, maxResponse: plane.ListDrift.MaxAnswer}, "drift", drifts),
+		writeTool(requestTool(tool{name: "pause_runner", title: "Pause runners", set: Fleet, verb: plane.CreateHold.Verb, pattern: plane.CreateHold.Pattern, maxResponse: plane.CreateHold.MaxAnswer,
+			doc: "Pause runners: they take no new job, and running jobs finish. Give exactly one of pool, org, forge, and all: true, the emergency pause. What goes further than one pool is refused first, with a phrase to call again with."},
+			pauseRequest, createdSummary, func(c plane.Created) table { return holds([]plane.Hold{c.Hold}) }), true),
+		writeTool(requestTool(tool{name: "resume_runner", title: "Resume runners", set: Fleet, verb: plane.LiftHold.Verb, pattern: plane.LiftHold.Pattern, maxResponse: plane.LiftHold.MaxAnswer,
+			doc: "Lift a hold, or what holds exactly one pool of an organisation. A hold of more takes a code, which only a person can get, at the page that the refusal names."},
+			resumeRequest, liftedSummary, nil), false),
+	}
+}
+
+type poolArgs struct {
+	Pool plane.Text `query:"pool" required:"true" doc:"forge/org/pool, the id in list_runners"`
+}
+
+type orgArgs struct {
+	Org plane.Text `query:"org" required:"true" doc:"the organisation's name"`
+}
+
+type pauseArgs struct {
+	Reason    plane.Text    `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
+	Pool      plane.Text    `query:"pool" doc:"one pool of one organisation: forge/org/pool, the id in list_runners"`
+	Org       plane.Text    `query:"org" doc:"all of one organisation"`
+	Forge     plane.Text    `query:"forge" doc:"all of one forge"`
+	All       plane.Flag    `query:"all" doc:"true: every runner of the fleet"`
+	Drain     plane.Flag    `query:"drain" doc:"true: when the last job has ended, what ran it goes"`
+	ExpiresIn door.Duration `query:"expiresIn" doc:"when it ends by itself, such as 2h; without it, it does not"`
+	DryRun    plane.Flag    `query:"dryRun" doc:"true: ask whether it would be done, and change nothing"`
+	Confirm   plane.Text    `query:"confirm" doc:"the phrase that the refusal confirmation_required named"`
+}
+
+func pauseRequest(a *pauseArgs) (string, any, error) {
+	mode := plane.ModePause
+	if a.Drain {
+		mode = plane.ModeDrain
+	}
+	r := &plane.CreateRequest{Scope: plane.Scope{All: bool(a.All), Forge: string(a.Forge), Org: string(a.Org)}, Mode: mode, Reason: plane.Reason(a.Reason), ExpiresIn: a.ExpiresIn, Confirm: a.Confirm, DryRun: a.DryRun}
+	given := 0
+	for _, is := range []bool{a.Pool != "", a.Org != "", a.Forge != "", bool(a.All)} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return "", nil, problem.New(problem.Validation, "Exactly one of pool, org, forge and all says what is paused.", "For everything: all: true.")
+	case strings.Contains(string(a.Pool+a.Org+a.Forge), "*"): // no wildcards (MC-05)
+		return "", nil, problem.New(problem.Validation, "\"*\" is no name.", "For everything: all: true.")
+	case a.Pool == "":
+		return plane.CreateHold.Pattern, r, nil
+	}
+	forge, org, pool, err := splitPoolID(string(a.Pool))
+	return plane.PausePool.Pattern, &plane.PauseRequest{Forge: forge, Org: org, Pool: pool, Reason: r.Reason, ExpiresIn: a.ExpiresIn, Drain: bool(a.Drain), DryRun: a.DryRun}, err
+}
+
+type resumeArgs struct {
+	Reason  plane.Text `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
+	Hold    plane.Text `query:"hold" doc:"the name of the hold"`
+	Pool    plane.Text `query:"pool" doc:"or one pool of one organisation: forge/org/pool"`
+	DryRun  plane.Flag `query:"dryRun" doc:"true: ask whether it would be done, and change nothing"`
+	Confirm plane.Text `query:"confirm" doc:"the code that a person got for it on the dashboard"`
+}
+
+func resumeRequest(a *resumeArgs) (string, any, error) {
+	switch {
+	case (a.Hold == "") == (a.Pool == ""):
+		return "", nil, problem.New(problem.Validation, "Exactly one of hold and pool says what is resumed.", "list_holds names the holds.")
+	case strings.ContainsAny(string(a.Hold), "*/"):
+		return "", nil, problem.New(problem.Validation, "That is not the name of a hold.", "list_holds names the holds.")
+	case a.Hold != "":
+		return plane.LiftHold.Pattern, &plane.LiftRequest{Name: string(a.Hold), Reason: plane.Reason(a.Reason), Confirm: a.Confirm, DryRun: a.DryRun}, nil
+	}
+	forge, org, pool, err := splitPoolID(string(a.Pool))
+	return plane.ResumePool.Pattern, &plane.ResumeRequest{Forge: forge, Org: org, Pool: pool, Reason: plane.Reason(a.Reason), DryRun: a.DryRun}, err
+}
+
+// splitPoolID splits the id of a pool.
+func splitPoolID(id string) (forge, org, pool string, err error) {
+	p := strings.Split(id, "/")
+	if len(p) != 3 || strings.Contains(id, "*") || p[0] == "" || p[1] == "" || p[2] == "" {
+		return "", "", "", problem.New(problem.Validation, "That is not the id of a pool.", "It is forge/org/pool, as list_runners has it.")
+	}
+	return p[0], p[1], p[2], nil
+}
+
+func createdSummary(c plane.Created, _ plane.Meta) string {
+	about := "It is not known how many workloads it is about."
+	if c.Targets != nil {
+		about = "It is about " + countOf(*c.Targets, "workload") + "."
+	}
+	switch {
+	case c.DryRun:
+		return "Nothing was changed: this hold would be made. " + about
+	case c.Created:
+		return "The hold is made. " + about + " Runners are paused when list_runners says so, and not before."
+	}
+	return "You hold it already. " + about
+}
+
+func liftedSummary(l plane.Lifted, _ plane.Meta) string {
+	s := fmt.Sprintf("%s lifted: %s.", countOf(len(l.Lifted), "hold"), strings.Join(l.Lifted, ", "))
+	if l.DryRun {
+		s = "Nothing was changed. It would be: " + s
+	}
+	if len(l.Remaining) > 0 {
+		s += " The same runners are held still by " + strings.Join(l.Remaining, ", ") + "."
+	}
+	return s
+}
+
+func enrollmentTable(all ...plane.Enrollment) table {
+	return newTable([]string{"NAME", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL", "READY", "ADOPTED"}, all, func(o plane.Enrollment) []string {
+		until := ""
+		if o.Credential != nil {
+			until = formatTimeOrEmpty(o.Credential.ExpiresAt)
+		}
+		return []string{o.Name, o.Forge, o.Phase, o.Isolation, strconv.Itoa(len(o.Pools)), until, readiness(o.Conditions), o.DescribeExternal()}
+	})
+}
+
+// pagedTool returns a tool for a paged list that can be limited to an organisation or forge.
+func pagedTool[T any](t tool, noun string, rows func([]T) table) tool {
+	t = readTool[plane.FleetListRequest](t, func(e *plane.Envelope[[]T]) plane.Envelope[[]T] { return *e }, func(all []T, m plane.Meta) string { return pageSummary(len(all), noun, m) }, rows)
+	t.view.fewer = func(r any, n int) { r.(*plane.FleetListRequest).Limit = plane.PageLimit(n) }
+	t.view.length = func(all any) int { return len(*all.(*[]T)) }
+	return t
+}
+
+// requestTool returns a tool whose arguments are not its operation's parameters. ask makes the request from the arguments and selects the
+// operation.
+func requestTool[Args, T any](t tool, do func(*Args) (pattern string, request any, err error), summary func(T, plane.Meta) string, rows func(T) table) tool {
+	t = readTool[Args](t, func(e *plane.Envelope[T]) plane.Envelope[T] { return *e }, summary, rows)
+	t.view.buildRequest = func(args any) (string, any, error) { return do(args.(*Args)) }
+	return t
+}
+
+// writeTool returns t as a tool that makes changes. It is destructive: it stops work for a while, or ends a stop that a person wanted.
+func writeTool(t tool, idempotent bool) tool {
+	t.readOnly, t.destructive, t.idempotent = false, true, idempotent
+	return t
+}

@@ -1,0 +1,271 @@
+package mcp
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/redact"
+)
+
+// tool is one MCP tool.
+type tool struct {
+	name, title, doc string
+	set              Toolset     // "": every toolset
+	verb             access.Verb // of its operation
+	pattern          string      // of its operation
+	maxResponse      int64       // maximum response size in bytes
+	args             []argument
+	input            *jsonschema.Schema
+	output           func() *jsonschema.Schema // built on first use; the help of tka does not need it
+	described        func() *mcp.Tool          // set by describe
+	readOnly         bool
+	destructive      bool
+	idempotent       bool
+	view             view
+}
+
+// view shows the response of an operation as a tool result. It has no type parameters, so it is compiled once for all tools. It holds the
+// operation's declaration but not the operation, because the linker keeps everything that generic code refers to, and a client needs no
+// server code (see door.Client.Ask).
+type view struct {
+	request      func() any                                              // returns a new request, or new arguments if ask is set
+	buildRequest func(args any) (pattern string, request any, err error) // optional: makes the request from arguments
+	response     func() any                                              // returns a new response
+	output       func() any                                              // returns a new output
+	open         func(response any) any                                  // converts a response to an output
+	parts        func(output any) (any, plane.Meta)                      // returns a pointer to the output's data, and its meta
+	summary      func(data any, m plane.Meta) string
+	rows         func(data any) table // nil: the result has only the summary
+	// If the result is too large, fewer requests a smaller page. If the operation has no pages, shrink drops some data, and the data says
+	// so.
+	fewer  func(request any, n int)
+	length func(data any) int
+	shrink func(data any) bool
+}
+
+// output is the structured content of a result.
+type output[Data any] struct {
+	Kind string     `json:"kind"`
+	Data Data       `json:"data"`
+	Meta plane.Meta `json:"meta"`
+}
+
+// outputOf returns the schema of an output.
+func outputOf[Data any]() func() *jsonschema.Schema {
+	return sync.OnceValue(func() *jsonschema.Schema { return schemaOf(reflect.TypeFor[output[Data]]()) })
+}
+
+// readTool returns t as a read-only tool. Req and Resp are the types of its operation, and Data is the type in the envelope.
+func readTool[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data], summary func(Data, plane.Meta) string, rows func(Data) table) tool {
+	t.args, t.output = arguments(reflect.TypeFor[Req]()), outputOf[Data]()
+	t.input, t.readOnly, t.idempotent = inputSchema(t.args), true, true
+	v := &t.view
+	v.request = func() any { return new(Req) }
+	v.response = func() any { return new(Resp) }
+	v.output = func() any { return new(output[Data]) }
+	v.open = func(resp any) any {
+		e := open(resp.(*Resp))
+		return &output[Data]{e.Kind, e.Data, e.Meta}
+	}
+	v.parts = func(out any) (any, plane.Meta) {
+		o := out.(*output[Data])
+		return &o.Data, o.Meta
+	}
+	v.summary = func(data any, m plane.Meta) string { return summary(*data.(*Data), m) }
+	if rows != nil {
+		v.rows = func(data any) table { return rows(*data.(*Data)) }
+	}
+	return t
+}
+
+// call sends the request and asks for smaller pages until the result fits.
+func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
+	req := t.view.request()
+	if err := parseArguments(t.args, given, req); err != nil {
+		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
+	}
+	pattern := t.pattern
+	if t.view.buildRequest != nil {
+		var err error
+		if pattern, req, err = t.view.buildRequest(req); err != nil {
+			return nil, err
+		}
+	}
+	tries := retries
+	if !t.readOnly {
+		tries = 0
+	}
+	for {
+		var resp any
+		err := retry(ctx, tries, func() error {
+			resp = t.view.response() // drop data of a failed attempt
+			return c.Ask(ctx, pattern, t.maxResponse, req, resp)
+		})
+		if err != nil {
+			return nil, err
+		}
+		res, n, err := t.view.result(t.view.open(resp), maxBytes)
+		if err != nil || res != nil {
+			return res, err
+		}
+		if n <= 1 {
+			return nil, tooLarge(maxBytes)
+		}
+		t.view.fewer(req, n/2)
+	}
+}
+
+func tooLarge(maxBytes int) error {
+	return problem.New(problem.TooLarge, fmt.Sprintf("The answer has more than the %d bytes that one may have.", maxBytes), "Ask for less, or have the person raise --max-bytes.")
+}
+
+// result makes the tool result. If it is too large and the operation has pages, it returns nil and the length n of this page.
+func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int, err error) {
+	for {
+		data, meta := v.parts(answered)
+		out := v.output()
+		structure, err := sanitizedJSON(answered, meta.Page, out)
+		if err != nil {
+			return nil, 0, err
+		}
+		shown, meta := v.parts(out)
+		var rows table
+		if v.rows != nil {
+			rows = v.rows(shown)
+		}
+		text := compose(v.summary(shown, meta), rows, meta.Sources)
+		switch {
+		case len(text)+len(structure) <= maxBytes:
+			return &mcp.CallToolResult{Content: textContent(text), StructuredContent: json.RawMessage(structure)}, 0, nil
+		case v.fewer != nil:
+			return nil, v.length(shown), nil
+		case v.shrink == nil || len(rows.cells) == 0 || !v.shrink(data):
+			return nil, 0, tooLarge(maxBytes)
+		}
+	}
+}
+
+// sanitizedJSON returns a response as JSON with all foreign text sanitised, and decodes it into out.
+func sanitizedJSON(from any, page *plane.Page, out any) (structure []byte, err error) {
+	b, err := json.Marshal(from)
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var tree any
+	if err := d.Decode(&tree); err != nil {
+		return nil, err
+	}
+	tree = sanitizeJSON(tree)
+	if page != nil && page.Next != "" { // the cursor is the plane's own and must stay unchanged
+		at, _ := tree.(map[string]any)["meta"].(map[string]any)["page"].(map[string]any)
+		at["next"] = page.Next
+	}
+	if structure, err = json.Marshal(tree); err != nil {
+		return nil, err
+	}
+	return structure, json.Unmarshal(structure, out)
+}
+
+// The number of retries, and the maximum wait before one.
+const (
+	retries   = 2
+	retryWait = 2 * time.Second
+)
+
+// retry retries ask up to more times after a temporary error. It is for reads only.
+func retry(ctx context.Context, more int, do func() error) error {
+	for tries := 0; ; tries++ {
+		err := do()
+		wait := 200 * time.Millisecond << tries
+		if p, ok := errors.AsType[*problem.Error](err); ok {
+			switch p.Code {
+			case problem.Unavailable, problem.IdentityUnavailable, problem.RateLimited:
+			default:
+				return err
+			}
+			wait = max(wait, p.RetryAfter)
+		}
+		if err == nil || tries == more || wait > retryWait || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// call calls a tool. An error, and also a panic, becomes a sanitised result for the assistant, so a panic does not end the session.
+func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (res *mcp.CallToolResult) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.options.Timeout, DefaultTimeout))
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a tool panicked", "tool", t.name, "panic", redact.Text(fmt.Sprint(p)), "stack", string(debug.Stack()))
+			res = errorResult(problem.From(errors.New("panic")))
+		}
+	}()
+	res, err := t.call(ctx, s.clientFor(t.name), arguments, cmp.Or(s.options.MaxBytes, DefaultBytes))
+	if err != nil {
+		if _, refused := errors.AsType[*problem.Error](err); !refused {
+			s.log.Warn("a tool failed", "tool", t.name, "err", redact.Text(err.Error()))
+		}
+		return errorResult(err)
+	}
+	return res
+}
+
+// textContent returns text as the content of a result.
+func textContent(text string) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: text}} }
+
+// errorResult returns the result for an error.
+func errorResult(err error) *mcp.CallToolResult {
+	var text strings.Builder
+	p, refused := errors.AsType[*problem.Error](err)
+	switch {
+	case refused:
+		fmt.Fprintf(&text, "%d %s: %s\n", p.Code.Status(), p.Code, sanitize(p.Message))
+		if p.Needed != nil {
+			fmt.Fprintf(&text, "Needed: %s on %s. Held: %s.\n", sanitize(p.Needed.Verb), sanitize(cmp.Or(p.Needed.Org, "all organisations")), sanitize(cmp.Or(strings.Join(p.Have, ", "), "no role")))
+		}
+		if c := p.Confirm; c != nil {
+			about := "a number that is not known"
+			if c.Targets != nil {
+				about = fmt.Sprint(*c.Targets)
+			}
+			fmt.Fprintf(&text, "Workloads that it is about: %s. It can be confirmed until %s.\n", about, formatTime(c.Until))
+		}
+		if p.Seen != nil {
+			fmt.Fprintf(&text, "Seen as %s on %s, via %s.\n", sanitize(cmp.Or(p.Seen.Login, "nobody")), sanitize(p.Seen.Node), sanitize(p.Seen.Via))
+		}
+		for _, a := range p.Advice[:min(len(p.Advice), 8)] {
+			fmt.Fprintf(&text, "Try: %s\n", sanitize(a))
+		}
+		if p.AuditID != "" {
+			fmt.Fprintf(&text, "Audit id: %s\n", sanitize(p.AuditID))
+		}
+	default:
+		fmt.Fprintf(&text, "The operator plane did not answer: %s\nTry: tailscale status\n", sanitize(err.Error()))
+	}
+	return &mcp.CallToolResult{IsError: true, Content: textContent(strings.TrimSpace(text.String()))}
+}

@@ -1,0 +1,148 @@
+// Package metrics queries a Prometheus for series over time, with Prometheus' own client. It is a package of its own because tka, which
+// links [plane.MetricsService] in package plane, must not link that client. Responses have a size limit, and no error contains the URL
+// or password of the Prometheus.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
+
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// The limits of one query and its response, and of the pause after a failure.
+const (
+	queryTimeout = 10 * time.Second
+	MaxBytes     = 8 << 20
+	MaxSeries    = 20
+	minPause     = time.Second
+	MaxPause     = 30 * time.Second
+	maxConns     = 16
+)
+
+// Client queries one Prometheus. It is safe for concurrent use. After a failure it sends no query during a pause, which grows with each
+// failure. Callers must not change its fields after the first query.
+type Client struct {
+	URL  string // such as http://prometheus.monitoring.svc:9090; may contain user and password
+	HTTP *http.Client
+	Log  *slog.Logger // logs the cause of a failure, which callers do not receive
+	Now  func() time.Time
+
+	mu    sync.Mutex
+	until time.Time // no query before this time
+	pause time.Duration
+	last  error
+}
+
+// HTTPClient returns a client for [Client.HTTP] that follows no redirects and uses no proxy.
+func HTTPClient() *http.Client {
+	return &http.Client{Timeout: queryTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: maxConns / 4, MaxConnsPerHost: maxConns}}
+}
+
+var errPaused = errors.New("it did not answer a moment ago, and is asked again soon")
+
+// Query implements [plane.MetricsQuery].
+func (c *Client) Query(ctx context.Context, expr string, g plane.MetricsGrid) ([]plane.QueryResult, error) {
+	if err := c.checkPause(); err != nil {
+		return nil, err
+	}
+	all, err := c.query(ctx, expr, g)
+	if ctx.Err() == nil {
+		c.recordResult(err)
+	}
+	return all, err
+}
+
+// checkPause returns an error during a pause.
+func (c *Client) checkPause() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.Now().Before(c.until) {
+		return fmt.Errorf("%w: %w", errPaused, c.last)
+	}
+	return nil
+}
+
+func (c *Client) recordResult(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a, is := errors.AsType[unreachableError](err); is && c.last == nil {
+		c.Log.Warn("the Prometheus does not answer", "err", withoutURL(a.cause))
+	}
+	if c.last = err; err == nil {
+		c.pause, c.until = 0, time.Time{}
+		return
+	}
+	if now := c.Now(); !now.Before(c.until) { // concurrent failures count once
+		c.pause = min(max(2*c.pause, minPause), MaxPause)
+		c.until = now.Add(c.pause)
+	}
+}
+
+// withoutURL returns a cause without the URL, which may contain a password.
+func withoutURL(err error) error {
+	if u, is := errors.AsType[*url.Error](err); is {
+		return u.Err
+	}
+	return err
+}
+
+func (c *Client) query(ctx context.Context, expr string, g plane.MetricsGrid) ([]plane.QueryResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	own := *c.HTTP
+	own.Transport = limitedTransport{own.Transport}
+	inner, err := api.NewClient(api.Config{Address: c.URL, Client: &own})
+	if err != nil {
+		return nil, unreachableError{"its URL is none", err}
+	}
+	x := &statusClient{Client: inner}
+	over := v1.Range{Start: g.From, End: g.From.Add(time.Duration(g.N-1) * g.Step), Step: g.Step}
+	value, _, err := v1.NewAPI(x).QueryRange(ctx, expr, over, v1.WithTimeout(queryTimeout))
+	switch {
+	case x.failure != nil:
+		return nil, x.failure
+	case err != nil:
+		return nil, x.refused(err)
+	}
+	matrix, is := value.(model.Matrix)
+	if !is {
+		return nil, fmt.Errorf("it answered with a %.20q, not a matrix", value.Type())
+	}
+	if len(matrix) > MaxSeries {
+		return nil, fmt.Errorf("it answered with %d series, more than %d", len(matrix), MaxSeries)
+	}
+	all := make([]plane.QueryResult, 0, len(matrix))
+	for _, s := range matrix {
+		all = append(all, alignToGrid(s, g))
+	}
+	return all, nil
+}
+
+// alignToGrid returns the values of a series on a grid. NaN and infinities count as missing.
+func alignToGrid(s *model.SampleStream, g plane.MetricsGrid) plane.QueryResult {
+	f := plane.QueryResult{Labels: make(map[string]string, len(s.Metric)), Values: make([]*float64, g.N)}
+	for name, value := range s.Metric {
+		f.Labels[string(name)] = string(value)
+	}
+	for _, pair := range s.Values {
+		v := float64(pair.Value)
+		i := int(math.Round(pair.Timestamp.Time().Sub(g.From).Seconds() / g.Step.Seconds()))
+		if i >= 0 && i < g.N && !math.IsNaN(v) && !math.IsInf(v, 0) {
+			f.Values[i] = &v
+		}
+	}
+	return f
+}

@@ -1,0 +1,127 @@
+package plane
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// legacyBase is the path prefix that the existing dashboard and its tools use for the runners of one pool. They name the pool by its id, or by a
+// name that is unique among the pools that the caller may see.
+const legacyBase = "/api/runners"
+
+// The operations under that prefix. They do the same as the operations with the similar names.
+var (
+	GetNamedPool = door.Op[PoolNameRequest, Envelope[Pool]]{Pattern: "GET " + legacyBase + "/{name}", Verb: access.FleetRead, Example: PoolNameRequest{"gh-nix"},
+		Doc: "Show the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: GetPool.Answers, Refusals: slices.Concat(getRefusals, []problem.Code{problem.Conflict})}
+	PauseNamedPool = door.Op[PauseNameRequest, Envelope[Created]]{Pattern: "POST " + legacyBase + "/{name}/pause", Verb: access.HoldsCreate, Example: PauseNameRequest{Name: "gh-nix", Reason: "a flaky image"},
+		Doc: "Pause the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: PausePool.Answers, Refusals: PausePool.Refusals}
+	ResumeNamedPool = door.Op[ResumeNameRequest, Envelope[Lifted]]{Pattern: "POST " + legacyBase + "/{name}/resume", Verb: access.HoldsLift, Example: ResumeNameRequest{Name: "gh-nix", Reason: "the image is mended"},
+		Doc: "Lift what holds the runners of exactly one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: ResumePool.Answers, Refusals: ResumePool.Refusals}
+	legacyGetPool    = withPath(GetPool, legacyBase+"/{forge}/{org}/{pool}")
+	legacyPausePool  = withPath(PausePool, legacyBase+"/{forge}/{org}/{pool}/pause")
+	legacyResumePool = withPath(ResumePool, legacyBase+"/{forge}/{org}/{pool}/resume")
+	legacyListPools  = withPath(ListPools, "/api/k8s/hpa")
+	legacyListDrift  = withPath(ListDrift, "/api/gitops/drift")
+)
+
+// routesByName returns the routes of these operations, served by d.
+func (d *FleetService) routesByName() []door.Route {
+	return []door.Route{
+		handle(d.Plane, GetNamedPool, d.getNamedPool), handle(d.Plane, PauseNamedPool, d.pauseNamedPool), handle(d.Plane, ResumeNamedPool, d.resumeNamedPool),
+		handle(d.Plane, legacyGetPool, d.getPool), handle(d.Plane, legacyPausePool, d.pausePool), handle(d.Plane, legacyResumePool, d.resumePool),
+		handle(d.Plane, legacyListPools, d.listPools), handle(d.Plane, legacyListDrift, d.listDrift),
+	}
+}
+
+// PoolNameRequest names a pool without its organisation.
+type PoolNameRequest struct {
+	Name string `json:"-" path:"name"`
+}
+
+// PauseNameRequest is a [PauseRequest] that names a pool without its organisation.
+type PauseNameRequest struct {
+	Name      string         `json:"-" path:"name"`
+	Reason    Reason         `json:"reason" doc:"why, 1 to 500 characters"`
+	ExpiresIn door.Duration  `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
+	Drain     bool           `json:"drain,omitempty" doc:"when the last job has ended, what ran it goes"`
+	DryRun    Flag           `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
+}
+
+// AuditArgs returns the arguments of the request for the audit log.
+func (r PauseNameRequest) AuditArgs() map[string]string {
+	args := PauseRequest{Reason: r.Reason, ExpiresIn: r.ExpiresIn, Drain: r.Drain, DryRun: r.DryRun}.AuditArgs()
+	args["scope"] = "pool " + r.Name
+	return args
+}
+
+// ResumeNameRequest is a [ResumeRequest] that names a pool without its organisation.
+type ResumeNameRequest struct {
+	Name   string `json:"-" path:"name"`
+	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
+	DryRun Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+}
+
+// AuditArgs returns the arguments of the request for the audit log.
+func (r ResumeNameRequest) AuditArgs() map[string]string {
+	args := ResumeRequest{Reason: r.Reason, DryRun: r.DryRun}.AuditArgs()
+	args["scope"] = "pool " + r.Name
+	return args
+}
+
+// resolvePool finds a pool by its id, or by a name that is unique among the pools that the caller may see.
+func resolvePool(d *Service, p access.Permit, name string) (PoolRequest, error) {
+	l := d.Store.List(KindPool)
+	var found []PoolRequest
+	var ids []string
+	for _, o := range visibleTo[Pool](p, l) {
+		if o.Name == name || o.ID == name {
+			found, ids = append(found, PoolRequest{o.Forge, o.OrgName, o.Name}), append(ids, o.ID)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) == 0: // the error also says whether the pools are unknown
+		_, _, err := getObject[Pool](d, KindPool, p, name, "pool")
+		return PoolRequest{}, err
+	}
+	more := ""
+	if n := len(ids) - maxNamedPools; n > 0 {
+		ids, more = ids[:maxNamedPools], fmt.Sprintf(", and %d more", n)
+	}
+	return PoolRequest{}, problem.New(problem.Conflict, fmt.Sprintf("%s have this name.", problem.Plural(len(found), "pool")), "Ask for one by its id: "+strings.Join(ids, ", ")+more+".")
+}
+
+// maxNamedPools is the maximum number of pools that the error for an ambiguous name lists.
+const maxNamedPools = 20
+
+func (d *FleetService) getNamedPool(ctx context.Context, p access.Permit, req PoolNameRequest) (e Envelope[Pool], err error) {
+	of, err := resolvePool(d.Plane, p, req.Name)
+	if err != nil {
+		return e, err
+	}
+	return d.getPool(ctx, p, of)
+}
+
+func (d *FleetService) pauseNamedPool(ctx context.Context, p access.Permit, req PauseNameRequest) (e Envelope[Created], err error) {
+	of, err := resolvePool(d.Plane, p, req.Name)
+	if err != nil {
+		return e, err
+	}
+	return d.pausePool(ctx, p, PauseRequest{of.Forge, of.Org, of.Pool, req.Reason, req.ExpiresIn, req.Drain, req.DryRun, req.Key})
+}
+
+func (d *FleetService) resumeNamedPool(ctx context.Context, p access.Permit, req ResumeNameRequest) (e Envelope[Lifted], err error) {
+	of, err := resolvePool(d.Plane, p, req.Name)
+	if err != nil {
+		return e, err
+	}
+	return d.resumePool(ctx, p, ResumeRequest{of.Forge, of.Org, of.Pool, req.Reason, req.DryRun})
+}

@@ -1,0 +1,84 @@
+package plane
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// maxRunnerList is the maximum size of a list of runners, in bytes.
+const maxRunnerList = 16 << 20
+
+const poolPath = "GET " + Base + "/pools/{forge}/{org}/{pool}"
+
+// The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
+var (
+	ListRunners = door.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/runners", Verb: access.FleetRead, MaxAnswer: maxRunnerList,
+		Doc: "List the runners of one organisation in one pool.", Example: exampleRunnerList, Answers: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
+	ListJobs = door.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/jobs", Verb: access.FleetRead, MaxAnswer: maxRunnerList,
+		Doc: "List the jobs of one organisation in one pool: the runners that have one.", Example: exampleRunnerList, Answers: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
+	// The next two have the paths that the existing dashboard and its tools use.
+	ListPods = door.Op[FleetListRequest, Envelope[[]Runner]]{Pattern: "GET /api/k8s/pods", Verb: access.FleetRead, MaxAnswer: maxRunnerList,
+		Doc: "List all runners that the caller may see.", Answers: ListRunners.Answers, Refusals: listRefusals}
+	GetNamedConfig = door.Op[ConfigNameRequest, Envelope[Config]]{Pattern: "GET /api/gitops/config", Verb: access.FleetRead, Example: ConfigNameRequest{"gh-nix"},
+		Doc:     "Show what is in force for the runners of one organisation in one pool, by a name that no other pool has that the caller may see, or by its id.",
+		Answers: GetConfig.Answers, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
+
+	ListEvents = door.Op[PoolRequest, Envelope[[]Event]]{Pattern: poolPath + "/events", Verb: access.FleetRead, MaxAnswer: 4 << 20,
+		Doc: "List what happened lately to the runners of one organisation in one pool, the newest first; at most 200.", Example: exampleRunnerPool, Answers: []Envelope[[]Event]{newExample("EventList", []Event{exampleEvent})}, Refusals: getRefusals}
+	GetConfig = door.Op[PoolRequest, Envelope[Config]]{Pattern: poolPath + "/config", Verb: access.FleetRead,
+		Doc: "Show what is in force for the runners of one organisation in one pool, and where each of it comes from.", Example: exampleRunnerPool,
+		Answers: []Envelope[Config]{newExample("PoolConfig", Config{"github/acme/gh-nix", []Setting{{Name: "scaling.max", Value: "3", From: "RunnerEnrollment acme",
+			Over: []Origin{{Value: "5", From: "RunnerPool gh-nix"}}}}})}, Refusals: getRefusals}
+	GetDiagnosis = door.Op[PoolRequest, Envelope[Diagnosis]]{Pattern: poolPath + "/diagnosis", Verb: access.FleetRead,
+		Doc: "Say what keeps the runners of one organisation in one pool from working, the worst first: what it is, what says so, and what to do.", Example: exampleRunnerPool,
+		Answers: []Envelope[Diagnosis]{newExample("PoolDiagnosis", Diagnosis{"github/acme/gh-nix", PoolPaused, []Finding{{SeverityWarning, "It is held: it takes no new job.",
+			"Hold node-upgrade by alice@example.com: node upgrade", "Ask who set the hold, or resume it: node-upgrade."}}})}, Refusals: getRefusals}
+	GetRunner = door.Op[RunnerRequest, Envelope[Runner]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}", Verb: access.FleetRead,
+		Doc: "Show one runner, with its job and its pod.", Example: exampleRunnerRequest, Answers: []Envelope[Runner]{newExample("Runner", exampleRunner())}, Refusals: getRefusals}
+	ReadLog = door.Op[LogRequest, LogStream]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log", Verb: access.LogsRead,
+		Doc: "Read what a runner has written, as it was written, and with follow what it goes on to write.", Example: LogRequest{RunnerRequest: exampleRunnerRequest, Tail: 100, Follow: true}, Answers: []LogStream{{}}, Refusals: logRefusals}
+	ListLines = door.Op[LinesRequest, Envelope[Log]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log/lines", Verb: access.LogsRead, MaxAnswer: 8 << 20,
+		Doc: "Show the end of what a runner has written, in one piece.", Example: LinesRequest{RunnerRequest: exampleRunnerRequest, Tail: 100},
+		Answers: []Envelope[Log]{newExample("Log", Log{Runner: "tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z", Container: "runner", Lines: []string{"Listening for Jobs", "Running job: build"}})}, Refusals: logRefusals}
+)
+
+// logRefusals are the errors of requests for a log.
+var logRefusals = slices.Concat(searchRefusals, []problem.Code{problem.Conflict})
+
+// Routes returns the routes of the API, served by d.
+func (d *RunnerService) Routes() []door.Route {
+	return []door.Route{
+		handle(d.Plane, ListRunners, d.listRunners), handle(d.Plane, ListJobs, d.listJobs), handle(d.Plane, ListEvents, d.listEvents),
+		handle(d.Plane, GetConfig, d.getConfig), handle(d.Plane, GetDiagnosis, d.getDiagnosis), handle(d.Plane, GetRunner, d.getRunner),
+		ReadLog.ServeStream(d.streamLog), handle(d.Plane, ListLines, d.listLines),
+		handle(d.Plane, ListPods, d.listPods), handle(d.Plane, GetNamedConfig, d.getNamedConfig),
+	}
+}
+
+// RunnerOperations describes the API.
+func RunnerOperations() []door.Declaration {
+	var all []door.Declaration
+	for _, rt := range (&RunnerService{Plane: new(Service)}).Routes() {
+		all = append(all, rt.Declaration)
+	}
+	return all
+}
+
+var (
+	exampleRunnerPool    = PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}
+	exampleRunnerList    = RunnerListRequest{PoolRequest: exampleRunnerPool}
+	exampleRunnerRequest = RunnerRequest{"tailplane-runners", "acme-gh-nix-7xk2p-runner-q9w4z"}
+	exampleEvent         = Event{"Warning", "FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.", "Pod", "acme-gh-nix-7xk2p-runner-q9w4z", "default-scheduler", 4, exampleTime.Add(-time.Minute), exampleTime}
+)
+
+func exampleRunner() Runner {
+	return Runner{ID: "tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z", Namespace: "tailplane-runners", Name: "acme-gh-nix-7xk2p-runner-q9w4z", Kind: ephemeralRunner, Pool: "github/acme/gh-nix", OrgName: "acme",
+		State: RunnerBusy, Failures: new(0), ForgeID: new(int64(4711)), ForgeName: "acme-gh-nix-7xk2p-runner-q9w4z",
+		Job:     &Job{ID: "b7c9", Name: "build", Repository: "acme/shop", Workflow: "acme/shop/.github/workflows/ci.yaml@refs/heads/main", Run: new(int64(9001)), URL: "https://github.com/acme/shop/actions/runs/9001", Started: &exampleTime},
+		Pod:     &Pod{Phase: "Running", Node: "node-1", Started: &exampleTime, Containers: []Container{{Name: "runner", Image: "registry.example/runner:2.330.0", State: "Running", Ready: true, Started: &exampleTime}}},
+		Created: exampleTime, Actions: &RunnerActions{Log: Action{Allowed: true}}, ObservedAt: exampleTime}
+}

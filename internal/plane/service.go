@@ -1,0 +1,152 @@
+package plane
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Service is the service behind the plane's API. All fields are required except where noted.
+type Service struct {
+	Store *Store
+	Now   func() time.Time
+	// Version and Commit identify the running program.
+	Version, Commit string
+	// Ready reports whether the process is ready.
+	Ready func() bool
+	// RevokeSignin ends the sign-in that the permit is for. A dry run sends a dry-run request to the API server and changes nothing.
+	RevokeSignin func(ctx context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (Revocation, error)
+	// AuditEntries calls yield for each entry of the audit log, newest first, until yield returns false. It counts damaged lines. See Record.
+	AuditEntries func(ctx context.Context, yield func(AuditEntry) bool) (damaged int, err error)
+
+	// Trail holds the latest audit entries, for streams that follow the audit log.
+	Trail *audit.Trail
+	// Exposures returns the services that the settings expose on the tailnet, with their addresses if they have any. The source of each
+	// service reports its health.
+	Exposures func() []Exposure
+
+	replays replayCache
+	streams streamCounter
+}
+
+// listRoute returns the route that serves the paged list of a kind.
+func listRoute[T Object](d *Service, op door.Op[ListRequest, Envelope[[]T]], of table[T]) door.Route {
+	return handle(d, op, func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
+		return listPage(d, of, p, req, "", nil)
+	})
+}
+
+// listPage returns one page of the objects of a kind that the caller may see and that choose admits. A nil choose admits all. only describes
+// the choice in words; a cursor is valid only for the same choice.
+func listPage[T Object](d *Service, of table[T], p access.Permit, req ListRequest, only string, choose func(T) bool) (Envelope[[]T], error) {
+	known := d.Store.List(of.Kind)
+	var none []T
+	visible := visibleTo[T](p, known)
+	if choose != nil {
+		visible = slices.DeleteFunc(visible, func(o T) bool { return !choose(o) })
+	}
+	objects, page, err := of.page(visible, only, req)
+	if err != nil {
+		return Envelope[[]T]{}, err
+	}
+	if !known.Known { // no source has reported its list, so an empty list would be wrong
+		return newEnvelope(d, of.Name, none, known.Revision, known.Sources), nil
+	}
+	e := newEnvelope(d, of.Name, objects, known.Revision, known.Sources)
+	e.Meta.Page = &page
+	return e, nil
+}
+
+// getObject returns the object of a kind with the given key, as the caller sees it. It returns NotFound for an object that the caller may not
+// see. noun names the object in that error.
+func getObject[T Object](d *Service, k Kind, p access.Permit, key, noun string) (T, Listing, error) {
+	var none T
+	known := d.Store.List(k)
+	v := ViewerOf(p)
+	o, found := d.Store.Get(k, key)
+	switch {
+	case found && v.sees(k, o):
+		return v.view(o).(T), known, nil
+	case !known.Known: // the object may exist
+		return none, known, problem.New(problem.Unavailable, "It is not known yet which there are.", "Try again in a moment; the sources of the plane say what is wrong.").After(time.Second)
+	}
+	return none, known, problem.New(problem.NotFound, "There is no such "+noun+", or you may not see it.", "List those that you may see.")
+}
+
+// handle returns the route that serves op with fn. It calls fn only with a permit for this operation, whatever route or tool the request
+// came by (PL-08).
+func handle[Req, Resp any](d *Service, op door.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) door.Route {
+	return op.Serve(func(ctx context.Context, p access.Permit, req Req) (resp Resp, err error) {
+		if err := p.Require(op.Verb, d.Now()); err != nil {
+			return resp, err
+		}
+		return fn(ctx, p, req)
+	})
+}
+
+// withPath returns op under another path that the existing dashboard and its tools use, such as "/api/gitops/drift".
+func withPath[Req, Resp any](op door.Op[Req, Resp], path string) door.Op[Req, Resp] {
+	method, _, _ := strings.Cut(op.Pattern, " ")
+	op.Pattern = method + " " + path
+	return op
+}
+
+// Empty is a request without parameters.
+type Empty struct{}
+
+// Me describes a caller as the plane sees it.
+type Me struct {
+	Login       string                   `json:"login" doc:"empty for a tagged node"`
+	DisplayName string                   `json:"displayName"`
+	Node        string                   `json:"node"`
+	Tags        []string                 `json:"tags"`
+	Tailnet     string                   `json:"tailnet"`
+	Via         access.Via               `json:"via" enum:"tailnet,serve,proxy,oidc,dev"`
+	Roles       []Role                   `json:"roles"`
+	Verbs       map[string][]access.Verb `json:"verbs" doc:"what may be done, by organisation; * everywhere, own to what is one's own"`
+	Warnings    []string                 `json:"warnings" doc:"rules of the policy that match and give nothing"`
+}
+
+// Role is a role of the caller, and the reason for it.
+type Role struct {
+	Role   string   `json:"role" enum:"viewer,operator,org-admin,platform-admin"`
+	Orgs   []string `json:"orgs"`
+	Source string   `json:"source" doc:"grant, owner of ORG, member of ORG, settings"`
+}
+
+func (d *Service) getMe(_ context.Context, p access.Permit, _ Empty) (Envelope[Me], error) {
+	c := p.Caller()
+	me := Me{Login: string(c.Login), DisplayName: c.DisplayName, Node: c.Device.Name, Tags: []string{}, Tailnet: c.Tailnet, Via: c.Via,
+		Roles: []Role{}, Verbs: p.Verbs(), Warnings: append([]string{}, p.Faults()...)}
+	for _, t := range c.Tags {
+		me.Tags = append(me.Tags, string(t))
+	}
+	for _, role := range p.Duties() {
+		me.Roles = append(me.Roles, Role{string(role.Name), append([]string{}, role.Orgs...), role.Source})
+	}
+	return newEnvelope(d, "Me", me, d.Store.Revision(), nil), nil
+}
+
+func (d *Service) listSources(context.Context, access.Permit, Empty) (Envelope[[]Source], error) {
+	all := d.Store.Sources()
+	return newEnvelope(d, "SourceList", all, d.Store.Revision(), all), nil
+}
+
+// Health is the health of the process.
+type Health struct {
+	Version string   `json:"version"`
+	Commit  string   `json:"commit"`
+	Ready   bool     `json:"ready"`
+	Sources []Source `json:"sources"`
+}
+
+func (d *Service) getHealth(context.Context, access.Permit, Empty) (Envelope[Health], error) {
+	all := d.Store.Sources()
+	return newEnvelope(d, "Health", Health{d.Version, d.Commit, d.Ready(), all}, d.Store.Revision(), all), nil
+}
