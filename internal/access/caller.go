@@ -116,7 +116,7 @@ func Admit(c Caller) error {
 		return problem.New(problem.FunnelRefused, "Requests from the public internet through Funnel are refused.",
 			"Connect from a device of the tailnet.")
 	case !c.Via.known(), c.Via == ViaTailnet && c.Device.ID == "", c.Login == "" && !c.Tagged(), c.Login != "" && c.Tagged():
-		return nobody()
+		return errNoIdentity()
 	case c.Expired:
 		return problem.New(problem.NodeExpired, fmt.Sprintf("The key of the device %s has expired.", c.Device.Name),
 			"Run: tailscale up --force-reauth")
@@ -124,7 +124,7 @@ func Admit(c Caller) error {
 	return nil
 }
 
-func nobody() error {
+func errNoIdentity() error {
 	return problem.New(problem.NoIdentity, "The tailnet does not say who you are.",
 		"Connect directly from a device of the tailnet, not through a router or a proxy.")
 }

@@ -28,9 +28,9 @@ type Policy struct {
 	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
 }
 
-// A Wish is the request of a caller among the granted roles. Its zero value leaves the choice to
+// A Request is the request of a caller among the granted roles. Its zero value leaves the choice to
 // the grants.
-type Wish struct {
+type Request struct {
 	Role       Role
 	Period     time.Duration
 	Namespaces []string // narrows the granted namespaces; empty: no change
@@ -44,16 +44,16 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 		return Permit{}, err
 	}
 	if c.Via != ViaTailnet { // only the tailnet itself is trusted for credentials
-		return Permit{}, nobody()
+		return Permit{}, errNoIdentity()
 	}
 	if v == GossipExchange {
 		if err := pol.admitMember(c); err != nil {
 			return Permit{}, err
 		}
-		return Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(visitLife)}, nil
+		return Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(permitLife)}, nil
 	}
 	grants, err := pol.entitle(c)
-	p := Permit{caller: c, verb: v, policy: pol, grants: grants, at: now, until: now.Add(visitLife)}
+	p := Permit{caller: c, verb: v, policy: pol, grants: grants, at: now, until: now.Add(permitLife)}
 	switch v {
 	case SigninLogin, SigninRead, ClusterInfo, ClusterMembers:
 		if err != nil {
@@ -70,7 +70,7 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 		p.owner = err
 		return p, nil
 	}
-	return Permit{}, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("nobody decided about the verb %q", v))
+	return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("nobody decided about the verb %q", v))
 }
 
 // admitMember rejects every caller except the servers of the same tailnet.
@@ -156,15 +156,15 @@ func (pol Policy) grant(raw []byte) (Grant, error) {
 
 // Choose narrows a sign-in permit to one role: the requested role, or the role of highest priority.
 // It never merges grants and never picks by order.
-func (p Permit) Choose(w Wish) (Permit, error) {
+func (p Permit) Choose(w Request) (Permit, error) {
 	if p.verb != SigninLogin {
-		return Permit{}, problem.New(problem.Internal, "internal error").Because(permitMismatch{p.verb, SigninLogin})
+		return Permit{}, problem.New(problem.Internal, "internal error").WithCause(permitMismatch{p.verb, SigninLogin})
 	}
 	g, err := p.pick(w.Role)
 	if err != nil {
 		return Permit{}, err
 	}
-	namespaces, err := narrow(g, w.Namespaces, p.policy.Reserved)
+	namespaces, err := narrowNamespaces(g, w.Namespaces, p.policy.Reserved)
 	if err != nil {
 		return Permit{}, err
 	}
@@ -182,12 +182,12 @@ func (p Permit) Choose(w Wish) (Permit, error) {
 
 // pick returns the one grant to use: the grant of highest priority, among the grants of the
 // requested role if wish is set.
-func (p Permit) pick(wish Role) (Grant, error) {
-	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return wish != "" && g.Role != wish })
+func (p Permit) pick(request Role) (Grant, error) {
+	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return request != "" && g.Role != request })
 	if len(among) == 0 {
-		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted to %s.", wish, p.caller.Identity()),
+		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted to %s.", request, p.caller.Identity()),
 			"Ask for one of the granted roles, or leave the role out.")
-		refused.Choices = choices(p.grants)
+		refused.Choices = choicesOf(p.grants)
 		return Grant{}, refused
 	}
 	top := slices.MaxFunc(among, func(a, b Grant) int { return cmp.Compare(a.Priority, b.Priority) }).Priority
@@ -196,29 +196,29 @@ func (p Permit) pick(wish Role) (Grant, error) {
 		refused := problem.New(problem.AmbiguousRole,
 			fmt.Sprintf("%s of priority %d match, and nothing says which to use.", problem.Plural(len(among), "rule"), top),
 			"Name a role: tka login --role ROLE", "Or give the rules different priorities in the tailnet policy.")
-		refused.Choices = choices(among)
+		refused.Choices = choicesOf(among)
 		return Grant{}, refused
 	}
 	return among[0], nil
 }
 
-func narrow(g Grant, wish, reserved []string) ([]string, error) {
-	if len(wish) == 0 {
+func narrowNamespaces(g Grant, request, reserved []string) ([]string, error) {
+	if len(request) == 0 {
 		return g.Namespaces, nil
 	}
-	wish, err := ParseNamespaces(wish)
+	request, err := ParseNamespaces(request)
 	if err != nil {
 		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The request names %v.", err), "Name namespaces as the cluster has them.")
 	}
-	for _, ns := range wish {
+	for _, ns := range request {
 		if slices.Contains(reserved, ns) || len(g.Namespaces) > 0 && !slices.Contains(g.Namespaces, ns) {
 			refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted in the namespace %q.", g.Role, ns),
 				"Leave the namespace out, or ask for a grant that names it.")
-			refused.Choices = choices([]Grant{g})
+			refused.Choices = choicesOf([]Grant{g})
 			return nil, refused
 		}
 	}
-	return wish, nil
+	return request, nil
 }
 
 // allow rejects a role that is not on the server's allow-list.
@@ -230,7 +230,7 @@ func (pol Policy) allow(g Grant) error {
 		"Ask whoever runs the server to add it to signin.roles.")
 }
 
-func (pol Policy) period(g Grant, wish time.Duration) (period time.Duration, clamped bool, err error) {
+func (pol Policy) period(g Grant, request time.Duration) (period time.Duration, clamped bool, err error) {
 	if g.Period < pol.Min {
 		return 0, false, problem.New(problem.PeriodOutOfBounds,
 			fmt.Sprintf("The rule for the role %q grants %v, and this server's shortest period is %v.", g.Role, g.Period, pol.Min),
@@ -238,18 +238,18 @@ func (pol Policy) period(g Grant, wish time.Duration) (period time.Duration, cla
 	}
 	period = min(g.Period, pol.Max)
 	clamped = period < g.Period
-	if wish == 0 {
+	if request == 0 {
 		return period, clamped, nil
 	}
-	if wish < pol.Min || wish > period {
+	if request < pol.Min || request > period {
 		return 0, false, problem.New(problem.PeriodOutOfBounds,
-			fmt.Sprintf("A period of %v was asked for; between %v and %v can be had for the role %q.", wish, pol.Min, period, g.Role),
+			fmt.Sprintf("A period of %v was asked for; between %v and %v can be had for the role %q.", request, pol.Min, period, g.Role),
 			"Ask for a period within these bounds, or leave it out.")
 	}
-	return wish, false, nil
+	return request, false, nil
 }
 
-func choices(grants []Grant) []problem.Choice {
+func choicesOf(grants []Grant) []problem.Choice {
 	out := make([]problem.Choice, 0, len(grants))
 	for _, g := range grants {
 		out = append(out, problem.Choice{Role: string(g.Role), Namespaces: g.Namespaces, Period: g.Period.String()})

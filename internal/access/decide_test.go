@@ -63,7 +63,7 @@ func TestLoginDecision(t *testing.T) {
 	tests := []struct {
 		name   string
 		caller access.Caller
-		wish   access.Wish
+		wish   access.Request
 		code   problem.Code // "": permitted
 		role   access.Role
 		ns     string
@@ -82,21 +82,21 @@ func TestLoginDecision(t *testing.T) {
 		{name: "tie below a unique top", caller: alice(view, edit, `{"role":"ops","period":"1h","priority":9}`), role: "ops", period: time.Hour, why: "lower ties do not matter"},
 		{name: "priority", caller: alice(view, editTop), role: "edit", period: time.Hour, why: "the higher wins"},
 		{name: "negative priority", caller: alice(view, `{"role":"edit","period":"1h","priority":-1}`), role: "view", period: 8 * time.Hour, why: "0 is above -1"},
-		{name: "chosen role", caller: alice(view, edit), wish: access.Wish{Role: "view"}, role: "view", period: 8 * time.Hour, why: "the caller may choose among what is granted"},
-		{name: "chosen lower role", caller: alice(view, editTop), wish: access.Wish{Role: "view"}, role: "view", period: 8 * time.Hour, why: "choosing never widens"},
-		{name: "chosen role, several rules", caller: alice(edit, `{"role":"edit","period":"2h","priority":1}`), wish: access.Wish{Role: "edit"}, role: "edit", period: 2 * time.Hour, why: "highest priority among them"},
-		{name: "chosen role, tie", caller: alice(edit, shop, view), wish: access.Wish{Role: "edit"}, code: problem.AmbiguousRole, why: "still nothing says which"},
-		{name: "ungranted role", caller: alice(view), wish: access.Wish{Role: "edit"}, code: problem.RoleNotGranted, why: "outside the granted set"},
+		{name: "chosen role", caller: alice(view, edit), wish: access.Request{Role: "view"}, role: "view", period: 8 * time.Hour, why: "the caller may choose among what is granted"},
+		{name: "chosen lower role", caller: alice(view, editTop), wish: access.Request{Role: "view"}, role: "view", period: 8 * time.Hour, why: "choosing never widens"},
+		{name: "chosen role, several rules", caller: alice(edit, `{"role":"edit","period":"2h","priority":1}`), wish: access.Request{Role: "edit"}, role: "edit", period: 2 * time.Hour, why: "highest priority among them"},
+		{name: "chosen role, tie", caller: alice(edit, shop, view), wish: access.Request{Role: "edit"}, code: problem.AmbiguousRole, why: "still nothing says which"},
+		{name: "ungranted role", caller: alice(view), wish: access.Request{Role: "edit"}, code: problem.RoleNotGranted, why: "outside the granted set"},
 		{name: "role not on the list", caller: alice(`{"role":"cluster-admin","period":"1h"}`), code: problem.RoleNotAllowed, why: "the server's list holds whatever is granted"},
 		{name: "system role not on the list", caller: alice(`{"role":"system:masters","period":"1h"}`), code: problem.RoleNotAllowed, why: "only by exact name"},
-		{name: "narrowed", caller: alice(shop), wish: access.Wish{Namespaces: []string{"shop"}}, role: "edit", ns: "shop", period: time.Hour, why: "a subset"},
-		{name: "cluster narrowed", caller: alice(edit), wish: access.Wish{Namespaces: []string{"x"}}, role: "edit", ns: "x", period: time.Hour, why: "any namespace but ours"},
-		{name: "widened", caller: alice(shop), wish: access.Wish{Namespaces: []string{"shop", "other"}}, code: problem.RoleNotGranted, why: "never wider"},
-		{name: "our namespace asked for", caller: alice(edit), wish: access.Wish{Namespaces: []string{"tailplane-signins"}}, code: problem.RoleNotGranted, why: "nobody works there"},
-		{name: "malformed namespace asked for", caller: alice(edit), wish: access.Wish{Namespaces: []string{"../x"}}, code: problem.BadRequest, why: "no such name"},
-		{name: "shorter", caller: alice(view), wish: access.Wish{Period: 30 * time.Minute}, role: "view", period: 30 * time.Minute, why: "less may be asked for"},
-		{name: "longer", caller: alice(edit), wish: access.Wish{Period: 2 * time.Hour}, code: problem.PeriodOutOfBounds, why: "more may not"},
-		{name: "asked below the minimum", caller: alice(view), wish: access.Wish{Period: 9*time.Minute + 59*time.Second}, code: problem.PeriodOutOfBounds, why: "the API server gives none shorter"},
+		{name: "narrowed", caller: alice(shop), wish: access.Request{Namespaces: []string{"shop"}}, role: "edit", ns: "shop", period: time.Hour, why: "a subset"},
+		{name: "cluster narrowed", caller: alice(edit), wish: access.Request{Namespaces: []string{"x"}}, role: "edit", ns: "x", period: time.Hour, why: "any namespace but ours"},
+		{name: "widened", caller: alice(shop), wish: access.Request{Namespaces: []string{"shop", "other"}}, code: problem.RoleNotGranted, why: "never wider"},
+		{name: "our namespace asked for", caller: alice(edit), wish: access.Request{Namespaces: []string{"tailplane-signins"}}, code: problem.RoleNotGranted, why: "nobody works there"},
+		{name: "malformed namespace asked for", caller: alice(edit), wish: access.Request{Namespaces: []string{"../x"}}, code: problem.BadRequest, why: "no such name"},
+		{name: "shorter", caller: alice(view), wish: access.Request{Period: 30 * time.Minute}, role: "view", period: 30 * time.Minute, why: "less may be asked for"},
+		{name: "longer", caller: alice(edit), wish: access.Request{Period: 2 * time.Hour}, code: problem.PeriodOutOfBounds, why: "more may not"},
+		{name: "asked below the minimum", caller: alice(view), wish: access.Request{Period: 9*time.Minute + 59*time.Second}, code: problem.PeriodOutOfBounds, why: "the API server gives none shorter"},
 		{name: "granted below the minimum", caller: alice(`{"role":"view","period":"9m59s"}`), code: problem.PeriodOutOfBounds, why: "SI-04: names the rule"},
 		{name: "zero period", caller: alice(`{"role":"view","period":"0s"}`), code: problem.PeriodOutOfBounds, why: "SI-04"},
 		{name: "negative period", caller: alice(`{"role":"view","period":"-1h"}`), code: problem.PeriodOutOfBounds, why: "SI-04"},
@@ -136,7 +136,7 @@ func TestLoginDecision(t *testing.T) {
 		{name: "huge", caller: alice(`{"role":"` + strings.Repeat("a", 1<<20) + `","period":"1h"}`), code: problem.BadCapability, why: "over 4 KiB"},
 		{name: "many rules", caller: alice(many...), code: problem.BadCapability, why: "over 64"},
 		{name: "a bad rule beside a good one", caller: alice(view, `{"rolle":"view"}`), code: problem.BadCapability, why: "a bad rule neither widens nor is passed over"},
-		{name: "a bad rule and a chosen good one", caller: alice(view, `{}`), wish: access.Wish{Role: "view"}, code: problem.BadCapability, why: "the same"},
+		{name: "a bad rule and a chosen good one", caller: alice(view, `{}`), wish: access.Request{Role: "view"}, code: problem.BadCapability, why: "the same"},
 		{name: "not UTF-8", caller: alice("{\"role\":\"vi\xffew\",\"period\":\"1h\"}"), code: problem.BadCapability, why: "encoding/json would replace it"},
 		{name: "tagged", caller: ci(view), code: problem.TaggedNode, why: "requests come from users"},
 		{name: "tagged without any rule", caller: ci(), code: problem.TaggedNode, why: "row 8 is before row 9"},
@@ -189,7 +189,7 @@ func TestAmbiguityNamesTheChoices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Choose(access.Wish{})
+	_, err = p.Choose(access.Request{})
 	got := problem.From(err).Choices
 	want := []problem.Choice{{Role: "view", Period: "8h0m0s"}, {Role: "edit", Namespaces: []string{"shop", "shop-jobs"}, Period: "1h0m0s"}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -202,7 +202,7 @@ func TestClampingIsSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q, err := p.Choose(access.Wish{}); err != nil || !q.Clamped() {
+	if q, err := p.Choose(access.Request{}); err != nil || !q.Clamped() {
 		t.Errorf("clamped %v, %v", q.Clamped(), err)
 	}
 }
@@ -262,7 +262,7 @@ func TestAPermitIsForOneVerbAndATime(t *testing.T) {
 	if p.Require(access.SigninRead, p.Until()) == nil {
 		t.Error("a permit outlived its end")
 	}
-	if _, err := p.Choose(access.Wish{}); err == nil {
+	if _, err := p.Choose(access.Request{}); err == nil {
 		t.Error("a permit to read chose a role")
 	}
 	var zero access.Permit
@@ -307,13 +307,13 @@ func TestTheChosenRuleIsOneOfTheGranted(t *testing.T) {
 			rs = append(rs, fmt.Sprintf(`{"role":%q,"period":%q,"priority":%d%s}`, pick("view", "edit", "ops", "cluster-admin"),
 				pick("5m", "10m", "1h", "48h"), r.IntN(3), pick("", "", `,"namespaces":["a"]`, `,"namespaces":["a","b"]`, `,"namespaces":[]`)))
 		}
-		wish := access.Wish{Role: access.Role(pick("", "", "view", "edit")), Period: time.Duration(r.IntN(3)) * 20 * time.Minute}
+		request := access.Request{Role: access.Role(pick("", "", "view", "edit")), Period: time.Duration(r.IntN(3)) * 20 * time.Minute}
 		if r.IntN(3) == 0 {
-			wish.Namespaces = []string{pick("a", "b", "c", "tailplane-system")}
+			request.Namespaces = []string{pick("a", "b", "c", "tailplane-system")}
 		}
 		p, err := access.Decide(alice(rs...), access.SigninLogin, policy, t0)
 		if err == nil {
-			p, err = p.Choose(wish)
+			p, err = p.Choose(request)
 		}
 		if err != nil {
 			continue
@@ -324,7 +324,7 @@ func TestTheChosenRuleIsOneOfTheGranted(t *testing.T) {
 			return err == nil && g.Role == p.Role() && inside && p.Period() <= g.Period
 		})
 		if !ok || !slices.Contains(policy.Roles, p.Role()) || p.Period() < policy.Min || p.Period() > policy.Max || slices.Contains(p.Namespaces(), "tailplane-system") {
-			t.Fatalf("rules %v, wish %+v: permitted %s in %v for %v", rs, wish, p.Role(), p.Namespaces(), p.Period())
+			t.Fatalf("rules %v, wish %+v: permitted %s in %v for %v", rs, request, p.Role(), p.Namespaces(), p.Period())
 		}
 	}
 }

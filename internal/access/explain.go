@@ -49,7 +49,7 @@ func (p Permit) Explain() Explanation {
 	}
 	login, err := Decide(p.caller, SigninLogin, p.policy, p.at)
 	if err == nil {
-		e.Permit, err = login.Choose(Wish{})
+		e.Permit, err = login.Choose(Request{})
 	}
 	e.Refused = err
 	if err != nil {

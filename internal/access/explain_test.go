@@ -95,7 +95,7 @@ func TestWhoamiIsForTheIdentified(t *testing.T) {
 		if err != nil || p.OwnerOnly() == nil {
 			t.Errorf("%s: %v", c.Identity(), err)
 		}
-		if _, err := p.Choose(access.Wish{}); err == nil {
+		if _, err := p.Choose(access.Request{}); err == nil {
 			t.Error("a permit to ask who one is chose a role")
 		}
 	}
@@ -121,7 +121,7 @@ func TestAnExplanationIsTheDecision(t *testing.T) {
 		}
 		p, want := access.Decide(c, access.SigninLogin, policy, t0)
 		if want == nil {
-			p, want = p.Choose(access.Wish{})
+			p, want = p.Choose(access.Request{})
 		}
 		e := explain(t, c)
 		chosen := slices.DeleteFunc(slices.Clone(e.Rules), func(r access.ExplainedRule) bool { return !r.Chosen })

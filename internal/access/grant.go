@@ -129,8 +129,8 @@ func eachField(raw []byte, set func(field string, d *json.Decoder) error) (seen 
 	return seen, nil
 }
 
-// list decodes a list of strings whose first token is value.
-func list(value json.Token, d *json.Decoder) (items []string, err error) {
+// decodeList decodes a list of strings whose first token is value.
+func decodeList(value json.Token, d *json.Decoder) (items []string, err error) {
 	if value != json.Delim('[') {
 		return nil, fmt.Errorf("not a list")
 	}
@@ -182,7 +182,7 @@ func (g *Grant) set(field string, d *json.Decoder) error {
 		}
 		g.Priority = int(p)
 	case "namespaces":
-		names, err := list(value, d)
+		names, err := decodeList(value, d)
 		if err != nil {
 			return fmt.Errorf(`"namespaces": %w`, err)
 		}

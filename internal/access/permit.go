@@ -39,9 +39,9 @@ const (
 // it; it appears in the audit log.
 func Gossip(event string) Verb { return Verb("gossip." + event) }
 
-// visitLife is the lifetime of a permit that names no role. It is longer than the longest wait of
+// permitLife is the lifetime of a permit that names no role. It is longer than the longest wait of
 // one request, and too short to be worth stealing.
-const visitLife = 2 * time.Minute
+const permitLife = 2 * time.Minute
 
 // A Permit is the proof of a positive decision. Only Decide and DecidePlane create a useful one;
 // the zero Permit permits nothing. Every function that acts for a caller requires a Permit.
@@ -55,9 +55,9 @@ type Permit struct {
 
 	owner error // if not nil, the caller may only end an existing sign-in, for this reason
 
-	duties []Duty // roles of the caller on the operator plane, sorted
-	faults []string
-	org    string // set by In
+	planeRoles []PlaneRole // roles of the caller on the operator plane, sorted
+	faults     []string
+	org        string // set by In
 
 	role       Role // set by Choose
 	namespaces []string
@@ -91,7 +91,7 @@ func (p Permit) OwnerOnly() error { return p.owner }
 // that a permit for one action is never used for another.
 func (p Permit) Require(v Verb, now time.Time) error {
 	if p.verb == "" || p.verb != v {
-		return problem.New(problem.Internal, "internal error").Because(permitMismatch{p.verb, v})
+		return problem.New(problem.Internal, "internal error").WithCause(permitMismatch{p.verb, v})
 	}
 	if !now.Before(p.until) {
 		return problem.New(problem.GrantRemoved, "The decision about this request is too old.", "Ask again.")

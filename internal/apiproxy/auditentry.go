@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/printable"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // AuditStage is the stage of a request at which an audit record was written, as in audit.k8s.io.
@@ -94,5 +94,5 @@ func encodeLine(line any) []byte {
 	if err != nil {
 		panic("apiproxy: " + err.Error()) // only for a time outside the years 0 to 9999
 	}
-	return append(printable.JSON(b), '\n')
+	return append(sanitize.JSON(b), '\n')
 }

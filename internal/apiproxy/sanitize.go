@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/tailplane/tailplane/internal/printable"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // Limits of one sanitised text.
@@ -129,5 +129,5 @@ type escapedText string
 // MarshalJSON implements [json.Marshaler].
 func (t escapedText) MarshalJSON() ([]byte, error) {
 	b, err := json.Marshal(string(t))
-	return printable.JSON(b), err
+	return sanitize.JSON(b), err
 }

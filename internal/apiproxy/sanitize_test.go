@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
-	"github.com/tailplane/tailplane/internal/printable"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 func TestSanitize(t *testing.T) {
@@ -57,7 +57,7 @@ func FuzzSanitize(f *testing.F) {
 		if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.A != c || bytes.Count(log.Bytes(), []byte("\n")) != 1 {
 			t.Fatalf("%v: %q of %q", err, line.A, s)
 		}
-		for _, out := range [][]byte{printable.JSON(b), bytes.TrimSuffix(log.Bytes(), []byte("\n"))} {
+		for _, out := range [][]byte{sanitize.JSON(b), bytes.TrimSuffix(log.Bytes(), []byte("\n"))} {
 			for _, r := range string(out) {
 				if r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x202e || r == 0x2028 || r == 0x200b {
 					t.Fatalf("%U in %q", r, out)
@@ -65,7 +65,7 @@ func FuzzSanitize(f *testing.F) {
 			}
 		}
 		var back string
-		if err := json.Unmarshal(printable.JSON(b), &back); err != nil || back != c {
+		if err := json.Unmarshal(sanitize.JSON(b), &back); err != nil || back != c {
 			t.Fatalf("%v: %q", err, back)
 		}
 	})

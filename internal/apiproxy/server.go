@@ -21,7 +21,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door/framing"
+	"github.com/tailplane/tailplane/internal/httpapi/framing"
 )
 
 // Server serves the Kubernetes API of a pod. Fields without a remark are required.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/tailplane/tailplane/internal/printable"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // Limits of one entry. A larger entry is clipped, never dropped.
@@ -25,31 +25,31 @@ const redacted = "[redacted]"
 // credentials are not stored (law 8).
 func encode(e Entry) ([]byte, error) {
 	e.Time = e.Time.UTC()
-	e = e.mapped(redact, -1)
+	e = e.mapStrings(redact, -1)
 	b, err := json.Marshal(e)
 	if err == nil && len(b) > maxEntry {
-		e = e.mapped(clip, clippedParts)
+		e = e.mapStrings(clip, clippedParts)
 		e.Clipped = true
 		b, err = json.Marshal(e)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return printable.JSON(b[1 : len(b)-1]), nil
+	return sanitize.JSON(b[1 : len(b)-1]), nil
 }
 
-// mapped returns e with f applied to every string that a caller can influence. It keeps at most the
+// mapStrings returns e with f applied to every string that a caller can influence. It keeps at most the
 // given number of tags and pairs; -1 keeps all.
-func (e Entry) mapped(f func(string) string, most int) Entry {
+func (e Entry) mapStrings(f func(string) string, most int) Entry {
 	e.Actor.Login, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.Node), f(e.Actor.NodeID)
-	e.Actor.Tags = texts(e.Actor.Tags, f, most)
+	e.Actor.Tags = mapTexts(e.Actor.Tags, f, most)
 	e.RequestID, e.Surface, e.Tool, e.Org, e.Object = f(e.RequestID), f(e.Surface), f(e.Tool), f(e.Org), f(e.Object)
-	e.Args, e.Before, e.After = pairs(e.Args, f, most), pairs(e.Before, f, most), pairs(e.After, f, most)
+	e.Args, e.Before, e.After = mapPairs(e.Args, f, most), mapPairs(e.Before, f, most), mapPairs(e.After, f, most)
 	e.Reason, e.Error = f(e.Reason), f(e.Error)
 	return e
 }
 
-func texts(in []string, f func(string) string, most int) []string {
+func mapTexts(in []string, f func(string) string, most int) []string {
 	if len(in) == 0 {
 		return in
 	}
@@ -63,7 +63,7 @@ func texts(in []string, f func(string) string, most int) []string {
 	return out
 }
 
-func pairs(in map[string]string, f func(string) string, most int) map[string]string {
+func mapPairs(in map[string]string, f func(string) string, most int) map[string]string {
 	if len(in) == 0 {
 		return in
 	}
@@ -109,7 +109,7 @@ func redact(s string) string {
 			}
 			i += from
 			end := i
-			for end < len(s) && ofToken(s[end]) {
+			for end < len(s) && isTokenByte(s[end]) {
 				end++
 			}
 			if from = i + len(mark); end-i >= 20 {
@@ -121,6 +121,6 @@ func redact(s string) string {
 	return s
 }
 
-func ofToken(c byte) bool {
+func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
 }

@@ -53,7 +53,7 @@ func LoadKey(path string) (Key, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		k := GenerateKey()
-		if err := k.keep(path); !errors.Is(err, fs.ErrExist) {
+		if err := k.save(path); !errors.Is(err, fs.ErrExist) {
 			return k, err
 		}
 		b, err = os.ReadFile(path) // another process created it first
@@ -74,8 +74,8 @@ func LoadKey(path string) (Key, error) {
 	return NewKey(private)
 }
 
-// keep writes k to a new file. The file must not exist. It is never partly written.
-func (k Key) keep(path string) (err error) {
+// save writes k to a new file. The file must not exist. It is never partly written.
+func (k Key) save(path string) (err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(*k.private)
 	if err != nil {
 		return fmt.Errorf("audit key: %w", err)

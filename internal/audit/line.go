@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/printable"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // SchemaVersion is the version of the line format, as written in headers. A version only ever gains
@@ -356,7 +356,7 @@ func bodyOf(content any) []byte {
 	if err != nil {
 		panic("audit: " + err.Error()) // a time outside the years 0 to 9999
 	}
-	return printable.JSON(b[1 : len(b)-1])
+	return sanitize.JSON(b[1 : len(b)-1])
 }
 
 // junk is text between the lines of an audit log that is not a valid line. A crash cut it short, or

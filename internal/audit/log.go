@@ -103,7 +103,7 @@ type Log struct {
 	last error         // error of the writer; read it only after done is closed
 	wait time.Duration // maximum wait of Close
 
-	trail   Trail
+	recent  Recent
 	head    atomic.Pointer[Head]
 	results [4]atomic.Int64
 	dropped atomic.Int64
@@ -118,7 +118,7 @@ type item struct {
 	body []byte
 	gap  Gap        // for KindGap
 	key  Key        // for KindKey
-	told chan error // receives the result once; nil if no caller waits
+	done chan error // receives the result once; nil if no caller waits
 }
 
 // NewLog returns a Log that writes each entry to w at once, with one Write per line. It writes no
@@ -167,40 +167,40 @@ func (l *Log) Write(e Entry) error {
 	}
 	if err != nil {
 		l.mu.Lock()
-		l.miss()
+		l.recordMissed()
 		l.mu.Unlock()
-		return l.lose(e, nil, fmt.Errorf("encode: %w", err))
+		return l.recordLost(e, nil, fmt.Errorf("encode: %w", err))
 	}
 	it := item{kind: KindEntry, body: body}
 	l.mu.Lock()
 	switch {
 	case l.closed:
 		l.mu.Unlock()
-		return l.lose(e, body, errClosed)
+		return l.recordLost(e, body, errClosed)
 	case l.waiting >= l.most || l.size+len(body) > l.mostSize:
-		l.miss()
+		l.recordMissed()
 		l.mu.Unlock()
-		return l.lose(e, body, errFull)
+		return l.recordLost(e, body, errFull)
 	}
 	down := l.down
 	if down == nil {
-		it.told = make(chan error, 1)
+		it.done = make(chan error, 1)
 	}
 	l.push(it)
 	l.mu.Unlock()
 	l.count(e.Result)
 	if down == nil {
-		down = l.await(it.told)
+		down = l.await(it.done)
 	}
 	if down != nil && l.required {
 		return unavailable(fmt.Errorf("audit entry %s: %w", e.RequestID, down))
 	}
-	l.trail.Put(e)
+	l.recent.Add(e)
 	return nil
 }
 
-// Trail returns the most recent written entries, for readers that follow the log.
-func (l *Log) Trail() *Trail { return &l.trail }
+// Recent returns the most recent written entries, for readers that follow the log.
+func (l *Log) Recent() *Recent { return &l.recent }
 
 func (l *Log) writePlain(e Entry, body []byte, err error) error {
 	if err == nil {
@@ -209,10 +209,10 @@ func (l *Log) writePlain(e Entry, body []byte, err error) error {
 		l.mu.Unlock()
 	}
 	if err != nil {
-		return l.lose(e, nil, err)
+		return l.recordLost(e, nil, err)
 	}
 	l.count(e.Result)
-	l.trail.Put(e)
+	l.recent.Add(e)
 	return nil
 }
 
@@ -229,9 +229,9 @@ func (l *Log) push(it item) {
 	}
 }
 
-// miss records that an entry is lost. The caller must hold mu. Consecutive losses share one gap
+// recordMissed records that an entry is lost. The caller must hold mu. Consecutive losses share one gap
 // item, so gaps cannot fill the memory either.
-func (l *Log) miss() {
+func (l *Log) recordMissed() {
 	now := l.now().UTC()
 	if n := len(l.queue); n > 0 && l.queue[n-1].kind == KindGap {
 		g := &l.queue[n-1].gap
@@ -242,18 +242,18 @@ func (l *Log) miss() {
 }
 
 // await waits for the result from the writer, at most for Config.Delay.
-func (l *Log) await(told <-chan error) error {
+func (l *Log) await(done <-chan error) error {
 	t := time.NewTimer(l.delay)
 	defer t.Stop()
 	select {
-	case err := <-told:
+	case err := <-done:
 		return err
 	case <-t.C:
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case err := <-told:
+	case err := <-done:
 		return err
 	default:
 	}
@@ -263,8 +263,8 @@ func (l *Log) await(told <-chan error) error {
 	return l.down
 }
 
-// lose counts a lost entry. Export still receives it.
-func (l *Log) lose(e Entry, body []byte, why error) error {
+// recordLost counts a lost entry. Export still receives it.
+func (l *Log) recordLost(e Entry, body []byte, why error) error {
 	l.dropped.Add(1)
 	if l.export != nil && body != nil {
 		l.export(Line{Kind: KindEntry, Text: append(append([]byte{'{'}, body...), '}'), body: body})
@@ -278,7 +278,7 @@ func (l *Log) lose(e Entry, body []byte, why error) error {
 
 func unavailable(cause error) error {
 	return problem.New(problem.AuditUnavailable, "The audit record cannot be written, and nothing is given out unrecorded.",
-		"Try again in a moment; if it stays, tell whoever runs this server.").After(time.Second).Because(cause)
+		"Try again in a moment; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second).WithCause(cause)
 }
 
 // Ready returns nil while entries reach the audit log. Otherwise it returns a [problem.Error] with

@@ -118,14 +118,14 @@ const maxFindings = 1000
 // Verify checks an audit log, offline. The sources are its files, in any order. The error is a
 // failure to read them; errors in the audit log are in the Report.
 func Verify(c Check, sources ...Source) (Report, error) {
-	v := &verifier{check: c, trusted: map[string]PublicKey{}, doubted: map[string]PublicKey{}, retired: map[string]bool{},
-		noted: map[uint64]note{}, brokenAt: -1, strangersAt: -1, badAt: -1}
+	v := &verifier{check: c, trusted: map[string]PublicKey{}, untrusted: map[string]PublicKey{}, retired: map[string]bool{},
+		heads: map[uint64]headResult{}, brokenAt: -1, foreignAt: -1, badAt: -1}
 	v.report = Report{Log: c.Log, Pinned: len(c.Keys) > 0, Keys: []PublicKey{}, Unchecked: []Head{}, Findings: []Finding{}}
 	for _, k := range c.Keys {
 		v.trusted[k.ID()] = k
 	}
 	for _, h := range c.Heads {
-		v.noted[h.Seq] = note{}
+		v.heads[h.Seq] = headResult{}
 	}
 	for _, s := range inOrder(sources) {
 		v.at = Place{File: s.Name}
@@ -141,7 +141,7 @@ func Verify(c Check, sources ...Source) (Report, error) {
 			}
 			v.at = Place{File: s.Name, Line: v.at.Line + 1}
 			v.ended = ended
-			v.read(text)
+			v.readLine(text)
 		}
 	}
 	v.finish()
@@ -182,26 +182,26 @@ type verifier struct {
 	at     Place // the current line
 	ended  bool  // the current line ends with a line feed
 
-	begun bool
-	clean bool // the tip, ignoring KeyChange lines after it, ends a file or a run
-	tip   tip  // the line that the next line must follow
-	fork  tip  // the last line of a fork of the chain
-	seen  []sighting
-	index map[uint64]int // position in seen by sequence number; built on first use
-	holes []hole
+	begun    bool
+	clean    bool // the tip, ignoring KeyChange lines after it, ends a file or a run
+	tip      tip  // the line that the next line must follow
+	fork     tip  // the last line of a fork of the chain
+	accepted []acceptedLine
+	index    map[uint64]int // position in seen by sequence number; built on first use
+	holes    []gap
 
-	odd pending // text after the tip that is not a valid line
+	invalid pending // text after the tip that is not a valid line
 
-	trusted, doubted map[string]PublicKey // by key ID
-	retired          map[string]bool
-	since            Place // the first line that no signature covers yet
+	trusted, untrusted map[string]PublicKey // by key ID
+	retired            map[string]bool
+	since              Place // the first line that no signature covers yet
 
-	brokenAt    int // index of the finding of a chain break that no signature has resolved yet; -1: none
-	broken      brk
-	strangersAt int // index of the finding that covers the previous line as part of another log; -1: none
-	badAt       int // index of the finding of bad signatures since the last good one; -1: none
+	brokenAt  int // index of the finding of a chain break that no signature has resolved yet; -1: none
+	broken    chainBreak
+	foreignAt int // index of the finding that covers the previous line as part of another log; -1: none
+	badAt     int // index of the finding of bad signatures since the last good one; -1: none
 
-	noted map[uint64]note // by the sequence number of Check.Heads
+	heads map[uint64]headResult // by the sequence number of Check.Heads
 }
 
 // A tip is a line, with the hashes that the next line may name as its predecessor.
@@ -213,13 +213,13 @@ type tip struct {
 
 func (t tip) leadsTo(prev Hash) bool { return t.wild || prev == t.hash || prev == t.real }
 
-// A sighting is an accepted line.
-type sighting struct{ seq, hash, prev uint64 }
+// An acceptedLine is an accepted line.
+type acceptedLine struct{ seq, hash, prev uint64 }
 
-func short(h Hash) uint64 { return binary.BigEndian.Uint64(h[:]) }
+func hashPrefix(h Hash) uint64 { return binary.BigEndian.Uint64(h[:]) }
 
-// A hole is a range of missing sequence numbers.
-type hole struct {
+// A gap is a range of missing sequence numbers.
+type gap struct {
 	from, to uint64
 	filled   int64
 	finding  int
@@ -234,17 +234,17 @@ type pending struct {
 	cut   bool  // it ends without a line feed
 }
 
-// A brk is a place where the hash chain breaks although the numbers are consecutive.
-type brk struct{ before, since Place }
+// A chainBreak is a place where the hash chain breaks although the numbers are consecutive.
+type chainBreak struct{ before, since Place }
 
-// A note is the result for one head of Check.Heads.
-type note struct {
+// A headResult is the result for one head of Check.Heads.
+type headResult struct {
 	met   bool // a line with this number exists
 	at    Place
 	found []Hash // hashes of Check.Heads that were found at this number
 }
 
-func (v *verifier) find(f Fault, at, to Place, lines int64, format string, args ...any) int {
+func (v *verifier) addFinding(f Fault, at, to Place, lines int64, format string, args ...any) int {
 	if len(v.report.Findings) == maxFindings {
 		v.report.More++
 		return -1
@@ -253,8 +253,8 @@ func (v *verifier) find(f Fault, at, to Place, lines int64, format string, args 
 	return len(v.report.Findings) - 1
 }
 
-// read processes one line.
-func (v *verifier) read(text []byte) {
+// readLine processes one line.
+func (v *verifier) readLine(text []byte) {
 	l, err := ParseLine(text)
 	if v.check.Log != "" && (err != nil || l.Log != v.check.Log) {
 		v.report.OtherLines++
@@ -264,34 +264,34 @@ func (v *verifier) read(text []byte) {
 		v.at.Seq, v.at.RequestID = l.Seq, requestID(l)
 	}
 	if err != nil || !l.Sound() {
-		v.oddity(text, l, err == nil)
+		v.readInvalid(text, l, err == nil)
 		return
 	}
 	if v.report.Log == "" {
 		v.report.Log = l.Log
 	}
 	if l.Log != v.report.Log {
-		v.stranger(l)
+		v.readForeign(l)
 		return
 	}
-	v.strangersAt = -1
+	v.foreignAt = -1
 	v.report.Lines++
-	if n, ok := v.noted[l.Seq]; ok {
+	if n, ok := v.heads[l.Seq]; ok {
 		if !n.met {
 			n.met, n.at = true, v.at
 		}
 		if slices.Contains(v.check.Heads, l.Head()) {
 			n.found = append(n.found, l.Hash)
 		}
-		v.noted[l.Seq] = n
+		v.heads[l.Seq] = n
 	}
 	switch {
 	case !v.begun:
-		v.begin(l)
+		v.readFirst(l)
 	case l.Seq > v.tip.Seq:
-		v.follow(l)
+		v.readNext(l)
 	default:
-		v.late(l)
+		v.readOld(l)
 		return
 	}
 	v.tip = tip{Place: v.at, hash: l.Hash, real: l.Hash}
@@ -305,80 +305,80 @@ func (v *verifier) read(text []byte) {
 	v.content(l)
 }
 
-// oddity processes text that is not a valid line.
-func (v *verifier) oddity(text []byte, l Line, layout bool) {
-	if v.odd.lines == 0 {
-		v.odd.at = v.at
+// readInvalid processes text that is not a valid line.
+func (v *verifier) readInvalid(text []byte, l Line, layout bool) {
+	if v.invalid.lines == 0 {
+		v.invalid.at = v.at
 	}
-	v.odd.add(text)
-	v.odd.cut = !v.ended
-	v.odd.last = tip{Place: v.at, wild: true}
+	v.invalid.add(text)
+	v.invalid.cut = !v.ended
+	v.invalid.last = tip{Place: v.at, wild: true}
 	if layout {
-		v.odd.whole++
-		v.odd.last = tip{Place: v.at, hash: l.Hash, real: sha256.Sum256(l.payload)}
+		v.invalid.whole++
+		v.invalid.last = tip{Place: v.at, hash: l.Hash, real: sha256.Sum256(l.payload)}
 	}
 }
 
-// stranger processes a line of another audit log.
-func (v *verifier) stranger(l Line) {
-	v.judge(0)
-	if v.strangersAt >= 0 {
-		f := &v.report.Findings[v.strangersAt]
+// readForeign processes a line of another audit log.
+func (v *verifier) readForeign(l Line) {
+	v.judgeInvalid(0)
+	if v.foreignAt >= 0 {
+		f := &v.report.Findings[v.foreignAt]
 		f.To, f.Lines = v.at, f.Lines+1
 	} else {
-		v.strangersAt = v.find(Spliced, v.at, v.at, 1, "a line of another record, %s", l.Log)
+		v.foreignAt = v.addFinding(Spliced, v.at, v.at, 1, "a line of another record, %s", l.Log)
 	}
-	if h, err := contentOf[Header](l, lenient); err == nil && l.Kind == KindHeader && v.strangersAt >= 0 {
-		v.report.Findings[v.strangersAt].Detail = fmt.Sprintf("a line of another record, %s, of the role %q in the cluster %q", l.Log, short64(h.Role), short64(h.Cluster))
+	if h, err := contentOf[Header](l, lenient); err == nil && l.Kind == KindHeader && v.foreignAt >= 0 {
+		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf("a line of another record, %s, of the role %q in the cluster %q", l.Log, hexPrefix(h.Role), hexPrefix(h.Cluster))
 	}
 }
 
-func short64(s string) string { return s[:min(len(s), 64)] }
+func hexPrefix(s string) string { return s[:min(len(s), 64)] }
 
-// begin processes the first line.
-func (v *verifier) begin(l Line) {
+// readFirst processes the first line.
+func (v *verifier) readFirst(l Line) {
 	v.begun = true
 	v.report.First = l.Head()
 	if l.Kind == KindHeader {
 		return // earlier text waits for the line that accounts for it
 	}
-	if v.odd.lines == 0 {
-		v.find(NoHeader, v.at, v.at, 1, "the record does not begin with a header, so it does not say whose it is")
+	if v.invalid.lines == 0 {
+		v.addFinding(NoHeader, v.at, v.at, 1, "the record does not begin with a header, so it does not say whose it is")
 	}
-	v.judge(uint64(v.odd.lines))
+	v.judgeInvalid(uint64(v.invalid.lines))
 }
 
-// follow processes a line with a higher number than the tip.
-func (v *verifier) follow(l Line) {
+// readNext processes a line with a higher number than the tip.
+func (v *verifier) readNext(l Line) {
 	missing := l.Seq - v.tip.Seq - 1
-	odd := uint64(v.odd.lines)
+	odd := uint64(v.invalid.lines)
 	from := v.tip
 	switch {
 	case odd > 0 && missing == 0 && from.leadsTo(l.Prev):
 		// No line is missing. This line or the next one may account for the text.
 		if l.Kind != KindHeader && l.Kind != KindKey && l.Kind != KindTorn {
-			v.judge(0)
+			v.judgeInvalid(0)
 		}
 		return
 	case odd > 0:
 		if odd == missing {
-			from = v.odd.last
+			from = v.invalid.last
 		} else {
 			from.wild = true
 		}
-		v.judge(missing)
+		v.judgeInvalid(missing)
 		if missing = missing - min(odd, missing); missing == 0 && from.leadsTo(l.Prev) {
 			return
 		}
 	}
 	switch {
 	case missing > 0:
-		at := v.find(Cut, v.at, v.at, int64(missing), "lines are missing before this one: %s", numbers(l.Seq-missing, l.Seq-1))
-		v.holes = append(v.holes, hole{from: l.Seq - missing, to: l.Seq - 1, finding: at})
+		at := v.addFinding(Cut, v.at, v.at, int64(missing), "lines are missing before this one: %s", numbers(l.Seq-missing, l.Seq-1))
+		v.holes = append(v.holes, gap{from: l.Seq - missing, to: l.Seq - 1, finding: at})
 	case from.leadsTo(l.Prev), v.fork.Seq == v.tip.Seq && v.fork.leadsTo(l.Prev):
 	default:
-		v.brokenAt = v.find(Spliced, v.at, v.at, 1, "does not follow the line before it, %s: one of them is not what was written", v.tip.Place)
-		v.broken = brk{before: v.tip.Place, since: v.since}
+		v.brokenAt = v.addFinding(Spliced, v.at, v.at, 1, "does not follow the line before it, %s: one of them is not what was written", v.tip.Place)
+		v.broken = chainBreak{before: v.tip.Place, since: v.since}
 	}
 }
 
@@ -389,16 +389,16 @@ func numbers(from, to uint64) string {
 	return fmt.Sprintf("numbers %d to %d", from, to)
 }
 
-// judge stops waiting for a line that accounts for the pending text and reports the text. missing
+// judgeInvalid stops waiting for a line that accounts for the pending text and reports the text. missing
 // is the number of sequence numbers that are missing at that place.
-func (v *verifier) judge(missing uint64) { v.judgeAt(missing, false) }
+func (v *verifier) judgeInvalid(missing uint64) { v.judgeInvalidAt(missing, false) }
 
-func (v *verifier) judgeAt(missing uint64, end bool) {
-	o := &v.odd
+func (v *verifier) judgeInvalidAt(missing uint64, end bool) {
+	o := &v.invalid
 	if o.lines == 0 {
 		return
 	}
-	defer func() { v.odd = pending{} }()
+	defer func() { v.invalid = pending{} }()
 	at := o.at
 	if missing > 0 && at.Seq == 0 && v.tip.Line > 0 {
 		at.Seq = v.tip.Seq + 1
@@ -412,42 +412,42 @@ func (v *verifier) judgeAt(missing uint64, end bool) {
 	} else if f == Unreadable && !end {
 		what += ", where a line should be"
 	}
-	v.find(f, at, o.last.Place, int64(o.lines), "%s", what)
+	v.addFinding(f, at, o.last.Place, int64(o.lines), "%s", what)
 }
 
-// late processes a line whose number is not above the tip.
-func (v *verifier) late(l Line) {
-	v.judge(0)
-	if i := slices.IndexFunc(v.holes, func(h hole) bool { return h.from <= l.Seq && l.Seq <= h.to }); i >= 0 {
-		if s, ok := v.sighted(l.Seq); !ok {
-			before, okBefore := v.sighted(l.Seq - 1)
-			after, okAfter := v.sighted(l.Seq + 1)
-			if okBefore && before.hash != short(l.Prev) || okAfter && after.prev != short(l.Hash) {
-				v.find(Spliced, v.at, v.at, 1, "does not fit between the lines %d and %d", l.Seq-1, l.Seq+1)
+// readOld processes a line whose number is not above the tip.
+func (v *verifier) readOld(l Line) {
+	v.judgeInvalid(0)
+	if i := slices.IndexFunc(v.holes, func(h gap) bool { return h.from <= l.Seq && l.Seq <= h.to }); i >= 0 {
+		if s, ok := v.findAccepted(l.Seq); !ok {
+			before, okBefore := v.findAccepted(l.Seq - 1)
+			after, okAfter := v.findAccepted(l.Seq + 1)
+			if okBefore && before.hash != hashPrefix(l.Prev) || okAfter && after.prev != hashPrefix(l.Hash) {
+				v.addFinding(Spliced, v.at, v.at, 1, "does not fit between the lines %d and %d", l.Seq-1, l.Seq+1)
 				return
 			}
 			v.holes[i].filled++
 			v.remember(l)
 			return
-		} else if s.hash == short(l.Hash) {
-			v.again(Repeated, "the line with this number is there already")
+		} else if s.hash == hashPrefix(l.Hash) {
+			v.isRepeated(Repeated, "the line with this number is there already")
 			return
 		}
 	}
-	s, ok := v.sighted(l.Seq)
+	s, ok := v.findAccepted(l.Seq)
 	switch {
 	case !ok && l.Seq < v.report.First.Seq:
-		v.again(Reordered, "belongs before the first line")
-	case ok && s.hash == short(l.Hash):
-		v.again(Repeated, "the line with this number is there already")
+		v.isRepeated(Reordered, "belongs before the first line")
+	case ok && s.hash == hashPrefix(l.Hash):
+		v.isRepeated(Repeated, "the line with this number is there already")
 	default:
-		v.again(Forked, "another line has this number too")
+		v.isRepeated(Forked, "another line has this number too")
 		v.fork = tip{Place: v.at, hash: l.Hash, real: l.Hash}
 	}
 }
 
-// again adds the current line to the finding of the previous line, or adds a new finding.
-func (v *verifier) again(f Fault, detail string) {
+// isRepeated adds the current line to the finding of the previous line, or adds a new finding.
+func (v *verifier) isRepeated(f Fault, detail string) {
 	if n := len(v.report.Findings); n > 0 {
 		last := &v.report.Findings[n-1]
 		if last.Fault == f && last.To.File == v.at.File && last.To.Line == v.at.Line-1 {
@@ -455,28 +455,28 @@ func (v *verifier) again(f Fault, detail string) {
 			return
 		}
 	}
-	v.find(f, v.at, v.at, 1, "%s", detail)
+	v.addFinding(f, v.at, v.at, 1, "%s", detail)
 }
 
 func (v *verifier) remember(l Line) {
 	if v.index != nil {
-		v.index[l.Seq] = len(v.seen)
+		v.index[l.Seq] = len(v.accepted)
 	}
-	v.seen = append(v.seen, sighting{l.Seq, short(l.Hash), short(l.Prev)})
+	v.accepted = append(v.accepted, acceptedLine{l.Seq, hashPrefix(l.Hash), hashPrefix(l.Prev)})
 }
 
-func (v *verifier) sighted(seq uint64) (sighting, bool) {
+func (v *verifier) findAccepted(seq uint64) (acceptedLine, bool) {
 	if v.index == nil {
-		v.index = make(map[uint64]int, len(v.seen))
-		for i, s := range v.seen {
+		v.index = make(map[uint64]int, len(v.accepted))
+		for i, s := range v.accepted {
 			v.index[s.seq] = i
 		}
 	}
 	i, ok := v.index[seq]
 	if !ok {
-		return sighting{}, false
+		return acceptedLine{}, false
 	}
-	return v.seen[i], true
+	return v.accepted[i], true
 }
 
 // content processes the content of a line that is in order.
@@ -519,19 +519,19 @@ func (v *verifier) content(l Line) {
 		}
 	}
 	if err != nil {
-		v.find(Unreadable, v.at, v.at, 1, "does not say what a line of its kind says")
+		v.addFinding(Unreadable, v.at, v.at, 1, "does not say what a line of its kind says")
 	}
 }
 
 func (v *verifier) torn(t Torn) {
 	v.report.Torn++
 	switch {
-	case v.odd.is(t):
-		v.odd = pending{}
-	case v.odd.lines > 0:
-		v.judge(0)
+	case v.invalid.is(t):
+		v.invalid = pending{}
+	case v.invalid.lines > 0:
+		v.judgeInvalid(0)
 	case v.check.Log == "": // in that mode, invalid text is skipped
-		v.find(Cut, v.at, v.at, 1, "the %d bytes that this line accounts for are not here", t.Bytes)
+		v.addFinding(Cut, v.at, v.at, 1, "the %d bytes that this line accounts for are not here", t.Bytes)
 	}
 }
 
@@ -541,7 +541,7 @@ func (v *verifier) header(l Line, h Header, clean bool) {
 	if r.Cluster == "" {
 		r.Cluster, r.ClusterID, r.Role, r.From = h.Cluster, h.ClusterID, h.Role, h.Time
 	} else if h.Cluster != r.Cluster || h.Role != r.Role {
-		v.find(Spliced, v.at, v.at, 1, "the header is of the role %q in the cluster %q", short64(h.Role), short64(h.Cluster))
+		v.addFinding(Spliced, v.at, v.at, 1, "the header is of the role %q in the cluster %q", hexPrefix(h.Role), hexPrefix(h.Cluster))
 	}
 	if h.Why == Started || h.Why == Restarted {
 		r.Runs++
@@ -555,13 +555,13 @@ func (v *verifier) header(l Line, h Header, clean bool) {
 	case known:
 		v.trust(h.Key)
 	case v.retired[id]:
-		v.find(UnknownKey, v.at, v.at, 1, "the key %s was replaced before", id)
-		v.doubted[id] = h.Key
+		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s was replaced before", id)
+		v.untrusted[id] = h.Key
 	case !r.Pinned && len(r.Keys) == 0:
 		v.trust(h.Key)
 	default:
-		v.find(UnknownKey, v.at, v.at, 1, "the key %s is not known", h.Key)
-		v.doubted[id] = h.Key
+		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s is not known", h.Key)
+		v.untrusted[id] = h.Key
 	}
 	v.signature(l, id)
 }
@@ -577,16 +577,16 @@ func (v *verifier) trust(k PublicKey) {
 // key; such a signature covers every line before it.
 func (v *verifier) signature(l Line, id string) bool {
 	key, known := v.trusted[id]
-	doubted, named := v.doubted[id]
+	doubted, named := v.untrusted[id]
 	switch {
 	case known:
 	case named: // already reported
 		key = doubted
 	case v.retired[id]:
-		v.find(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was replaced before", id)
+		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was replaced before", id)
 		return false
 	default:
-		v.find(UnknownKey, v.at, v.at, 1, "signed by the key %q, which is not known", id[:min(len(id), 16)])
+		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %q, which is not known", id[:min(len(id), 16)])
 		return false
 	}
 	text, sig, ok := l.signature()
@@ -595,7 +595,7 @@ func (v *verifier) signature(l Line, id string) bool {
 			f := &v.report.Findings[v.badAt]
 			f.To, f.Lines = v.at, v.report.Unsigned
 		} else {
-			v.badAt = v.find(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s are not those that were signed", v.at)
+			v.badAt = v.addFinding(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s are not those that were signed", v.at)
 		}
 		return false
 	}
@@ -618,18 +618,18 @@ func (v *verifier) signature(l Line, id string) bool {
 // finish reports the findings that are known only at the end.
 func (v *verifier) finish() {
 	r := &v.report
-	cut := v.odd.cut && v.odd.lines > 0
-	if cut && v.odd.lines == 1 {
-		v.find(Truncated, v.odd.at, v.odd.at, 1, "the record ends in the middle of a line")
-	} else if v.odd.lines > 0 {
-		v.judgeAt(0, true)
+	cut := v.invalid.cut && v.invalid.lines > 0
+	if cut && v.invalid.lines == 1 {
+		v.addFinding(Truncated, v.invalid.at, v.invalid.at, 1, "the record ends in the middle of a line")
+	} else if v.invalid.lines > 0 {
+		v.judgeInvalidAt(0, true)
 		if cut {
-			v.find(Truncated, v.at, v.at, 1, "the record ends in the middle of a line")
+			v.addFinding(Truncated, v.at, v.at, 1, "the record ends in the middle of a line")
 		}
 	} else if !v.ended && v.check.Log == "" {
-		v.find(Truncated, v.at, v.at, 1, "the last line has no end")
+		v.addFinding(Truncated, v.at, v.at, 1, "the last line has no end")
 	}
-	v.odd = pending{}
+	v.invalid = pending{}
 	for _, h := range v.holes {
 		if h.finding < 0 {
 			continue
@@ -644,12 +644,12 @@ func (v *verifier) finish() {
 		}
 	}
 	for _, h := range v.check.Heads {
-		switch n := v.noted[h.Seq]; {
+		switch n := v.heads[h.Seq]; {
 		case slices.Contains(n.found, h.Hash):
 		case n.met:
-			v.find(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the record was written anew", h.Seq)
+			v.addFinding(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the record was written anew", h.Seq)
 		case !v.begun || h.Seq > v.tip.Seq:
-			v.find(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: a line with the number %d was noted elsewhere, and the record ends with %d", h.Seq, v.tip.Seq)
+			v.addFinding(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: a line with the number %d was noted elsewhere, and the record ends with %d", h.Seq, v.tip.Seq)
 		case h.Seq < r.First.Seq:
 			r.Unchecked = append(r.Unchecked, h)
 		}

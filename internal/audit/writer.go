@@ -25,25 +25,25 @@ const (
 type writer struct {
 	*Log
 	conf  Config
-	tape  tape
+	file  logFile
 	chain chain
 	key   Key // signs the next lines
 
-	taken    []item        // the current batch; its items come before those in the queue
-	why      Why           // if set, the next line must be a header with this reason
-	prevKey  Key           // if set, signs a KeyChange line that names key, before the header
-	junk     junk          // invalid text that the next line after a header must account for
-	unsigned int           // lines since the last signature
-	due      bool          // a signature is due by time
-	pause    time.Duration // current pause after a failed write; 0 while writes succeed
-	saidSlow time.Time
+	batch        []item        // the current batch; its items come before those in the queue
+	headerReason Why           // if set, the next line must be a header with this reason
+	prevKey      Key           // if set, signs a KeyChange line that names key, before the header
+	junk         junk          // invalid text that the next line after a header must account for
+	unsigned     int           // lines since the last signature
+	due          bool          // a signature is due by time
+	pause        time.Duration // current pause after a failed write; 0 while writes succeed
+	loggedSlow   time.Time
 
 	buf   []byte
-	marks []mark
+	marks []lineMark
 }
 
-// A mark describes one line in the buffer.
-type mark struct {
+// A lineMark describes one line in the buffer.
+type lineMark struct {
 	end   int // offset in the buffer after the line feed
 	chain chain
 	kind  Kind
@@ -52,49 +52,49 @@ type mark struct {
 }
 
 func newWriter(l *Log, c Config) *writer {
-	w := &writer{Log: l, conf: c, key: c.Key, why: Started}
-	w.tape = tape{path: c.Path, stream: c.Writer, maxSize: c.MaxSize, keep: c.Keep, log: c.Log}
+	w := &writer{Log: l, conf: c, key: c.Key, headerReason: Started}
+	w.file = logFile{path: c.Path, stream: c.Writer, maxSize: c.MaxSize, keep: c.Keep, log: c.Log}
 	return w
 }
 
 // begin opens the file and writes the header. For a stream, run writes the header, because a stream
 // may be slow from the start.
 func (w *writer) begin() error {
-	if w.tape.stream != nil {
+	if w.file.stream != nil {
 		w.chain.log = newLogID()
 		return nil
 	}
-	r, found, rest, err := w.tape.open()
+	r, found, rest, err := w.file.open()
 	if err != nil {
 		return err
 	}
-	w.tape.put(r)
+	w.file.use(r)
 	if w.junk = rest; found.lines == 0 && rest.lines == 0 {
-		found, err = w.tape.shelved(&w.junk)
+		found, err = w.file.readNewestRotated(&w.junk)
 	}
 	if err == nil {
-		err = w.goOn(found)
+		err = w.resume(found)
 	}
 	if err == nil {
 		err = w.flush()
 	}
 	if err != nil {
-		w.tape.close()
+		w.file.close()
 	}
 	return err
 }
 
-// goOn continues the audit log that was found, or starts a new one.
-func (w *writer) goOn(found trail) error {
+// resume continues the audit log that was found, or starts a new one.
+func (w *writer) resume(found scanState) error {
 	if found.lines == 0 {
 		w.chain.log = newLogID()
 		return nil
 	}
 	if h := found.header; h.Cluster != "" && (h.Cluster != w.conf.Cluster || h.Role != w.conf.Role) {
 		return fmt.Errorf("%s is of the role %q in the cluster %q, and this is the role %q in the cluster %q: give each its own file",
-			w.tape.path, h.Role, h.Cluster, w.conf.Role, w.conf.Cluster)
+			w.file.path, h.Role, h.Cluster, w.conf.Role, w.conf.Cluster)
 	}
-	w.why, w.chain = Restarted, chain{found.log, found.head}
+	w.headerReason, w.chain = Restarted, chain{found.log, found.head}
 	switch found.key {
 	case w.key.Public():
 	case w.conf.OldKey.Public():
@@ -148,13 +148,13 @@ func (w *writer) failed(err error) {
 		w.conf.Log.Error("the audit record cannot be written; entries wait", "err", err)
 	}
 	w.pause = min(max(minPause, 2*w.pause), maxPause)
-	for i := range w.taken {
-		w.taken[i].tell(err)
+	for i := range w.batch {
+		w.batch[i].finish(err)
 	}
 }
 
-// worked records that entries reach the audit log.
-func (w *writer) worked() {
+// succeeded records that entries reach the audit log.
+func (w *writer) succeeded() {
 	w.mu.Lock()
 	was := w.down
 	w.down = nil
@@ -165,18 +165,18 @@ func (w *writer) worked() {
 	}
 	if now := w.now(); was != errSlow {
 		w.conf.Log.Warn("the audit record is written again", "was", was, "dropped", w.dropped.Load())
-	} else if now.Sub(w.saidSlow) >= time.Minute { // a slow disk is often slow for hours, so log it at most once a minute
-		w.saidSlow = now
+	} else if now.Sub(w.loggedSlow) >= time.Minute { // a slow disk is often slow for hours, so log it at most once a minute
+		w.loggedSlow = now
 		w.conf.Log.Warn("the audit record is slow; visits went on without it", "delay", w.delay.String(), "dropped", w.dropped.Load())
 	}
 }
 
-// tell sends the result to the caller that waits for the item. It never blocks, because the channel
+// finish sends the result to the caller that waits for the item. It never blocks, because the channel
 // has room for one value.
-func (it *item) tell(err error) {
-	if it.told != nil {
-		it.told <- err
-		it.told = nil
+func (it *item) finish(err error) {
+	if it.done != nil {
+		it.done <- err
+		it.done = nil
 	}
 }
 
@@ -185,35 +185,35 @@ func (w *writer) end() error {
 	err := w.flush()
 	if err == nil {
 		w.compose(EndOfRun)
-		err = w.put()
+		err = w.appendItem()
 	}
 	if err != nil {
 		w.failed(err)
 	}
-	return errors.Join(err, w.tape.close())
+	return errors.Join(err, w.file.close())
 }
 
 // flush writes all queued items.
 func (w *writer) flush() error {
 	for {
-		w.take()
-		if len(w.taken) == 0 && w.why == "" && !w.due {
+		w.takeBatch()
+		if len(w.batch) == 0 && w.headerReason == "" && !w.due {
 			return nil
 		}
-		if err := w.turn(); err != nil {
+		if err := w.appendHeader(); err != nil {
 			return err
 		}
 		w.compose("")
-		if err := w.put(); err != nil {
+		if err := w.appendItem(); err != nil {
 			return err
 		}
-		w.worked()
+		w.succeeded()
 	}
 }
 
-// take moves a batch from the queue to taken, unless a batch is already there.
-func (w *writer) take() {
-	if len(w.taken) > 0 {
+// takeBatch moves a batch from the queue to taken, unless a batch is already there.
+func (w *writer) takeBatch() {
+	if len(w.batch) > 0 {
 		return
 	}
 	w.mu.Lock()
@@ -223,29 +223,29 @@ func (w *writer) take() {
 		size += len(w.queue[n].body)
 		n++
 	}
-	w.taken = append(w.taken, w.queue[:n]...)
+	w.batch = append(w.batch, w.queue[:n]...)
 	if w.queue = w.queue[n:]; len(w.queue) == 0 {
 		w.queue = nil
 	}
 }
 
-// turn prepares the tape for the next lines. It opens the path again if the file was moved, and
+// appendHeader prepares the tape for the next lines. It opens the path again if the file was moved, and
 // rotates a full file.
-func (w *writer) turn() error {
-	if w.tape.stream != nil {
+func (w *writer) appendHeader() error {
+	if w.file.stream != nil {
 		return nil
 	}
-	state, err := w.tape.look(&w.junk)
+	state, err := w.file.compare(&w.junk)
 	switch {
 	case err != nil:
 		return err
 	case state == shrunk:
-		w.why = Shrunk
-		w.conf.Log.Error("the file of the audit record was made shorter by somebody", "path", w.tape.path)
+		w.headerReason = Shrunk
+		w.conf.Log.Error("the file of the audit record was made shorter by somebody", "path", w.file.path)
 		return nil
 	case state == moved:
 		return w.change(Moved)
-	case state == intact && w.tape.full():
+	case state == intact && w.file.full():
 		return w.change(Rotated)
 	case state == absent:
 		return w.change("")
@@ -260,27 +260,27 @@ func (w *writer) change(why Why) error {
 		if err := w.seal(); err != nil {
 			return err
 		}
-		if err := w.tape.shelve(); err != nil {
+		if err := w.file.rotate(); err != nil {
 			w.conf.Log.Error("the audit record goes on in a file that is full", "err", err)
 			return nil
 		}
-		w.why = why
+		w.headerReason = why
 	}
-	r, found, rest, err := w.tape.open()
+	r, found, rest, err := w.file.open()
 	if err != nil {
 		return err
 	}
 	switch {
 	case rest.lines > 0, found.lines > 0 && found.head != w.chain.head:
-		return errors.Join(fmt.Errorf("%s is another file than it was; move it away", w.tape.path), r.file.Close())
+		return errors.Join(fmt.Errorf("%s is another file than it was; move it away", w.file.path), r.file.Close())
 	case found.lines == 0 && why == Moved:
 		err = w.seal() // if this fails, the new file accounts for the partial write
 	}
-	if err = errors.Join(err, w.tape.close()); err != nil {
+	if err = errors.Join(err, w.file.close()); err != nil {
 		w.conf.Log.Error("the audit record's file was moved, and its end is not written", "err", err)
 	}
-	if w.tape.put(r); why != "" {
-		w.why = why
+	if w.file.use(r); why != "" {
+		w.headerReason = why
 	}
 	return nil
 }
@@ -288,7 +288,7 @@ func (w *writer) change(why Why) error {
 // seal ends a file with a signature.
 func (w *writer) seal() error {
 	w.compose(EndOfFile)
-	return w.put()
+	return w.appendItem()
 }
 
 // compose fills the buffer with the next lines. They are the current batch, or the final checkpoint
@@ -296,32 +296,32 @@ func (w *writer) seal() error {
 func (w *writer) compose(end End) {
 	w.buf, w.marks = w.buf[:0], w.marks[:0]
 	c, key, now := w.chain, w.key, w.now().UTC()
-	if w.tape.torn {
+	if w.file.torn {
 		w.buf = append(w.buf, '\n')
 	}
-	add := func(kind Kind, body []byte, m mark) {
+	add := func(kind Kind, body []byte, m lineMark) {
 		w.buf = c.append(w.buf, kind, body, key)
 		m.end, m.chain, m.kind = len(w.buf), c, kind
 		w.marks = append(w.marks, m)
 	}
-	change := func(from, to Key, m mark) {
+	change := func(from, to Key, m lineMark) {
 		key, m.key = from, to
 		add(KindKey, bodyOf(KeyChange{Time: now, Key: to.Public(), KeyID: to.Public().ID(), By: from.Public().ID()}), m)
 		key = to
 	}
 	if !w.prevKey.IsZero() {
-		change(w.prevKey, w.key, mark{})
+		change(w.prevKey, w.key, lineMark{})
 	}
-	if w.why != "" {
+	if w.headerReason != "" {
 		add(KindHeader, bodyOf(Header{Time: now, Version: SchemaVersion, Cluster: w.conf.Cluster, ClusterID: w.conf.ClusterID,
-			Role: w.conf.Role, Software: w.conf.Software, Key: key.Public(), KeyID: key.Public().ID(), Why: w.why}), mark{})
+			Role: w.conf.Role, Software: w.conf.Software, Key: key.Public(), KeyID: key.Public().ID(), Why: w.headerReason}), lineMark{})
 	}
 	if w.junk.lines > 0 {
-		add(KindTorn, bodyOf(w.junk.torn(now)), mark{})
+		add(KindTorn, bodyOf(w.junk.torn(now)), lineMark{})
 	}
 	if end == "" {
-		for _, it := range w.taken {
-			m := mark{item: true}
+		for _, it := range w.batch {
+			m := lineMark{item: true}
 			switch it.kind {
 			case KindGap:
 				it.gap.Time = now
@@ -334,28 +334,28 @@ func (w *writer) compose(end End) {
 		}
 	}
 	if end != "" || w.due || w.unsigned+len(w.marks) >= w.conf.CheckpointLines {
-		add(KindCheckpoint, bodyOf(Checkpoint{Time: now, KeyID: key.Public().ID(), End: end}), mark{})
+		add(KindCheckpoint, bodyOf(Checkpoint{Time: now, KeyID: key.Public().ID(), End: end}), lineMark{})
 	}
 }
 
-// put writes the buffer. Lines that are complete in the file count as written even if the write
+// appendItem writes the buffer. Lines that are complete in the file count as written even if the write
 // returns an error. The rest of a partial line is junk.
-func (w *writer) put() error {
-	n, err := w.tape.write(w.buf)
+func (w *writer) appendItem() error {
+	n, err := w.file.write(w.buf)
 	good := 0
 	for _, m := range w.marks {
 		if n < m.end-1 {
 			break // a line without its line feed is still complete
 		}
-		w.settle(m, w.buf[good:m.end-1])
+		w.finishItems(m, w.buf[good:m.end-1])
 		good = m.end
 	}
 	rest := w.buf[min(good, n):n]
-	if good == 0 && w.tape.torn && len(rest) > 0 {
+	if good == 0 && w.file.torn && len(rest) > 0 {
 		rest = rest[1:] // skip the line feed that ended the text before
 	}
 	if n > 0 {
-		w.tape.torn = n < good || len(rest) > 0
+		w.file.torn = n < good || len(rest) > 0
 	}
 	if len(rest) > 0 {
 		w.junk.add(rest)
@@ -363,21 +363,21 @@ func (w *writer) put() error {
 	return err
 }
 
-// settle updates the state after one line is in the file.
-func (w *writer) settle(m mark, text []byte) {
+// finishItems updates the state after one line is in the file.
+func (w *writer) finishItems(m lineMark, text []byte) {
 	w.chain = m.chain
 	w.head.Store(new(m.chain.head))
 	w.unsigned++
 	switch m.kind {
 	case KindHeader:
-		w.why, w.unsigned = "", 0
-		w.tape.begun(m.chain.head.Seq)
+		w.headerReason, w.unsigned = "", 0
+		w.file.setFirst(m.chain.head.Seq)
 	case KindTorn:
 		w.junk = junk{}
 		w.torn.Add(1)
 	case KindCheckpoint:
 		w.unsigned, w.due = 0, false
-		w.tape.sync()
+		w.file.sync()
 	case KindGap:
 		w.gaps.Add(1)
 	case KindKey:
@@ -387,10 +387,10 @@ func (w *writer) settle(m mark, text []byte) {
 		}
 	}
 	if m.item {
-		it := w.taken[0]
-		it.tell(nil)
-		if w.taken = w.taken[1:]; len(w.taken) == 0 {
-			w.taken = nil
+		it := w.batch[0]
+		it.finish(nil)
+		if w.batch = w.batch[1:]; len(w.batch) == 0 {
+			w.batch = nil
 		}
 		if it.kind == KindEntry {
 			w.mu.Lock()

@@ -24,9 +24,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/gossip/memberlist"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -91,20 +90,20 @@ func (m *signinStore) store(s *signin.Signin) {
 }
 
 func (m *signinStore) Get(_ context.Context, name string) (signin.Signin, error) {
-	if s, ok := m.Known(name); ok {
+	if s, ok := m.GetCached(name); ok {
 		return s, nil
 	}
 	return signin.Signin{}, signin.ErrNotFound
 }
 
-func (m *signinStore) Known(name string) (signin.Signin, bool) {
+func (m *signinStore) GetCached(name string) (signin.Signin, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, ok := m.signins[name]
 	return s, ok
 }
 
-func (m *signinStore) Live(login string) (n int) {
+func (m *signinStore) CountLive(login string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.signins {
@@ -171,7 +170,7 @@ func (m *signinStore) Await(ctx context.Context, name string, done func(signin.S
 	}
 }
 
-func (m *signinStore) Token(_ context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+func (m *signinStore) IssueToken(_ context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tokens++
@@ -189,7 +188,7 @@ type accessServer struct {
 	period  time.Duration // longest; 0: a day
 	server  string        // API server; "": a nonexistent one
 	ca      []byte
-	key     door.Key        // zero: a generated one
+	key     httpapi.Key     // zero: a generated one
 	keyless bool            // it sends no proof
 	members *gossip.Members // clusters that it knows; nil: a version without discovery
 	stop    func()          // in scripts
@@ -209,7 +208,7 @@ func (d *accessServer) start() {
 		longest = 24 * time.Hour
 	}
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: longest}
-	httpServer := &door.Door{
+	httpServer := &httpapi.Server{
 		Names:    func() []string { return []string{"127.0.0.1", "127.0.0.2", "localhost"} },
 		Identify: func(*http.Request) (access.Caller, error) { return caller, nil },
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
@@ -225,12 +224,12 @@ func (d *accessServer) start() {
 	if d.key.Public().IsZero() {
 		d.key = keyFor(d.cluster)
 	}
-	key := func() (door.Key, bool) { return d.key, true }
+	key := func() (httpapi.Key, bool) { return d.key, true }
 	if d.keyless {
 		key = nil
 	}
 	httpServer.Key = key
-	service := &signin.Desk{
+	service := &signin.Service{
 		Key:   key,
 		Store: d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
 		Cluster: signin.ClusterInfo{Name: d.cluster, ID: "id-" + d.cluster, ServerURL: d.server, CAData: d.ca,
@@ -238,7 +237,7 @@ func (d *accessServer) start() {
 	}
 	routes := service.Routes()
 	if d.members != nil {
-		routes = append(routes, memberlist.Serve(func() *gossip.Members {
+		routes = append(routes, gossip.ServeClusters(func() *gossip.Members {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			return d.members
@@ -289,9 +288,9 @@ func (d *accessServer) checkRequests(t *testing.T, want ...string) {
 }
 
 // keyFor derives a cluster's key from a word.
-func keyFor(word string) door.Key {
+func keyFor(word string) httpapi.Key {
 	seed := sha256.Sum256([]byte(word))
-	key, err := door.NewKey(seed[:])
+	key, err := httpapi.NewKey(seed[:])
 	if err != nil {
 		panic(err)
 	}

@@ -24,7 +24,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // patience is how late a test may see an immediate effect, because the machine may be busy.
@@ -573,7 +573,7 @@ func TestCL08_interrupted(t *testing.T) {
 				if errText := r.err.String(); !strings.Contains(errText, "error: interrupted\n") || !strings.Contains(errText, tt.says) {
 					t.Errorf("stderr: %s", errText)
 				}
-				if signins := d.store.Live("alice@example.com"); signins != 1 {
+				if signins := d.store.CountLive("alice@example.com"); signins != 1 {
 					t.Errorf("%d sign-ins", signins)
 				}
 				if files := m.files(t); len(files) != 2 { // settings, known servers
@@ -763,7 +763,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 						w.Header().Set("Retry-After", tt.after)
 					}
 					body := fmt.Appendf(nil, `{"code":%q,"message":"Not now.","advice":["Wait."],"auditId":"01AUDIT"}`, tt.code)
-					w.Header().Set(door.ProofHeader, d.key.Prove(r.Header.Get(door.NonceHeader), r.Host, body))
+					w.Header().Set(httpapi.ProofHeader, d.key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, body))
 					w.WriteHeader(tt.status)
 					w.Write(body)
 					return

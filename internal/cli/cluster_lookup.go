@@ -8,9 +8,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/gossip/memberlist"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -21,18 +20,18 @@ func (t *tka) fetchDirectory(ctx context.Context, l *client.Client) (client.Dire
 	if err != nil {
 		return client.Directory{}, err
 	}
-	list, err := client.Call(ctx, l, memberlist.Get, memberlist.Request{State: "all"})
+	list, err := client.Call(ctx, l, gossip.ListClusters, gossip.ClusterListRequest{State: "all"})
 	p, refused := errors.AsType[*problem.Error](err)
 	old := refused && p.Code == problem.NotFound // a version without discovery knows only its own cluster
 	switch {
 	case old:
-		list = memberlist.List{Clusters: []gossip.Cluster{ownCluster(l)}}
+		list = gossip.ClusterList{Clusters: []gossip.Cluster{ownCluster(l)}}
 	case err != nil:
 		return client.Directory{}, err
 	}
 	d := client.NewDirectory(l.Base, l.Info.Name, list.Clusters, set.Address)
-	d.Unsupported, d.Isolated = old, l.Last.Header.Get(memberlist.IsolatedHeader) == "true"
-	d.Refused = l.Last.Header.Values(memberlist.RefusedHeader)
+	d.Unsupported, d.Isolated = old, l.Last.Header.Get(gossip.IsolatedHeader) == "true"
+	d.Refused = l.Last.Header.Values(gossip.RefusedHeader)
 	return d, nil
 }
 
@@ -86,7 +85,7 @@ func (t *tka) connectEntry(ctx context.Context, source string, e client.Director
 		l = client.NewDiscovered(base, e.Key, source, t.timeout, t.userAgent())
 		have, _ := k.Server(base)
 		listed := set.KeyFor(base)
-		for _, key := range []door.PublicKey{listed, have.Key} { // the list does not override what a person or this machine knows
+		for _, key := range []httpapi.PublicKey{listed, have.Key} { // the list does not override what a person or this machine knows
 			if !key.IsZero() && key != e.Key {
 				return l, output.Errorf(output.ExitRefused, "The server %s has the key %v as %s knows it, and %v as this machine does", base, e.Key, source, key).
 					Try("Ask an administrator which one is right: another machine may have taken the name.").

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/gossip/memberlist"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // newListServer returns an access server of prod-eu that sends the bytes of answer as its list of clusters, with a proof.
@@ -24,7 +24,7 @@ func newListServer(t *testing.T, answer func(w http.ResponseWriter, r *http.Requ
 		}
 		text := answer(w, r)
 		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set(door.ProofHeader, d.key.Prove(r.Header.Get(door.NonceHeader), r.Host, text))
+		w.Header().Set(httpapi.ProofHeader, d.key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, text))
 		w.Write(text)
 	}))
 	t.Cleanup(srv.Close)
@@ -46,7 +46,7 @@ func allowHTTP(t *testing.T, m *machine, urls ...string) {
 func TestGO07_doctor_names_refused_records(t *testing.T) {
 	_, srv := newListServer(t, func(w http.ResponseWriter, _ *http.Request) []byte {
 		for range 50 {
-			w.Header().Add(memberlist.RefusedHeader, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address\u009b2J")
+			w.Header().Add(gossip.RefusedHeader, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address\u009b2J")
 		}
 		return []byte(`[]`)
 	})
@@ -71,7 +71,7 @@ func TestGO08_a_list_is_data(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, srv := newListServer(t, func(w http.ResponseWriter, _ *http.Request) []byte {
-		w.Header().Set(memberlist.HiddenHeader, "$(touch x)") // not proved, and not used
+		w.Header().Set(gossip.HiddenHeader, "$(touch x)") // not proved, and not used
 		return list
 	})
 	m := newMachine(t, srv.URL)
@@ -177,7 +177,7 @@ func TestGO03_a_list_is_proved(t *testing.T) {
 	d.addCluster(real.URL)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/memberlist") {
-			r.Header.Del(door.NonceHeader)
+			r.Header.Del(httpapi.NonceHeader)
 		}
 		d.ServeHTTP(w, r)
 	}))

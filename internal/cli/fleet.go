@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -46,20 +46,20 @@ says. Nobody needs to be signed in to a cluster.`,
 }
 
 // planeClient returns a client for the operator plane.
-func (t *tka) planeClient(mf mcpFlags) (door.Client, error) {
+func (t *tka) planeClient(mf mcpFlags) (httpapi.Client, error) {
 	base, err := t.planeURL(mf.url)
 	if err != nil {
-		return door.Client{}, err
+		return httpapi.Client{}, err
 	}
 	token, err := t.planeToken(mf)
 	if err != nil {
-		return door.Client{}, err
+		return httpapi.Client{}, err
 	}
 	if base.Scheme != "https" && !token.IsEmpty() {
-		return door.Client{}, output.UsageErrorf("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
+		return httpapi.Client{}, output.UsageErrorf("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
 	}
 	way := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String())}
-	return door.Client{HTTP: way.HTTPClient(), Base: base.String(), Open: plane.ParseEnvelope}, nil
+	return httpapi.Client{HTTP: way.HTTPClient(), Base: base.String(), Open: plane.ParseEnvelope}, nil
 }
 
 // planeError converts an error of a call to the plane into an *output.Error.
@@ -120,7 +120,7 @@ func listPages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern s
 	var at plane.ListRequest
 	for {
 		var answer plane.Envelope[[]T]
-		if err := c.Ask(ctx, pattern, plane.ListPools.MaxAnswer, req(at), &answer); err != nil {
+		if err := c.Do(ctx, pattern, plane.ListPools.MaxResponse, req(at), &answer); err != nil {
 			return l, planeError(err)
 		}
 		l.Sources = answer.Meta.Sources

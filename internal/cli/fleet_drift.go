@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -30,7 +30,7 @@ not counted. When the time is over, or when it gets worse, it is told again.`,
 				return output.UsageErrorf("%s needs --expires-in", cmd.CommandPath()).Try("%s %s --expires-in 72h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
 			return t.doIgnore(cmd.Context(), ff, plane.IgnoreDrift.Pattern,
-				plane.IgnoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(ef.dryRun)})
+				plane.IgnoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(ef.dryRun)})
 		},
 	}
 	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "when it is told again, 1m to 2160h (required)")
@@ -60,7 +60,7 @@ func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req 
 		return err
 	}
 	var e plane.Envelope[plane.Ignoring]
-	if err := c.Ask(ctx, pattern, 0, req, &e); err != nil {
+	if err := c.Do(ctx, pattern, 0, req, &e); err != nil {
 		return planeError(err)
 	}
 	d := e.Data.Drift
@@ -87,7 +87,7 @@ compares forge and cluster by itself, and is not asked. What is found "tka fleet
 				return err
 			}
 			var e plane.Envelope[plane.Refreshed]
-			if err := c.Ask(cmd.Context(), plane.RefreshDrift.Pattern, 0, plane.RefreshRequest{}, &e); err != nil {
+			if err := c.Do(cmd.Context(), plane.RefreshDrift.Pattern, 0, plane.RefreshRequest{}, &e); err != nil {
 				return planeError(err)
 			}
 			var names []string

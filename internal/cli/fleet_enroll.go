@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -139,7 +139,7 @@ func (t *tka) previewDecision(ctx context.Context, ff *fleetFlags, pattern strin
 	}
 	var e plane.Envelope[plane.Outcome]
 	preview.DryRun = true
-	if err := c.Ask(ctx, pattern, plane.ApproveEnrollment.MaxAnswer, preview, &e); err != nil {
+	if err := c.Do(ctx, pattern, plane.ApproveEnrollment.MaxResponse, preview, &e); err != nil {
 		return "", planeError(err)
 	}
 	return plane.Text(e.Data.Seen), t.confirmPhrase(ctx, describeOutcome(e.Data)+effect, phrase, confirm)
@@ -222,16 +222,16 @@ func (t *tka) doEnroll(ctx context.Context, ff *fleetFlags, pattern string, req 
 }
 
 // enroll sends the request. If the plane requires a confirmation, it sends it again with the phrase.
-func (t *tka) enroll(ctx context.Context, c door.Client, pattern string, req any) (plane.Outcome, error) {
+func (t *tka) enroll(ctx context.Context, c httpapi.Client, pattern string, req any) (plane.Outcome, error) {
 	var e plane.Envelope[plane.Outcome]
-	err := c.Ask(ctx, pattern, plane.RequestEnrollment.MaxAnswer, req, &e)
+	err := c.Do(ctx, pattern, plane.RequestEnrollment.MaxResponse, req, &e)
 	p, ok := errors.AsType[*problem.Error](err)
 	if end, is := req.(plane.OffboardRequest); ok && is && p.Code == problem.Confirmation && p.Confirm != nil {
 		if err := t.confirmPhrase(ctx, p.Message, p.Confirm.Phrase, string(end.Confirm)); err != nil {
 			return e.Data, err
 		}
 		end.Confirm = plane.Text(p.Confirm.Phrase)
-		err = c.Ask(ctx, pattern, plane.RequestEnrollment.MaxAnswer, end, &e)
+		err = c.Do(ctx, pattern, plane.RequestEnrollment.MaxResponse, end, &e)
 	}
 	return e.Data, err
 }

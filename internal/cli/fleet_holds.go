@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -53,7 +53,7 @@ It is paused when "tka fleet runners" says Paused, and not before.`,
 				mode = plane.ModeDrain
 			}
 			req := plane.CreateRequest{Scope: plane.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: mode, Reason: plane.Reason(wf.reason),
-				ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
+				ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
 			if len(args)+len(trueValues(everything, forge != "", org != "" || pool != "")) != 1 {
 				return output.UsageErrorf("say what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
 			}
@@ -113,13 +113,13 @@ func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req pl
 		pattern, body = plane.PausePool.Pattern, plane.PauseRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: req.Mode == plane.ModeDrain, DryRun: req.DryRun, Key: req.Key}
 	}
 	var e plane.Envelope[plane.Created]
-	err = c.Ask(ctx, pattern, plane.CreateHold.MaxAnswer, body, &e)
+	err = c.Do(ctx, pattern, plane.CreateHold.MaxResponse, body, &e)
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil {
 		if err := t.confirmPhrase(ctx, fmt.Sprintf("This pauses %s: %s.", req.Scope, describeWorkloads(p.Confirm.Targets)), p.Confirm.Phrase, wf.confirm); err != nil {
 			return err
 		}
 		req.Confirm = plane.Text(p.Confirm.Phrase)
-		err = c.Ask(ctx, pattern, plane.CreateHold.MaxAnswer, req, &e)
+		err = c.Do(ctx, pattern, plane.CreateHold.MaxResponse, req, &e)
 	}
 	if err != nil {
 		return planeError(err)
@@ -193,10 +193,10 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 	}
 	var e plane.Envelope[plane.Lifted]
 	if id := strings.Split(what, "/"); len(id) == 3 {
-		err = c.Ask(ctx, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
+		err = c.Do(ctx, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
 	} else {
 		req := plane.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
-		err = t.callConfirmed(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, plane.LiftHold.Pattern, 0, req, &e) })
+		err = t.callConfirmed(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Do(ctx, plane.LiftHold.Pattern, 0, req, &e) })
 	}
 	if err != nil {
 		return planeError(err)
@@ -234,7 +234,7 @@ twice, as a lift is.`,
 			if never == (expiresIn != 0) {
 				return output.UsageErrorf("say when it is to end: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
-			return t.doReschedule(cmd.Context(), ff, wf, plane.RescheduleRequest{Name: args[0], ExpiresIn: door.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
+			return t.doReschedule(cmd.Context(), ff, wf, plane.RescheduleRequest{Name: args[0], ExpiresIn: httpapi.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
 				DryRun: plane.Flag(wf.dryRun), Match: plane.Text(version)})
 		},
 	}
@@ -253,7 +253,7 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 		return err
 	}
 	var e plane.Envelope[plane.Rescheduled]
-	if err := t.callConfirmed(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, plane.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
+	if err := t.callConfirmed(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Do(ctx, plane.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
 		return planeError(err)
 	}
 	h := e.Data.Hold
@@ -276,7 +276,7 @@ func dryRunSuffix(dryRun bool) string {
 
 // callConfirmed calls ask. If the plane requires a code that the person did not give, askTwice obtains the code and calls ask again. does
 // describes the change, and given is the phrase if a flag gave it.
-func (t *tka) callConfirmed(ctx context.Context, c door.Client, effect, given string, code *plane.Text, call func() error) error {
+func (t *tka) callConfirmed(ctx context.Context, c httpapi.Client, effect, given string, code *plane.Text, call func() error) error {
 	err := call()
 	p, ok := errors.AsType[*problem.Error](err)
 	if !ok || p.Code != problem.Confirmation || p.Confirm == nil || *code != "" {
@@ -289,9 +289,9 @@ func (t *tka) callConfirmed(ctx context.Context, c door.Client, effect, given st
 }
 
 // confirmationCode obtains the code for a confirmation after the person has typed its phrase. does describes the change.
-func (t *tka) confirmationCode(ctx context.Context, c door.Client, effect, id, given string) (plane.Text, error) {
+func (t *tka) confirmationCode(ctx context.Context, c httpapi.Client, effect, id, given string) (plane.Text, error) {
 	var requested plane.Envelope[plane.Asked]
-	if err := c.Ask(ctx, plane.GetConfirmation.Pattern, 0, plane.ConfirmationRequest{ID: id}, &requested); err != nil {
+	if err := c.Do(ctx, plane.GetConfirmation.Pattern, 0, plane.ConfirmationRequest{ID: id}, &requested); err != nil {
 		return "", err
 	}
 	what := fmt.Sprintf("This %s %s, for the reason: %s", effect, requested.Data.Object, requested.Data.Args["reason"])
@@ -299,6 +299,6 @@ func (t *tka) confirmationCode(ctx context.Context, c door.Client, effect, id, g
 		return "", err
 	}
 	var code plane.Envelope[plane.Code]
-	err := c.Ask(ctx, plane.ConfirmAction.Pattern, 0, plane.ConfirmRequest{ID: id, Phrase: plane.Text(requested.Data.Phrase)}, &code)
+	err := c.Do(ctx, plane.ConfirmAction.Pattern, 0, plane.ConfirmRequest{ID: id, Phrase: plane.Text(requested.Data.Phrase)}, &code)
 	return plane.Text(code.Data.Code), err
 }

@@ -191,7 +191,7 @@ func callPlane[T any](ctx context.Context, t *tka, ff *fleetFlags, pattern strin
 		return data, err
 	}
 	var answer plane.Envelope[T]
-	if err := c.Ask(ctx, pattern, plane.ListPools.MaxAnswer, req, &answer); err != nil {
+	if err := c.Do(ctx, pattern, plane.ListPools.MaxResponse, req, &answer); err != nil {
 		return data, planeError(err)
 	}
 	t.warnUnhealthySources(answer.Meta)

@@ -18,8 +18,8 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/cli"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -86,7 +86,7 @@ func newPlaneEnv(t *testing.T) *planeEnv {
 		OpenLog: func(context.Context, access.Permit, plane.LogOptions) (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader("first\n\x1b[2Jlast")), nil
 		}}
-	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	way := &httpapi.Server{Names: func() []string { return []string{"127.0.0.1"} }, Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
 			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
 				Rules: []json.RawMessage{json.RawMessage(`{"role":"` + env.role + `","orgs":["*"]}`)}}, nil

@@ -17,7 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -107,7 +107,7 @@ func hostileHandler(kind string, proven bool, stop <-chan struct{}) http.Handler
 	return func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/cluster-info") {
 			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set(door.ProofHeader, key.Prove(r.Header.Get(door.NonceHeader), r.Host, info))
+			w.Header().Set(httpapi.ProofHeader, key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, info))
 			w.Write(info)
 			return
 		}
@@ -118,14 +118,14 @@ func hostileHandler(kind string, proven bool, stop <-chan struct{}) http.Handler
 		rec := httptest.NewRecorder() // it proves each response with its key
 		misbehave(rec, r)
 		maps.Copy(w.Header(), rec.Header())
-		w.Header().Set(door.ProofHeader, key.Prove(r.Header.Get(door.NonceHeader), r.Host, rec.Body.Bytes()))
+		w.Header().Set(httpapi.ProofHeader, key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, rec.Body.Bytes()))
 		w.WriteHeader(rec.Code)
 		w.Write(rec.Body.Bytes())
 	}
 }
 
 // kubeInfo returns the cluster info for the cluster in kubeconfigBody.
-func kubeInfo(key door.Key) []byte {
+func kubeInfo(key httpapi.Key) []byte {
 	b, err := json.Marshal(signin.ClusterInfo{Name: "prod-eu", ServerURL: "https://k8s.example:6443", CAData: testCA(), Key: key.Public(), Version: "v0.1.0"})
 	if err != nil {
 		panic(err)

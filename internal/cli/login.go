@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -186,7 +186,7 @@ func (lf loginFlags) check() error {
 // signIn signs in and waits until the access is ready. On an error, the status has a name if the server created a sign-in nevertheless.
 func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (signin.Status, client.IssuedKubeconfig, error) {
 	accepted, err := client.CallUntilReady(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
-		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
+		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces}
 	})
 	if err != nil && ctx.Err() != nil { // tka stopped waiting for the response
 		err = perhapsSignedIn(err)

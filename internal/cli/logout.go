@@ -10,7 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -90,7 +90,7 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 		st, err = client.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	} else {
 		st, err = client.CallUntilReady(ctx, l, signin.Logout, func(time.Duration) signin.LogoutRequest {
-			return signin.LogoutRequest{Wait: door.Duration(logoutWait)}
+			return signin.LogoutRequest{Wait: httpapi.Duration(logoutWait)}
 		})
 	}
 	switch {

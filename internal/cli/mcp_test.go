@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/cli"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -33,7 +33,7 @@ func newPlane(t *testing.T) *httptest.Server {
 		},
 		Exposures:    func() []plane.Exposure { return nil },
 		AuditEntries: func(context.Context, func(plane.AuditEntry) bool) (int, error) { return 0, nil }}
-	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	way := &httpapi.Server{Names: func() []string { return []string{"127.0.0.1"} }, Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
 			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
 				Rules: []json.RawMessage{json.RawMessage(`{"role":"operator","orgs":["*"]}`)}}, nil

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // A movingServer is a name in the tailnet; the server behind it can change.
@@ -132,17 +132,17 @@ func TestSGN24_proofs(t *testing.T) {
 		later int // exit code when the key is known
 		word  string
 	}{
-		{"no proof", edited(func(r *httptest.ResponseRecorder) { r.Header().Del(door.ProofHeader) }), 3, 3, "prove"},
-		{"an empty proof", edited(func(r *httptest.ResponseRecorder) { r.Header().Set(door.ProofHeader, "") }), 3, 3, "prove"},
-		{"junk for a proof", edited(func(r *httptest.ResponseRecorder) { r.Header().Set(door.ProofHeader, "AAAA") }), 3, 3, "prove"},
+		{"no proof", edited(func(r *httptest.ResponseRecorder) { r.Header().Del(httpapi.ProofHeader) }), 3, 3, "prove"},
+		{"an empty proof", edited(func(r *httptest.ResponseRecorder) { r.Header().Set(httpapi.ProofHeader, "") }), 3, 3, "prove"},
+		{"junk for a proof", edited(func(r *httptest.ResponseRecorder) { r.Header().Set(httpapi.ProofHeader, "AAAA") }), 3, 3, "prove"},
 		{"an old proof", edited(func(r *httptest.ResponseRecorder) {
 			if before := old.Swap(r); before != nil {
-				r.Header().Set(door.ProofHeader, before.Header().Get(door.ProofHeader))
+				r.Header().Set(httpapi.ProofHeader, before.Header().Get(httpapi.ProofHeader))
 			} else {
-				r.Header().Set(door.ProofHeader, strings.Repeat("A", 86))
+				r.Header().Set(httpapi.ProofHeader, strings.Repeat("A", 86))
 			}
 		}), 3, 3, "prove"},
-		{"a nonce of its own", relayed(func(r *http.Request) { r.Header.Set(door.NonceHeader, door.NewNonce()) }), 3, 3, "prove"},
+		{"a nonce of its own", relayed(func(r *http.Request) { r.Header.Set(httpapi.NonceHeader, httpapi.NewNonce()) }), 3, 3, "prove"},
 		{"the proof for another name", relayed(func(r *http.Request) { r.Host = "localhost" }), 3, 3, "prove"},
 		{"another body", edited(func(r *httptest.ResponseRecorder) {
 			b := bytes.Replace(r.Body.Bytes(), []byte("k8s.prod-eu"), []byte("k8s.evil-eu"), 1)
@@ -208,7 +208,7 @@ func TestSGN24_every_answer_is_proved(t *testing.T) {
 	} {
 		name := newMovingServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, path) {
-				r.Header.Del(door.NonceHeader)
+				r.Header.Del(httpapi.NonceHeader)
 			}
 			real.handler.ServeHTTP(w, r)
 		}))
@@ -244,7 +244,7 @@ func TestSGN24_the_kubeconfig_is_what_was_proved(t *testing.T) {
 				good(w, r)
 				return
 			}
-			w.Header().Set(door.ProofHeader, key.Prove(r.Header.Get(door.NonceHeader), r.Host, text))
+			w.Header().Set(httpapi.ProofHeader, key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, text))
 			w.Write(text)
 		}))
 		m := newMachine(t, srv.URL)

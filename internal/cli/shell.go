@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/cli/shellsession"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -342,7 +342,7 @@ func (s *shellRun) endSignin(ctx context.Context) error {
 	s.client.Timeout = revokeTimeout
 	var err error
 	for attempt := 1; ; attempt++ {
-		_, err = client.Call(ctx, s.client, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
+		_, err = client.Call(ctx, s.client, signin.Logout, signin.LogoutRequest{Wait: httpapi.Duration(logoutWait)})
 		p, ok := errors.AsType[*problem.Error](err)
 		if !ok || p.Code != problem.NotSignedIn {
 			break

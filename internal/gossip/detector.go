@@ -60,23 +60,23 @@ type pulse struct {
 	since   time.Duration // when this node began to listen
 }
 
-// listen starts a pulse for a new generation.
-func listen(now time.Duration) pulse {
+// newPulse starts a pulse for a new generation.
+func newPulse(now time.Duration) pulse {
 	return pulse{last: now, since: now, contact: never, seen: never}
 }
 
 const never = time.Duration(-1)
 
-// claim takes in a heartbeat. The member sent it itself when firstHand; otherwise another member relayed it. claim returns false for a
+// recordClaim takes in a heartbeat. The member sent it itself when firstHand; otherwise another member relayed it. claim returns false for a
 // relayed heartbeat that is implausibly high, and then counts only the plausible part of it. So no peer can push another member's counter
 // so far that the true heartbeats look old.
-func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Duration) (plausible bool) {
+func (d detector) recordClaim(p *pulse, beat uint64, firstHand bool, now time.Duration) (plausible bool) {
 	plausible = true
 	if firstHand {
 		moved := beat != p.beat
 		p.beat, p.base, p.baseAt, p.claimed, p.contact = beat, beat, now, true, now
 		if !p.dead || moved {
-			d.heard(p, moved, now)
+			d.recordBeat(p, moved, now)
 			p.proven = true
 		}
 		return true
@@ -90,14 +90,14 @@ func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Duration
 	}
 	if beat > p.beat {
 		p.beat = beat
-		d.heard(p, true, now)
+		d.recordBeat(p, true, now)
 		p.proven = true
 	}
 	return plausible
 }
 
-// heard records that the member's heart beats.
-func (d detector) heard(p *pulse, moved bool, now time.Duration) {
+// recordBeat records that the member's heart beats.
+func (d detector) recordBeat(p *pulse, moved bool, now time.Duration) {
 	p.seen = now
 	if p.dead { // start a fresh window
 		p.dead, p.sum, p.n = false, 0, 0
@@ -125,9 +125,9 @@ func (d detector) phi(p *pulse, now time.Duration) float64 {
 	return float64(now-p.last) / float64(max(mean, d.interval))
 }
 
-// beyond reports whether phi is above limit. A cheap comparison comes first, because each round calls beyond for every member: phi of a
+// exceeds reports whether phi is above limit. A cheap comparison comes first, because each round calls beyond for every member: phi of a
 // member that was heard lately is below the limit, whatever its usual gap is.
-func (d detector) beyond(limit float64, p *pulse, now time.Duration) bool {
+func (d detector) exceeds(limit float64, p *pulse, now time.Duration) bool {
 	return float64(now-p.last) > limit*float64(d.interval) && d.phi(p, now) > limit
 }
 
@@ -139,26 +139,26 @@ func (d detector) state(p *pulse, now time.Duration, inVain func() bool) State {
 		dead *= 2
 	}
 	switch {
-	case p.dead, d.beyond(dead, p, now) && inVain():
+	case p.dead, d.exceeds(dead, p, now) && inVain():
 		p.dead = true
 		return Dead
 	case !p.proven:
 		return Unknown
-	case d.beyond(suspect, p, now), now-max(p.contact, p.since) > d.hearsay():
+	case d.exceeds(suspect, p, now), now-max(p.contact, p.since) > d.hearsayTimeout():
 		return Suspect
 	}
 	return Alive
 }
 
-// silent reports whether the detector may soon declare p's member dead.
-func (d detector) silent(p *pulse, now time.Duration) bool {
+// maybeDying reports whether the detector may soon declare p's member dead.
+func (d detector) maybeDying(p *pulse, now time.Duration) bool {
 	suspect, _ := d.limits()
-	return !p.dead && d.beyond(suspect, p, now)
+	return !p.dead && d.exceeds(suspect, p, now)
 }
 
-// hearsay is how long a member stays alive when only other members report its heartbeats. It bounds how long a lying peer can keep a dead
+// hearsayTimeout is how long a member stays alive when only other members report its heartbeats. It bounds how long a lying peer can keep a dead
 // member alive.
-func (d detector) hearsay() time.Duration {
+func (d detector) hearsayTimeout() time.Duration {
 	return max(hearsayLife, 5*time.Duration(d.members)*d.interval)
 }
 

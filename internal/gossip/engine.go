@@ -24,18 +24,18 @@ type engine struct {
 	floor     uint64 // the greatest generation of this node's records ever seen
 	unsaved   bool   // Memory has changed and must be saved
 
-	view    *View
-	members map[string]*member
-	list    []*member // the values of members, in the order in which they joined
-	deck    []*member // the values of members, shuffled; requests draw their sample from it
-	spare   []*member // allocated members that are not in use yet
-	peers   map[string]*peer
-	mark    uint64 // of the current digest
-	learned uint64
-	heard   []Claim // buffer for the digest of a message that the engine reads
-	said    []Claim // buffer for the digest of a message that the engine sends
+	view        *View
+	members     map[string]*member
+	list        []*member // the values of members, in the order in which they joined
+	shuffled    []*member // the values of members, shuffled; requests draw their sample from it
+	freeMembers []*member // allocated members that are not in use yet
+	peers       map[string]*peer
+	mark        uint64 // of the current digest
+	learnedAt   uint64
+	lastHeard   []Claim // buffer for the digest of a message that the engine reads
+	reported    []Claim // buffer for the digest of a message that the engine sends
 
-	live, dead, unmet []*member // buffers for the members that one round considers
+	live, deadCount, unmet []*member // buffers for the members that one round considers
 
 	began     time.Time
 	ticked    time.Duration // time of the last round
@@ -116,15 +116,15 @@ func (e *engine) seal(f Facts, s Status, o Order) error {
 		e.floor, e.unsaved = o.Generation, true
 	}
 	e.own = r
-	if next := e.view.owning(f); next != e.view {
+	if next := e.view.withOwnPin(f); next != e.view {
 		e.view, e.unsaved = next, true
 	}
 	return nil
 }
 
-// rise handles a record of this node that this process did not write, for example one from before a restart whose Memory is lost. It
+// supersedeOwn handles a record of this node that this process did not write, for example one from before a restart whose Memory is lost. It
 // announces the node's own facts with a later generation.
-func (e *engine) rise(r *Record, now time.Time) {
+func (e *engine) supersedeOwn(r *Record, now time.Time) {
 	if e.own == nil || r.Order.Compare(e.own.Order) < 0 || r.Signed.equal(e.own.Signed) {
 		return
 	}
@@ -133,15 +133,15 @@ func (e *engine) rise(r *Record, now time.Time) {
 		return
 	}
 	if err := e.seal(e.own.Facts, e.own.Status, Order{r.Generation + 1, 1}); err != nil {
-		e.tell(Event{Kind: EventConflict, Node: e.self, Cluster: e.own.ClusterID, Detail: err.Error()}, now)
+		e.report(Event{Kind: EventConflict, Node: e.self, Cluster: e.own.ClusterID, Detail: err.Error()}, now)
 		return
 	}
 	e.heartbeat = 0
-	e.tell(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "there was a later record of ours than we wrote"}, now)
+	e.report(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "there was a later record of ours than we wrote"}, now)
 }
 
-// receive merges the records of a message.
-func (e *engine) receive(from string, sealed []Signed, now time.Time) {
+// mergeRecords merges the records of a message.
+func (e *engine) mergeRecords(from string, sealed []Signed, now time.Time) {
 	if len(sealed) == 0 {
 		return
 	}
@@ -152,7 +152,7 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 			e.reject(from, Malformed, now)
 			continue
 		}
-		d.Records = latest(d.Records, r)
+		d.Records = appendLatest(d.Records, r)
 	}
 	var changes []Change
 	e.view, changes = Merge(e.view, d, now)
@@ -160,14 +160,14 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 	for _, c := range changes {
 		switch {
 		case c.Own:
-			e.rise(c.Record, now)
+			e.supersedeOwn(c.Record, now)
 		case c.Entry == nil:
 			e.reject(from, c.Reason, now)
 			if c.Reason == Signature { // an honest peer would not have kept this record, so it would not relay it
-				e.garbage(from, now)
+				e.backOff(from, now)
 			}
 		default:
-			e.enter(c, from, now)
+			e.applyChange(c, from, now)
 			moved = moved || c.Rekey
 		}
 	}
@@ -183,9 +183,9 @@ func (e *engine) verify() {
 	}
 }
 
-// latest adds r to records and keeps only the latest record of each node, so that a message with a history of one node counts as its last
+// appendLatest adds r to records and keeps only the latest record of each node, so that a message with a history of one node counts as its last
 // record.
-func latest(records []*Record, r *Record) []*Record {
+func appendLatest(records []*Record, r *Record) []*Record {
 	for i, have := range records {
 		if have.Node == r.Node {
 			if r.Order.Compare(have.Order) > 0 {
@@ -197,30 +197,30 @@ func latest(records []*Record, r *Record) []*Record {
 	return append(records, r)
 }
 
-// enter applies a changed entry.
-func (e *engine) enter(c Change, from string, now time.Time) {
+// applyChange applies a changed entry.
+func (e *engine) applyChange(c Change, from string, now time.Time) {
 	id, cluster, at := c.Record.Node, c.Entry.ClusterID, e.clock(now)
 	m := e.members[id]
 	if m == nil {
 		m = e.newMember()
-		*m = member{pulse: listen(at), id: id, state: Unknown, peer: e.peer(id, now)}
+		*m = member{pulse: newPulse(at), id: id, state: Unknown, peer: e.peer(id, now)}
 		e.members[id] = m
-		e.list, e.deck = append(e.list, m), append(e.deck, m)
-		e.tell(Event{Kind: EventJoin, Node: id, Cluster: cluster}, now)
+		e.list, e.shuffled = append(e.list, m), append(e.shuffled, m)
+		e.report(Event{Kind: EventJoin, Node: id, Cluster: cluster}, now)
 	}
 	if m.order.Generation != c.Entry.Generation {
 		contact, seen := m.contact, m.seen
-		m.pulse = listen(at)
+		m.pulse = newPulse(at)
 		m.contact, m.seen, m.state = contact, seen, Unknown
 	}
 	if m.order != c.Entry.Order {
-		e.learned++
-		m.learned = e.learned
+		e.learnedAt++
+		m.learned = e.learnedAt
 	}
 	m.entry, m.order, m.firstHand, m.verified = c.Entry, c.Entry.Order, c.Entry.FirstHand, e.view.Verified(c.Entry)
 	if c.Entry.Status == Left && m.state != Gone {
 		m.state, m.died = Gone, at
-		e.tell(Event{Kind: EventLeave, Node: id, Cluster: cluster}, now)
+		e.report(Event{Kind: EventLeave, Node: id, Cluster: cluster}, now)
 	}
 	if c.Pinned || c.Rekey {
 		e.unsaved = true
@@ -228,20 +228,20 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 		if c.Rekey {
 			kind = EventRekey
 		}
-		e.tell(Event{Kind: kind, Node: id, Cluster: cluster, Detail: c.Entry.Key.String()}, now)
+		e.report(Event{Kind: kind, Node: id, Cluster: cluster, Detail: c.Entry.Key.String()}, now)
 	}
 	if c.Entry.Conflict && (c.Was == nil || !c.Was.Conflict) {
 		e.reject(from, c.Reason, now)
-		e.tell(Event{Kind: EventConflict, Node: id, Cluster: cluster, Detail: c.Detail}, now)
+		e.report(Event{Kind: EventConflict, Node: id, Cluster: cluster, Detail: c.Detail}, now)
 	}
 }
 
-// hear takes in the heartbeat that a message claims for m.
-func (e *engine) hear(m *member, c Claim, firstHand bool, d detector, at time.Duration) {
+// recordHeartbeat takes in the heartbeat that a message claims for m.
+func (e *engine) recordHeartbeat(m *member, c Claim, firstHand bool, d detector, at time.Duration) {
 	if c.Generation != m.order.Generation || m.state == Gone {
 		return
 	}
-	if !d.claim(&m.pulse, c.Heartbeat, firstHand, at) {
+	if !d.recordClaim(&m.pulse, c.Heartbeat, firstHand, at) {
 		e.stats.Rejected[Heartbeat]++ // not counted against from: an honest peer may relay a false number
 	}
 	if m.proven && !m.dead && (m.state == Unknown || m.state == Dead) && !e.isolated {
@@ -249,10 +249,10 @@ func (e *engine) hear(m *member, c Claim, firstHand bool, d detector, at time.Du
 	}
 }
 
-// contact records that an exchange with a peer succeeded.
-func (e *engine) contact(from string, now time.Time) {
+// recordContact records that an exchange with a peer succeeded.
+func (e *engine) recordContact(from string, now time.Time) {
 	at := e.clock(now)
-	if silence := at - e.succeeded; e.quiet(at) { // the silence was this node's own, so it counts against no member
+	if silence := at - e.succeeded; e.isIsolated(at) { // the silence was this node's own, so it counts against no member
 		for _, m := range e.list {
 			if !m.dead {
 				m.last += silence
@@ -266,18 +266,18 @@ func (e *engine) contact(from string, now time.Time) {
 	}
 }
 
-// quiet reports whether no peer has been heard for so long that this node suspects its own connection first.
-func (e *engine) quiet(at time.Duration) bool {
-	return at-e.succeeded > max(silent, 6*e.set.Interval) && e.several(at)
+// isIsolated reports whether no peer has been heard for so long that this node suspects its own connection first.
+func (e *engine) isIsolated(at time.Duration) bool {
+	return at-e.succeeded > max(silent, 6*e.set.Interval) && e.hasSeveral(at)
 }
 
-// several reports whether at least two other members should be heard. With only one, its silence is more likely than a failure of this
+// hasSeveral reports whether at least two other members should be heard. With only one, its silence is more likely than a failure of this
 // node. Members that have left do not count. Members that have been dead, or out of our tailnet, for long do not count either: otherwise
 // two members that went at one time would make this node distrust itself permanently.
-func (e *engine) several(at time.Duration) bool {
+func (e *engine) hasSeveral(at time.Duration) bool {
 	n := 0
 	for _, m := range e.list {
-		if m.state == Gone || m.state == Dead && at-m.died > doubtTime || e.absent(m, at) {
+		if m.state == Gone || m.state == Dead && at-m.died > doubtTime || e.isAbsent(m, at) {
 			continue
 		}
 		if n++; n == 2 {
@@ -287,15 +287,15 @@ func (e *engine) several(at time.Duration) bool {
 	return false
 }
 
-// absent reports whether m's node has been missing from our tailnet for long. Only nodes that were met have a time of absence. A netmap may
+// isAbsent reports whether m's node has been missing from our tailnet for long. Only nodes that were met have a time of absence. A netmap may
 // be empty for a moment.
-func (e *engine) absent(m *member, at time.Duration) bool {
+func (e *engine) isAbsent(m *member, at time.Duration) bool {
 	since, ok := e.view.absent.Get(m.id)
 	return ok && e.began.Add(at).Sub(since) > doubtTime
 }
 
-// review updates the state of every member, once per round.
-func (e *engine) review(now time.Time) {
+// updateStates updates the state of every member, once per round.
+func (e *engine) updateStates(now time.Time) {
 	at := e.clock(now)
 	if at-e.ticked > e.set.Interval+e.set.Interval/10+late { // this process slept: the silence was its own
 		for _, m := range e.list {
@@ -305,8 +305,8 @@ func (e *engine) review(now time.Time) {
 		e.stats.Late++
 	}
 	e.ticked = at
-	e.isolated = (e.isolated || at-e.succeeded > max(lonely, 16*e.set.Interval)) && e.several(at)
-	d, quiet := e.detector(), e.quiet(at)
+	e.isolated = (e.isolated || at-e.succeeded > max(lonely, 16*e.set.Interval)) && e.hasSeveral(at)
+	d, quiet := e.detector(), e.isIsolated(at)
 	var forget []string
 	for _, m := range e.list {
 		switch was := m.state; {
@@ -316,10 +316,10 @@ func (e *engine) review(now time.Time) {
 				m.state = Unknown
 			}
 		default:
-			m.state = d.state(&m.pulse, at, func() bool { return e.askedInVain(m, now) })
+			m.state = d.state(&m.pulse, at, func() bool { return e.isUnresponsive(m, now) })
 			if m.state == Dead && was != Dead {
 				m.died = at
-				e.tell(Event{Kind: EventDeath, Node: m.id, Cluster: m.entry.ClusterID}, now)
+				e.report(Event{Kind: EventDeath, Node: m.id, Cluster: m.entry.ClusterID}, now)
 			}
 		}
 		if m.gone() && at-m.died > e.set.ForgetAfter {
@@ -328,32 +328,32 @@ func (e *engine) review(now time.Time) {
 	}
 	if len(forget) > 0 || at-e.swept >= sweepTime {
 		e.view = Forget(e.view, forget, now)
-		e.drop(forget)
+		e.dropMembers(forget)
 	}
 	if at-e.swept >= sweepTime {
 		e.swept = at
-		e.prune(now)
-		e.sum()
+		e.prunePins(now)
+		e.reportCounts()
 		e.forgetPeers(now)
 	}
 }
 
-// askedInVain reports whether m has not responded to a direct request since it was last heard, or cannot be queried. Only then is m dead.
+// isUnresponsive reports whether m has not responded to a direct request since it was last heard, or cannot be queried. Only then is m dead.
 // Heartbeats that others relay may be false, and an overstated heartbeat looks like silence when the liar stops.
-func (e *engine) askedInVain(m *member, now time.Time) bool {
-	if _, there := e.netmap.Find(m.id); !there || m.peer.banned.holds(now) || m.peer.away.holds(now) {
+func (e *engine) isUnresponsive(m *member, now time.Time) bool {
+	if _, there := e.netmap.Find(m.id); !there || m.peer.banned.isActive(now) || m.peer.unresponsive.isActive(now) {
 		return true
 	}
-	return e.clock(m.peer.knocked) > max(m.last, m.contact) && now.Sub(m.peer.knocked) >= 2*e.set.Interval
+	return e.clock(m.peer.requestedAt) > max(m.last, m.contact) && now.Sub(m.peer.requestedAt) >= 2*e.set.Interval
 }
 
-// prune forgets the pins of nodes that have been missing from our tailnet for long.
-func (e *engine) prune(now time.Time) {
+// prunePins forgets the pins of nodes that have been missing from our tailnet for long.
+func (e *engine) prunePins(now time.Time) {
 	next, dropped := Prune(e.view, e.netmap, now)
 	e.unsaved = e.unsaved || next.pinned != e.view.pinned || next.absent.Len() != e.view.absent.Len()
 	for _, node := range dropped {
 		cluster, _ := e.view.nodes.Get(node)
-		e.tell(Event{Kind: EventUnpin, Node: node, Cluster: cluster, Detail: "our tailnet has not had the node for long"}, now)
+		e.report(Event{Kind: EventUnpin, Node: node, Cluster: cluster, Detail: "our tailnet has not had the node for long"}, now)
 	}
 	if e.view = next; len(dropped) > 0 {
 		e.verify()
@@ -363,35 +363,35 @@ func (e *engine) prune(now time.Time) {
 func (m *member) gone() bool { return m.state == Dead || m.state == Gone }
 
 func (e *engine) newMember() *member {
-	if len(e.spare) == 0 {
+	if len(e.freeMembers) == 0 {
 		made := make([]member, together)
 		for i := range made {
-			e.spare = append(e.spare, &made[len(made)-1-i])
+			e.freeMembers = append(e.freeMembers, &made[len(made)-1-i])
 		}
 	}
-	last := len(e.spare) - 1
-	m := e.spare[last]
-	e.spare = e.spare[:last]
+	last := len(e.freeMembers) - 1
+	m := e.freeMembers[last]
+	e.freeMembers = e.freeMembers[:last]
 	return m
 }
 
-func (e *engine) drop(ids []string) {
+func (e *engine) dropMembers(ids []string) {
 	if len(ids) == 0 {
 		return
 	}
 	for _, id := range ids {
-		e.spare = append(e.spare, e.members[id])
+		e.freeMembers = append(e.freeMembers, e.members[id])
 		delete(e.members, id)
 	}
 	gone := func(m *member) bool { return e.members[m.id] != m }
-	e.list, e.deck = slices.DeleteFunc(e.list, gone), slices.DeleteFunc(e.deck, gone)
-	for _, m := range e.spare[len(e.spare)-len(ids):] {
+	e.list, e.shuffled = slices.DeleteFunc(e.list, gone), slices.DeleteFunc(e.shuffled, gone)
+	for _, m := range e.freeMembers[len(e.freeMembers)-len(ids):] {
 		*m = member{}
 	}
 }
 
-// listed reports whether m is in digests. A member that has been dead for long is not, so all nodes forget it at about the same time.
-func (e *engine) listed(m *member, at time.Duration) bool {
+// isListed reports whether m is in digests. A member that has been dead for long is not, so all nodes forget it at about the same time.
+func (e *engine) isListed(m *member, at time.Duration) bool {
 	return !m.gone() || at-m.died <= e.set.ForgetAfter/2
 }
 
@@ -400,7 +400,7 @@ func (e *engine) reject(from string, why Reason, now time.Time) {
 	e.peer(from, now).refused++
 }
 
-// errOther is the response to a member of another gossip network.
-func errOther(network string) error {
+// errOtherNetwork is the response to a member of another gossip network.
+func errOtherNetwork(network string) error {
 	return problem.New(problem.BadRequest, "This server is in the gossip network "+network+", and the message is of another one.", "Set gossip.network to the same name on both.")
 }

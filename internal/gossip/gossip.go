@@ -21,8 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/gossip/endpoint"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // An Order numbers the records of one node; the greater order wins. It is comparable only with orders of the same node, and never with a
@@ -68,22 +67,22 @@ func Reasons() []Reason {
 
 // Settings configure how a node gossips. The zero value of a field means its default.
 type Settings struct {
-	Network         string           // name of the gossip network
-	Interval        time.Duration    // between rounds
-	Fanout          int              // peers queried in each round
-	Seeds           []string         // host names of the nodes to query first
-	PinnedOnly      bool             // trust only the clusters in Pins
-	Pins            []Pin            // keys of clusters; they override keys learned at first contact
-	Allow           endpoint.Allowed // private addresses that records may announce nevertheless
-	MaxMembers      int
-	MaxMessageBytes int           // limit for a message with records that this node sends
-	ForgetAfter     time.Duration // how long a dead member stays in the list
+	Network          string           // name of the gossip network
+	Interval         time.Duration    // between rounds
+	Fanout           int              // peers queried in each round
+	Seeds            []string         // host names of the nodes to query first
+	PinnedOnly       bool             // trust only the clusters in Pins
+	Pins             []Pin            // keys of clusters; they override keys learned at first contact
+	AllowedEndpoints AllowedEndpoints // private addresses that records may announce nevertheless
+	MaxMembers       int
+	MaxMessageBytes  int           // limit for a message with records that this node sends
+	ForgetAfter      time.Duration // how long a dead member stays in the list
 }
 
 // A Pin binds a cluster to its key.
 type Pin struct {
 	Cluster string // id
-	Key     door.PublicKey
+	Key     httpapi.PublicKey
 }
 
 // WithDefaults returns s with defaults filled in, or an error for an impossible value. The code that parses the settings checks reasonable
@@ -96,7 +95,7 @@ func (s Settings) WithDefaults() (Settings, error) {
 	s.MaxMessageBytes = cmp.Or(s.MaxMessageBytes, 16<<10)
 	s.ForgetAfter = cmp.Or(s.ForgetAfter, 24*time.Hour)
 	switch {
-	case !endpoint.IsLabel(s.Network):
+	case !isDNSLabel(s.Network):
 		return s, fmt.Errorf("network: %q is not a DNS label", s.Network)
 	case s.Interval < 0, s.Fanout < 0, s.MaxMembers < 0, s.ForgetAfter < 0:
 		return s, errors.New("interval, fanout, maxMembers or forgetAfter is negative")

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // Members is one node's view of all members at one moment. It is immutable.
@@ -70,7 +70,7 @@ func (e *engine) leave(now time.Time) ([]call, error) {
 		if !ok || m.gone() {
 			continue
 		}
-		calls = append(calls, call{p, e.send(message{Records: []Signed{e.own.Signed}}, kindDelta)})
+		calls = append(calls, call{p, e.encodeMessage(message{Records: []Signed{e.own.Signed}}, kindDelta)})
 		if len(calls) == 8*leaveTargets { // some of them may have left too
 			break
 		}
@@ -93,18 +93,18 @@ type Cluster struct {
 	APIPort     uint16            `json:"apiPort"`
 	Labels      map[string]string `json:"labels"`
 
-	Name     string          `json:"name"`
-	ID       string          `json:"id"`
-	URL      string          `json:"url" doc:"base of the sign-in API of a live member"`
-	State    State           `json:"state" enum:"alive,suspect,unknown,dead,left" doc:"of the member that is best off"`
-	LastSeen time.Time       `json:"lastSeen,omitzero" doc:"as the server that answers saw it; absent: never"`
-	Verified bool            `json:"verified" doc:"node and key are those that the cluster was met with; only then may one sign in"`
-	Conflict bool            `json:"conflict" doc:"somebody else is known as this cluster"`
-	Self     bool            `json:"self" doc:"the cluster of the server that answers"`
-	CAHash   string          `json:"caHash"`
-	Key      door.PublicKey  `json:"key"`
-	Software string          `json:"software"`
-	Members  []ClusterMember `json:"members"`
+	Name     string            `json:"name"`
+	ID       string            `json:"id"`
+	URL      string            `json:"url" doc:"base of the sign-in API of a live member"`
+	State    State             `json:"state" enum:"alive,suspect,unknown,dead,left" doc:"of the member that is best off"`
+	LastSeen time.Time         `json:"lastSeen,omitzero" doc:"as the server that answers saw it; absent: never"`
+	Verified bool              `json:"verified" doc:"node and key are those that the cluster was met with; only then may one sign in"`
+	Conflict bool              `json:"conflict" doc:"somebody else is known as this cluster"`
+	Self     bool              `json:"self" doc:"the cluster of the server that answers"`
+	CAHash   string            `json:"caHash"`
+	Key      httpapi.PublicKey `json:"key"`
+	Software string            `json:"software"`
+	Members  []ClusterMember   `json:"members"`
 }
 
 // A ClusterMember is one access server of a cluster.
@@ -124,7 +124,7 @@ func (c Cluster) Available() bool { return c.State != Dead && c.State != Gone }
 func (s *Members) Clusters(all bool) (clusters []Cluster, hidden int) {
 	type claim struct {
 		id       string
-		key      door.PublicKey
+		key      httpapi.PublicKey
 		conflict bool
 	}
 	groups := map[claim][]Member{}
@@ -143,13 +143,13 @@ func (s *Members) Clusters(all bool) (clusters []Cluster, hidden int) {
 	}
 	slices.SortFunc(clusters, func(a, b Cluster) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID), strings.Compare(a.Key.String(), b.Key.String()),
-			cmp.Compare(order(a.Conflict), order(b.Conflict)))
+			cmp.Compare(boolOrder(a.Conflict), boolOrder(b.Conflict)))
 	})
 	return clusters, hidden
 }
 
-// order sorts true after false.
-func order(b bool) int {
+// boolOrder sorts true after false.
+func boolOrder(b bool) int {
 	if b {
 		return 1
 	}
@@ -161,32 +161,32 @@ func order(b bool) int {
 func clusterOf(members []Member) Cluster {
 	states := States()
 	slices.SortFunc(members, func(a, b Member) int {
-		return cmp.Or(cmp.Compare(order(!a.Self), order(!b.Self)), cmp.Compare(order(!a.Verified), order(!b.Verified)),
+		return cmp.Or(cmp.Compare(boolOrder(!a.Self), boolOrder(!b.Self)), cmp.Compare(boolOrder(!a.Verified), boolOrder(!b.Verified)),
 			cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), strings.Compare(a.Node, b.Node))
 	})
 	best := members[0]
 	c := Cluster{APIEndpoint: best.APIEndpoint, APIPort: best.APIPort, Labels: best.Labels, Name: best.ClusterName, ID: best.ClusterID, URL: best.URL,
-		State: best.State, LastSeen: shown(best.LastSeen), Verified: best.Verified, Conflict: best.Conflict, Self: best.Self, CAHash: best.CAHash, Key: best.Key,
+		State: best.State, LastSeen: displayTime(best.LastSeen), Verified: best.Verified, Conflict: best.Conflict, Self: best.Self, CAHash: best.CAHash, Key: best.Key,
 		Software: best.Software, Members: make([]ClusterMember, 0, len(members))}
 	if c.Labels == nil {
 		c.Labels = map[string]string{}
 	}
 	for _, m := range members {
-		c.Members = append(c.Members, ClusterMember{m.Node, m.Host, m.State, shown(m.LastSeen)})
+		c.Members = append(c.Members, ClusterMember{m.Node, m.Host, m.State, displayTime(m.LastSeen)})
 	}
 	return c
 }
 
-// shown returns a time in the form for output: UTC, in whole seconds.
-func shown(t time.Time) time.Time {
+// displayTime returns a time in the form for output: UTC, in whole seconds.
+func displayTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
 	return t.UTC().Truncate(time.Second)
 }
 
-// Alone returns the members of a server that does not gossip: only itself.
-func Alone(f Facts, now time.Time) *Members {
+// NewStandaloneMembers returns the members of a server that does not gossip: only itself.
+func NewStandaloneMembers(f Facts, now time.Time) *Members {
 	r := &Record{Facts: f, Status: Up}
 	return &Members{At: now, List: []Member{{Record: r, State: Alive, LastSeen: now, Verified: true, Self: true}}}
 }

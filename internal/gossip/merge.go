@@ -3,8 +3,6 @@ package gossip
 import (
 	"fmt"
 	"time"
-
-	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 )
 
 // A Delivery is the set of records of one message.
@@ -38,7 +36,7 @@ func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 	next.moved = false
 	var changes []Change
 	for _, r := range d.Records {
-		if c := next.take(r, d, now); c.Entry != nil || c.Reason != "" || c.Own {
+		if c := next.mergeRecord(r, d, now); c.Entry != nil || c.Reason != "" || c.Own {
 			c.Record = r
 			changes = append(changes, c)
 		}
@@ -49,13 +47,13 @@ func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 	return &next, changes
 }
 
-// take merges one record. v must be a copy that no other goroutine has seen yet.
-func (v *View) take(r *Record, d Delivery, now time.Time) Change {
+// mergeRecord merges one record. v must be a copy that no other goroutine has seen yet.
+func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	if r.Node == v.rules.Self {
 		switch {
 		case r.Key != v.rules.Key:
 			return Change{Reason: Binding, Detail: "it is in our name, by another key"}
-		case !r.genuine():
+		case !r.isSignatureValid():
 			return Change{Reason: Signature}
 		}
 		return Change{Own: true}
@@ -65,7 +63,7 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Binding, Detail: "our tailnet has no such node with a required tag"}
 	}
 	firstHand := d.From == r.Node
-	if t, ok := v.tombs.Get(r.Node); ok && t.keeps(r.Generation, firstHand) {
+	if t, ok := v.tombs.Get(r.Node); ok && t.rejects(r.Generation, firstHand) {
 		return Change{Reason: Buried}
 	}
 	was, known := v.entries.Get(r.Node)
@@ -73,12 +71,12 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		return Change{}
 	}
 	e := &Entry{Record: r, FirstHand: firstHand}
-	verdict := v.judge(r, firstHand)
+	verdict := v.checkPins(r, firstHand)
 	if !verdict.accept {
 		return Change{Reason: Binding, Detail: verdict.detail}
 	}
 	e.Conflict = verdict.conflict
-	wrong := v.rules.Allow.Check(r.announces(), endpoint.Node{Name: p.Name, Addrs: p.Addrs})
+	wrong := v.rules.AllowedEndpoints.Check(r.announces(), EndpointOwner{Name: p.Name, Addrs: p.Addrs})
 	remember := !known && (firstHand || verdict.trusted) // remember the refusal
 	switch {
 	case wrong != nil && !remember:
@@ -88,12 +86,12 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	case verdict.rekey && known && v.weight(was) == 1 && r.Order.Compare(was.Order) <= 0:
 		return Change{Reason: Old} // a repeated earlier handover must not move the key back
 	case wrong == nil && known && !verdict.pin:
-		if c, beaten := v.beaten(was, e, verdict.trusted); beaten {
+		if c, beaten := v.isBeaten(was, e, verdict.trusted); beaten {
 			return c
 		}
 	}
 	// From here on the record would change something, so now verify the signature, which is expensive.
-	if !r.genuine() {
+	if !r.isSignatureValid() {
 		return Change{Reason: Signature}
 	}
 	if wrong != nil {
@@ -102,13 +100,13 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Endpoint, Detail: wrong.Error()}
 	}
 	c := Change{Entry: e, Was: was}
-	v.pin(r, verdict, &c) // first, because a relayed entry may match the pins from now on
+	v.storePins(r, verdict, &c) // first, because a relayed entry may match the pins from now on
 	if known {
-		if keep, kept := v.compare(was, e, verdict.trusted); keep {
+		if keep, cached := v.compareEntries(was, e, verdict.trusted); keep {
 			if c.Pinned || c.Rekey {
-				kept = Change{Entry: was, Was: was, Pinned: c.Pinned, Rekey: c.Rekey}
+				cached = Change{Entry: was, Was: was, Pinned: c.Pinned, Rekey: c.Rekey}
 			}
-			return kept
+			return cached
 		}
 	}
 	if e.Conflict {
@@ -129,9 +127,9 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	return c
 }
 
-// beaten reports whether the existing entry has more weight than e, or is later.
-func (v *View) beaten(was, e *Entry, trusted bool) (Change, bool) {
-	switch now, before := weigh(e.FirstHand || trusted), v.weight(was); {
+// isBeaten reports whether the existing entry has more weight than e, or is later.
+func (v *View) isBeaten(was, e *Entry, trusted bool) (Change, bool) {
+	switch now, before := boolWeight(e.FirstHand || trusted), v.weight(was); {
 	case now < before:
 		return Change{Reason: Binding, Detail: "the node itself says otherwise"}, true
 	case now == before && e.Order.Compare(was.Order) < 0:
@@ -140,12 +138,12 @@ func (v *View) beaten(was, e *Entry, trusted bool) (Change, bool) {
 	return Change{}, false
 }
 
-// compare reports whether the existing entry stays, and the resulting change.
-func (v *View) compare(was, e *Entry, trusted bool) (keep bool, c Change) {
-	if c, beaten := v.beaten(was, e, trusted); beaten {
+// compareEntries reports whether the existing entry stays, and the resulting change.
+func (v *View) compareEntries(was, e *Entry, trusted bool) (keep bool, c Change) {
+	if c, beaten := v.isBeaten(was, e, trusted); beaten {
 		return true, c
 	}
-	if weigh(e.FirstHand || trusted) > v.weight(was) || e.Order.Compare(was.Order) > 0 {
+	if boolWeight(e.FirstHand || trusted) > v.weight(was) || e.Order.Compare(was.Order) > 0 {
 		return false, Change{}
 	}
 	if was.Signed.equal(e.Signed) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // believed returns all visible state of a view, as text.
@@ -39,13 +39,13 @@ func TestMergeIsAJoin(t *testing.T) {
 		buried := s.nodes[5]
 		// A forgery about a node that was never met may displace hearsay until the node itself sends a record. So in seeds with forgeries,
 		// all nodes were met before.
-		memory, forgeries := Memory{Nodes: map[string]string{}, Clusters: map[string]door.PublicKey{}}, seed%2 == 0
+		memory, forgeries := Memory{Nodes: map[string]string{}, Clusters: map[string]httpapi.PublicKey{}}, seed%2 == 0
 		for _, n := range s.nodes {
 			if forgeries {
 				memory.Nodes[n.facts.Node], memory.Clusters[n.facts.ClusterID] = n.facts.ClusterID, n.facts.Key
 			}
 		}
-		start := NewView(Rules{Self: "nSELF", Key: door.PublicKey{9}, MaxMembers: 100}, memory)
+		start := NewView(Rules{Self: "nSELF", Key: httpapi.PublicKey{9}, MaxMembers: 100}, memory)
 		start = Forget(func() *View {
 			r, _ := Open(forge(t, buried.facts, Order{47, 1}, buried.key))
 			v, _ := Merge(start, Delivery{buried.facts.Node, []*Record{r}, s.netmap}, now)
@@ -121,20 +121,20 @@ func TestMergeIsAJoin(t *testing.T) {
 	}
 }
 
-// A scene is a view and records to merge into it.
-type scene struct {
+// A mergeEnv is a view and records to merge into it.
+type mergeEnv struct {
 	t *testing.T
 	s *sim
 	v *View
 }
 
-func newScene(t *testing.T, rules Rules) *scene {
-	rules.Self, rules.Key, rules.MaxMembers = "nSELF", door.PublicKey{9}, 100
-	return &scene{t, newSim(t, 1, 4, Settings{}), NewView(rules, Memory{})}
+func newMergeEnv(t *testing.T, rules Rules) *mergeEnv {
+	rules.Self, rules.Key, rules.MaxMembers = "nSELF", httpapi.PublicKey{9}, 100
+	return &mergeEnv{t, newSim(t, 1, 4, Settings{}), NewView(rules, Memory{})}
 }
 
-// says merges a record from a node and returns the change.
-func (c *scene) says(from *simNode, s Signed) Change {
+// record merges a record from a node and returns the change.
+func (c *mergeEnv) record(from *simNode, s Signed) Change {
 	c.t.Helper()
 	r, err := Open(s)
 	if err != nil {
@@ -148,46 +148,46 @@ func (c *scene) says(from *simNode, s Signed) Change {
 	return changes[0]
 }
 
-func (c *scene) verified(n *simNode) bool {
+func (c *mergeEnv) verified(n *simNode) bool {
 	e, ok := c.v.Find(n.facts.Node)
 	return ok && c.v.Verified(e)
 }
 
 // TestBinding: which records have authority (DSC-10, GO-01, GO-03).
 func TestBinding(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
-	if ch := c.says(b, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || ch.Pinned || c.verified(a) {
+	if ch := c.record(b, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || ch.Pinned || c.verified(a) {
 		t.Fatalf("hearsay of a node that was not met: %+v", ch)
 	}
-	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
+	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
 		t.Fatalf("from the node itself: %+v", ch)
 	}
-	if ch := c.says(b, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || !c.verified(a) {
+	if ch := c.record(b, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || !c.verified(a) {
 		t.Fatalf("hearsay that fits the pins: %+v", ch)
 	}
-	if ch := c.says(b, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry != nil || ch.Reason != Binding {
+	if ch := c.record(b, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry != nil || ch.Reason != Binding {
 		t.Fatalf("hearsay by another key: %+v", ch)
 	}
 	stolen := a.facts
 	stolen.ClusterID = "another"
-	if ch := c.says(b, forge(t, stolen, Order{9, 9}, a.key)); ch.Entry != nil {
+	if ch := c.record(b, forge(t, stolen, Order{9, 9}, a.key)); ch.Entry != nil {
 		t.Fatalf("hearsay of another cluster: %+v", ch)
 	}
 	// The key is lost: the node itself sends a record with another key. It is listed but not trusted.
-	if ch := c.says(a, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
+	if ch := c.record(a, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
 		t.Fatalf("another key, from the node itself: %+v", ch)
 	}
-	if ch := c.says(b, forge(t, a.facts, Order{1, 3}, a.key)); ch.Entry != nil {
+	if ch := c.record(b, forge(t, a.facts, Order{1, 3}, a.key)); ch.Entry != nil {
 		t.Fatalf("an old record is played back over what the node itself said: %+v", ch)
 	}
 	// A restart does not forget.
 	again := NewView(*c.v.rules, c.v.memory(0))
 	c.v = again
-	if ch := c.says(b, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
+	if ch := c.record(b, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
 		t.Fatalf("after a restart: %+v", ch)
 	}
-	if ch := c.says(b, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry != nil {
+	if ch := c.record(b, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry != nil {
 		t.Fatalf("after a restart, by another key: %+v", ch)
 	}
 }
@@ -195,13 +195,13 @@ func TestBinding(t *testing.T) {
 // TestForgeryBeforeContact: a forgery about a node that was not met ends when the node itself sends a record, whatever the order of the
 // forgery is.
 func TestForgeryBeforeContact(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
-	c.says(b, forge(t, a.facts, Order{maxGeneration, maxVersion}, b.key))
+	c.record(b, forge(t, a.facts, Order{maxGeneration, maxVersion}, b.key))
 	if c.verified(a) {
 		t.Fatal("a forgery is verified")
 	}
-	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
+	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
 		t.Fatalf("the node itself: %+v", ch)
 	}
 	if e, _ := c.v.Find(a.facts.Node); e.Order != (Order{1, 1}) {
@@ -211,95 +211,95 @@ func TestForgeryBeforeContact(t *testing.T) {
 
 // TestRekey: pins follow a key only if the old key handed over to it (DSC-10).
 func TestRekey(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
-	c.says(a, forge(t, a.facts, Order{1, 1}, a.key))
-	c.says(b, forge(t, b.facts, Order{1, 1}, b.key))
+	c.record(a, forge(t, a.facts, Order{1, 1}, a.key))
+	c.record(b, forge(t, b.facts, Order{1, 1}, b.key))
 	fresh := ed25519.NewKeyFromSeed(make([]byte, 32))
-	public := door.PublicKey(fresh.Public().(ed25519.PublicKey))
+	public := httpapi.PublicKey(fresh.Public().(ed25519.PublicKey))
 	f := a.facts
 	f.PrevKey = a.facts.Key
-	f.PrevSig = ed25519.Sign(b.key, Rekeying(f.ClusterID, public))
-	if ch := c.says(b, forge(t, f, Order{2, 1}, fresh)); ch.Entry != nil {
+	f.PrevSig = ed25519.Sign(b.key, RekeyMessage(f.ClusterID, public))
+	if ch := c.record(b, forge(t, f, Order{2, 1}, fresh)); ch.Entry != nil {
 		t.Fatalf("handed over by a stranger: %+v", ch)
 	}
-	f.PrevSig = ed25519.Sign(a.key, Rekeying("another", public))
-	if ch := c.says(b, forge(t, f, Order{2, 1}, fresh)); ch.Entry != nil {
+	f.PrevSig = ed25519.Sign(a.key, RekeyMessage("another", public))
+	if ch := c.record(b, forge(t, f, Order{2, 1}, fresh)); ch.Entry != nil {
 		t.Fatalf("of another cluster: %+v", ch)
 	}
-	f.PrevSig = ed25519.Sign(a.key, Rekeying(f.ClusterID, public))
-	if ch := c.says(b, forge(t, f, Order{2, 1}, fresh)); !ch.Rekey || !c.verified(a) {
+	f.PrevSig = ed25519.Sign(a.key, RekeyMessage(f.ClusterID, public))
+	if ch := c.record(b, forge(t, f, Order{2, 1}, fresh)); !ch.Rekey || !c.verified(a) {
 		t.Fatalf("handed over: %+v", ch)
 	}
-	if ch := c.says(b, forge(t, a.facts, Order{3, 1}, a.key)); ch.Entry != nil {
+	if ch := c.record(b, forge(t, a.facts, Order{3, 1}, a.key)); ch.Entry != nil {
 		t.Fatalf("by the old key: %+v", ch)
 	}
 	// The administrator returns to the old key in the same way. Replaying the earlier handover changes nothing.
 	again := forge(t, f, Order{2, 1}, fresh)
 	back := a.facts
 	back.PrevKey = public
-	back.PrevSig = ed25519.Sign(fresh, Rekeying(back.ClusterID, back.Key))
-	if ch := c.says(a, forge(t, back, Order{4, 1}, a.key)); !ch.Rekey || !c.verified(a) {
+	back.PrevSig = ed25519.Sign(fresh, RekeyMessage(back.ClusterID, back.Key))
+	if ch := c.record(a, forge(t, back, Order{4, 1}, a.key)); !ch.Rekey || !c.verified(a) {
 		t.Fatalf("handed back: %+v", ch)
 	}
-	if ch := c.says(b, again); ch.Rekey || ch.Reason != Old || !c.verified(a) {
+	if ch := c.record(b, again); ch.Rekey || ch.Reason != Old || !c.verified(a) {
 		t.Fatalf("a handover of before: %+v, verified %v", ch, c.verified(a))
 	}
 }
 
 // TestHearsayBuriesNobody: a generation that another node invented does not keep out the node itself (GO-02, GO-04).
 func TestHearsayBuriesNobody(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
 	stranger := ed25519.NewKeyFromSeed(make([]byte, 32))
 	made := a.facts
-	made.Key = door.PublicKey(stranger.Public().(ed25519.PublicKey))
-	if ch := c.says(b, forge(t, made, Order{maxGeneration, 1}, stranger)); ch.Entry == nil {
+	made.Key = httpapi.PublicKey(stranger.Public().(ed25519.PublicKey))
+	if ch := c.record(b, forge(t, made, Order{maxGeneration, 1}, stranger)); ch.Entry == nil {
 		t.Fatalf("hearsay: %+v", ch)
 	}
 	c.v = Forget(c.v, []string{a.facts.Node}, simEpoch)
-	if ch := c.says(b, forge(t, made, Order{maxGeneration, 1}, stranger)); ch.Reason != Buried {
+	if ch := c.record(b, forge(t, made, Order{maxGeneration, 1}, stranger)); ch.Reason != Buried {
 		t.Errorf("hearsay again: %+v", ch)
 	}
-	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
+	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
 		t.Errorf("the node itself: %+v", ch)
 	}
 	c.v = Forget(c.v, []string{a.facts.Node}, simEpoch)
-	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Reason != Buried {
+	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Reason != Buried {
 		t.Errorf("what it said before: %+v", ch)
 	}
 }
 
 // TestPinnedPolicy: the pins of an administrator take precedence over first contact (DSC-10).
 func TestPinnedPolicy(t *testing.T) {
-	plain := newScene(t, Rules{})
+	plain := newMergeEnv(t, Rules{})
 	a, b := plain.s.nodes[0], plain.s.nodes[1]
-	c := newScene(t, Rules{Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
-	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
+	c := newMergeEnv(t, Rules{Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
+	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
 		t.Fatalf("another key than pinned: %+v", ch)
 	}
-	if ch := c.says(a, forge(t, a.facts, Order{2, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
+	if ch := c.record(a, forge(t, a.facts, Order{2, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
 		t.Fatalf("the pinned key: %+v", ch)
 	}
-	if ch := c.says(b, forge(t, b.facts, Order{1, 1}, b.key)); !ch.Pinned {
+	if ch := c.record(b, forge(t, b.facts, Order{1, 1}, b.key)); !ch.Pinned {
 		t.Fatalf("a cluster that is not pinned: %+v", ch)
 	}
-	only := newScene(t, Rules{PinnedOnly: true, Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
-	if ch := only.says(b, forge(t, b.facts, Order{1, 1}, b.key)); ch.Entry != nil || ch.Reason != Binding {
+	only := newMergeEnv(t, Rules{PinnedOnly: true, Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
+	if ch := only.record(b, forge(t, b.facts, Order{1, 1}, b.key)); ch.Entry != nil || ch.Reason != Binding {
 		t.Fatalf("a cluster that is not pinned, where only pinned ones count: %+v", ch)
 	}
-	if ch := only.says(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !only.verified(a) {
+	if ch := only.record(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !only.verified(a) {
 		t.Fatalf("the pinned one: %+v", ch)
 	}
 }
 
 // TestRefusals: a record refused for its addresses is not requested repeatedly, but once more after a minute (GO-07).
 func TestRefusals(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a := c.s.nodes[0]
 	f := a.facts
 	f.APIEndpoint = "https://10.0.0.1:6443"
-	if ch := c.says(a, forge(t, f, Order{1, 1}, a.key)); ch.Reason != Endpoint || c.v.refused.Len() != 1 || c.v.Len() != 0 {
+	if ch := c.record(a, forge(t, f, Order{1, 1}, a.key)); ch.Reason != Endpoint || c.v.refused.Len() != 1 || c.v.Len() != 0 {
 		t.Fatalf("%+v, %d refusals, %d members", ch, c.v.refused.Len(), c.v.Len())
 	}
 	if v := Forget(c.v, nil, simEpoch.Add(59*time.Second)); v.refused.Len() != 1 {
@@ -308,7 +308,7 @@ func TestRefusals(t *testing.T) {
 	if v := Forget(c.v, nil, simEpoch.Add(61*time.Second)); v.refused.Len() != 0 {
 		t.Error("it is never forgotten")
 	}
-	if ch := c.says(a, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || c.v.refused.Len() != 0 {
+	if ch := c.record(a, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || c.v.refused.Len() != 0 {
 		t.Errorf("a record that counts: %+v, %d refusals", ch, c.v.refused.Len())
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
@@ -21,7 +21,7 @@ import (
 type Config struct {
 	Settings Settings
 	ID       string // stable node id of this server
-	Key      door.PublicKey
+	Key      httpapi.PublicKey
 	Sign     func(message []byte) []byte // with the cluster's key
 	// Facts returns what this server announces about itself, or false while that is unknown. The node calls it in each round. It must not
 	// modify a value that it has returned.
@@ -33,12 +33,12 @@ type Config struct {
 	Exchange func(context.Context, Peer, []byte) ([]byte, error)
 	// Load and Save store what must survive a restart. The node does not gossip before Load has succeeded: without its pins it would trust
 	// every cluster at first contact again.
-	Load func(context.Context) (Memory, error)
-	Save func(context.Context, Memory) error
-	Tell func(Event) // for the audit log; it must not block
-	Log  *slog.Logger
-	Now  func() time.Time
-	Rand rand.Source
+	Load   func(context.Context) (Memory, error)
+	Save   func(context.Context, Memory) error
+	Report func(Event) // for the audit log; it must not block
+	Log    *slog.Logger
+	Now    func() time.Time
+	Rand   rand.Source
 
 	Merged func(time.Duration) // receives how long each message took to process
 }
@@ -47,10 +47,10 @@ type Config struct {
 type Node struct {
 	cfg Config
 
-	mu      sync.Mutex // guards the engine; never held during I/O
-	engine  *engine    // nil until Run has loaded the memory
-	leaving bool
-	said    *Facts // the facts of the last announcement, successful or not
+	mu       sync.Mutex // guards the engine; never held during I/O
+	engine   *engine    // nil until Run has loaded the memory
+	leaving  bool
+	reported *Facts // the facts of the last announcement, successful or not
 
 	members atomic.Pointer[Members]
 }
@@ -61,7 +61,7 @@ func New(cfg Config) (*Node, error) {
 	case !isNode(cfg.ID):
 		return nil, fmt.Errorf("gossip: %q is not a node id", cfg.ID)
 	case cfg.Key.IsZero(), cfg.Sign == nil, cfg.Facts == nil, cfg.Netmap == nil, cfg.Exchange == nil, cfg.Load == nil, cfg.Save == nil,
-		cfg.Tell == nil, cfg.Log == nil, cfg.Now == nil, cfg.Rand == nil:
+		cfg.Report == nil, cfg.Log == nil, cfg.Now == nil, cfg.Rand == nil:
 		return nil, errors.New("gossip: a required field is missing")
 	}
 	set, err := cfg.Settings.WithDefaults()
@@ -85,7 +85,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return nil // ctx has ended
 	}
 	set := n.cfg.Settings
-	rules := Rules{Self: n.cfg.ID, Key: n.cfg.Key, Pins: set.Pins, PinnedOnly: set.PinnedOnly, Allow: set.Allow, MaxMembers: set.MaxMembers}
+	rules := Rules{Self: n.cfg.ID, Key: n.cfg.Key, Pins: set.Pins, PinnedOnly: set.PinnedOnly, AllowedEndpoints: set.AllowedEndpoints, MaxMembers: set.MaxMembers}
 	chance := rand.New(n.cfg.Rand)
 	n.mu.Lock()
 	n.engine = newEngine(set, rules, memory, n.cfg.Sign, rand.New(rand.NewPCG(chance.Uint64(), chance.Uint64())), n.cfg.Now())
@@ -98,7 +98,7 @@ func (n *Node) Run(ctx context.Context) error {
 			begun.Go(func() { n.exchange(ctx, c) })
 		}
 		if unsaved && idle && !n.cfg.Now().Before(tryAgain) {
-			memory := n.take()
+			memory := n.takeMemory()
 			idle = false
 			begun.Go(func() { saving <- n.cfg.Save(ctx, memory) })
 		}
@@ -127,12 +127,12 @@ func (n *Node) Run(ctx context.Context) error {
 
 // load waits until Load succeeds or ctx ends.
 func (n *Node) load(ctx context.Context) (Memory, error) {
-	for told := false; ; told = true {
+	for reported := false; ; reported = true {
 		m, err := n.cfg.Load(ctx)
 		if err == nil {
 			return m, nil
 		}
-		if !told && ctx.Err() == nil {
+		if !reported && ctx.Err() == nil {
 			n.cfg.Log.Warn("gossip waits for what it must remember", "err", err)
 		}
 		if err := retry.Sleep(ctx, time.Second); err != nil {
@@ -149,9 +149,9 @@ func (n *Node) round() (calls []call, unsaved bool) {
 	n.mu.Lock()
 	e := n.engine
 	var err error
-	if known && !n.leaving && (n.said == nil || !reflect.DeepEqual(*n.said, facts)) {
+	if known && !n.leaving && (n.reported == nil || !reflect.DeepEqual(*n.reported, facts)) {
 		err = e.announce(facts, Up, now)
-		n.said = &facts
+		n.reported = &facts
 	}
 	if !n.leaving {
 		calls = e.tick(netmap, now)
@@ -162,12 +162,12 @@ func (n *Node) round() (calls []call, unsaved bool) {
 	if err != nil {
 		n.cfg.Log.Warn("this server cannot announce itself", "err", err)
 	}
-	n.tell(events)
+	n.report(events)
 	return calls, unsaved
 }
 
-// take returns the memory to save.
-func (n *Node) take() Memory {
+// takeMemory returns the memory to save.
+func (n *Node) takeMemory() Memory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.engine.unsaved = false
@@ -181,52 +181,52 @@ func (n *Node) exchange(ctx context.Context, c call) {
 			n.cfg.Log.Error("a gossip exchange panicked", "node", c.to.ID, "panic", p, "stack", string(debug.Stack()))
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			n.engine.fail(c.to.ID, n.cfg.Now())
+			n.engine.failExchange(c.to.ID, n.cfg.Now())
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, n.engine.deadline())
 	defer cancel()
 	answer, err := n.cfg.Exchange(ctx, c.to, c.body)
-	third := n.settle(c.to.ID, answer, err)
+	third := n.endExchange(c.to.ID, answer, err)
 	if third == nil {
 		return
 	}
 	_, err = n.cfg.Exchange(ctx, c.to, third)
 	n.mu.Lock()
 	if err != nil {
-		n.engine.fail(c.to.ID, n.cfg.Now())
+		n.engine.failExchange(c.to.ID, n.cfg.Now())
 	} else {
-		n.engine.done(c.to.ID, n.cfg.Now())
+		n.engine.endExchange(c.to.ID, n.cfg.Now())
 	}
 	n.mu.Unlock()
 }
 
-// settle processes the response or the failure of an exchange.
-func (n *Node) settle(from string, answer []byte, err error) (third []byte) {
+// endExchange processes the response or the failure of an exchange.
+func (n *Node) endExchange(from string, answer []byte, err error) (third []byte) {
 	if err != nil {
 		n.cfg.Log.Debug("a gossip exchange failed", "node", from, "err", err)
 	}
-	n.locked(func(e *engine, now time.Time) {
+	n.withEngine(func(e *engine, now time.Time) {
 		if err != nil {
-			e.fail(from, now)
+			e.failExchange(from, now)
 			return
 		}
-		third = e.accept(from, answer, now)
+		third = e.handleResponse(from, answer, now)
 	})
 	return third
 }
 
-// locked processes a message under the lock and reports the resulting events.
-func (n *Node) locked(do func(*engine, time.Time)) {
+// withEngine processes a message under the lock and reports the resulting events.
+func (n *Node) withEngine(do func(*engine, time.Time)) {
 	now := n.cfg.Now()
-	events := n.change(do, now)
+	events := n.update(do, now)
 	if n.cfg.Merged != nil {
 		n.cfg.Merged(n.cfg.Now().Sub(now))
 	}
-	n.tell(events)
+	n.report(events)
 }
 
-func (n *Node) change(do func(*engine, time.Time), now time.Time) []Event {
+func (n *Node) update(do func(*engine, time.Time), now time.Time) []Event {
 	n.mu.Lock()
 	defer n.mu.Unlock() // the HTTP server recovers a panic, and the next message must still be able to lock mu
 	before := n.engine.view
@@ -245,9 +245,9 @@ func (n *Node) publish(now time.Time) []Event {
 	return events
 }
 
-func (n *Node) tell(events []Event) {
+func (n *Node) report(events []Event) {
 	for _, ev := range events {
-		n.cfg.Tell(ev)
+		n.cfg.Report(ev)
 	}
 }
 
@@ -257,9 +257,9 @@ func (n *Node) Handle(from string, body []byte) (answer []byte, err error) {
 	ready := n.engine != nil
 	n.mu.Unlock()
 	if !ready || !isNode(from) {
-		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").After(time.Second)
+		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").WithRetryAfter(time.Second)
 	}
-	n.locked(func(e *engine, now time.Time) { answer, err = e.answer(from, body, now) })
+	n.withEngine(func(e *engine, now time.Time) { answer, err = e.handleRequest(from, body, now) })
 	return answer, err
 }
 
@@ -288,10 +288,10 @@ func (n *Node) Leave(ctx context.Context) error {
 		next <- c
 	}
 	close(next)
-	var told sync.WaitGroup
+	var reported sync.WaitGroup
 	var heard atomic.Int32
 	for range leaveTargets {
-		told.Go(func() {
+		reported.Go(func() {
 			for c := range next { // until one member has received it
 				if _, err := n.cfg.Exchange(ctx, c.to, c.body); err == nil {
 					heard.Add(1)
@@ -300,7 +300,7 @@ func (n *Node) Leave(ctx context.Context) error {
 			}
 		})
 	}
-	told.Wait()
+	reported.Wait()
 	if heard.Load() == 0 {
 		return errors.New("leave: nobody could be told")
 	}
@@ -310,8 +310,8 @@ func (n *Node) Leave(ctx context.Context) error {
 // Members returns the last published view. It never blocks.
 func (n *Node) Members() *Members { return n.members.Load() }
 
-// Turned counts a caller that the server rejected before it read the message.
-func (n *Node) Turned(why Reason) {
+// CountRejected counts a caller that the server rejected before it read the message.
+func (n *Node) CountRejected(why Reason) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.engine != nil {

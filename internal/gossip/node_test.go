@@ -15,8 +15,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A mesh carries the messages of real Nodes in memory.
-type mesh struct {
+// A meshEnv carries the messages of real Nodes in memory.
+type meshEnv struct {
 	sim    *sim // for facts and keys
 	netmap *Netmap
 
@@ -25,12 +25,12 @@ type mesh struct {
 	events map[EventKind]int
 }
 
-func newMesh(t *testing.T, n int) *mesh {
+func newMeshEnv(t *testing.T, n int) *meshEnv {
 	s := newSim(t, 1, n, Settings{})
-	return &mesh{sim: s, netmap: s.netmap, nodes: map[string]*Node{}, events: map[EventKind]int{}}
+	return &meshEnv{sim: s, netmap: s.netmap, nodes: map[string]*Node{}, events: map[EventKind]int{}}
 }
 
-func (m *mesh) config(i int, set Settings) Config {
+func (m *meshEnv) config(i int, set Settings) Config {
 	n := m.sim.nodes[i]
 	return Config{Settings: set, ID: n.facts.Node, Key: n.facts.Key, Sign: n.sign,
 		Facts: func() (Facts, bool) { return n.facts, true }, Netmap: func() *Netmap { return m.netmap },
@@ -39,7 +39,7 @@ func (m *mesh) config(i int, set Settings) Config {
 		},
 		Load: func(context.Context) (Memory, error) { return Memory{}, nil },
 		Save: func(context.Context, Memory) error { return nil },
-		Tell: func(e Event) {
+		Report: func(e Event) {
 			m.mu.Lock()
 			m.events[e.Kind]++
 			m.mu.Unlock()
@@ -47,7 +47,7 @@ func (m *mesh) config(i int, set Settings) Config {
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.NewPCG(1, uint64(i))}
 }
 
-func (m *mesh) exchange(ctx context.Context, from string, p Peer, body []byte) ([]byte, error) {
+func (m *meshEnv) exchange(ctx context.Context, from string, p Peer, body []byte) ([]byte, error) {
 	m.mu.Lock()
 	to := m.nodes[p.ID]
 	m.mu.Unlock()
@@ -65,7 +65,7 @@ func (m *mesh) exchange(ctx context.Context, from string, p Peer, body []byte) (
 }
 
 // start runs node i. stop ends it and returns when Run has returned.
-func (m *mesh) start(t *testing.T, i int, set Settings) (n *Node, stop func() error) {
+func (m *meshEnv) start(t *testing.T, i int, set Settings) (n *Node, stop func() error) {
 	t.Helper()
 	n, err := New(m.config(i, set))
 	if err != nil {
@@ -87,7 +87,7 @@ func (m *mesh) start(t *testing.T, i int, set Settings) (n *Node, stop func() er
 	}
 }
 
-func (m *mesh) told(k EventKind) int {
+func (m *meshEnv) report(k EventKind) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.events[k]
@@ -96,7 +96,7 @@ func (m *mesh) told(k EventKind) int {
 // TestRun: after A-B, B-C and A-C all nodes know all, and each responds with the full list.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, 3)
+		m := newMeshEnv(t, 3)
 		var nodes []*Node
 		for i := range 3 {
 			n, stop := m.start(t, i, Settings{})
@@ -119,8 +119,8 @@ func TestRun(t *testing.T) {
 				t.Errorf("node %d: %+v", i, st)
 			}
 		}
-		if m.told(EventJoin) != 6 || m.told(EventPin) != 6 {
-			t.Errorf("joins %d, pins %d", m.told(EventJoin), m.told(EventPin))
+		if m.report(EventJoin) != 6 || m.report(EventPin) != 6 {
+			t.Errorf("joins %d, pins %d", m.report(EventJoin), m.report(EventPin))
 		}
 		if err := nodes[2].Leave(t.Context()); err != nil {
 			t.Fatal(err)
@@ -128,8 +128,8 @@ func TestRun(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		clusters, hidden := nodes[0].Members().Clusters(false)
-		if len(clusters) != 2 || hidden != 1 || m.told(EventLeave) != 2 {
-			t.Errorf("after one has left: %d clusters, %d hidden, told %d", len(clusters), hidden, m.told(EventLeave))
+		if len(clusters) != 2 || hidden != 1 || m.report(EventLeave) != 2 {
+			t.Errorf("after one has left: %d clusters, %d hidden, told %d", len(clusters), hidden, m.report(EventLeave))
 		}
 	})
 }
@@ -142,7 +142,7 @@ func TestChurn(t *testing.T) {
 			batches = 20
 		}
 		set := Settings{Interval: time.Second, ForgetAfter: time.Minute}
-		m := newMesh(t, 3+batch*batches)
+		m := newMeshEnv(t, 3+batch*batches)
 		var nodes []*Node
 		for i := range 3 {
 			n, stop := m.start(t, i, set)
@@ -199,11 +199,11 @@ func TestChurn(t *testing.T) {
 // TestRunEnds: Run returns at once, whatever its peers do (DSC-15).
 func TestRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, 4)
+		m := newMeshEnv(t, 4)
 		cfg := m.config(0, Settings{})
-		asked := make(chan struct{}, 100)
+		queried := make(chan struct{}, 100)
 		cfg.Exchange = func(ctx context.Context, _ Peer, _ []byte) ([]byte, error) {
-			asked <- struct{}{}
+			queried <- struct{}{}
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
@@ -214,7 +214,7 @@ func TestRunEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- n.Run(ctx) }()
-		<-asked
+		<-queried
 		cancelled := time.Now()
 		cancel()
 		if err := <-ended; err != nil || time.Since(cancelled) > time.Second {
@@ -226,7 +226,7 @@ func TestRunEnds(t *testing.T) {
 // TestMemory: a node does not gossip before the pins are loaded. It saves what it learns, and saves again after a failure.
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, 2)
+		m := newMeshEnv(t, 2)
 		_, stop := m.start(t, 1, Settings{})
 		defer stop()
 		cfg := m.config(0, Settings{})
@@ -276,7 +276,7 @@ func TestMemory(t *testing.T) {
 // TestFactsChange: new facts of a server are everywhere at once, and it does not announce facts that others would refuse.
 func TestFactsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, 2)
+		m := newMeshEnv(t, 2)
 		cfg := m.config(0, Settings{})
 		var mu sync.Mutex
 		facts := m.sim.nodes[0].facts
@@ -334,7 +334,7 @@ func TestFactsChange(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	m := newMesh(t, 1)
+	m := newMeshEnv(t, 1)
 	for name, change := range map[string]func(*Config){
 		"no id":       func(c *Config) { c.ID = "" },
 		"no key":      func(c *Config) { c.Key = [32]byte{} },

@@ -7,16 +7,16 @@ import (
 
 // A peer is what the engine records about a node at the other end of a connection, independent of that node's records.
 type peer struct {
-	busy       int       // exchanges that this node began and that are under way
-	asked      time.Time // when the last one began
-	knocked    time.Time // when the first one began since the member was last heard in any way
-	tokens     float64   // requests that it may make now
-	filled     time.Time // when tokens were last updated
-	banned     pause     // it sent garbage: no traffic in either direction until then
-	away       pause     // it was unreachable: not queried until then
-	introduced bool      // a request already carried our record to it
-	refused    uint64    // rejected items since the last report
-	told       []told    // one for each kind of event that occurred
+	busy         int          // exchanges that this node began and that are under way
+	queriedAt    time.Time    // when the last one began
+	requestedAt  time.Time    // when the first one began since the member was last heard in any way
+	tokens       float64      // requests that it may make now
+	filled       time.Time    // when tokens were last updated
+	banned       backoff      // it sent garbage: no traffic in either direction until then
+	unresponsive backoff      // it was unreachable: not queried until then
+	introduced   bool         // a request already carried our record to it
+	refused      uint64       // rejected items since the last report
+	limits       []eventLimit // one for each kind of event that occurred
 }
 
 // ConnectionsPerPeer is how many connections, and so exchanges, one peer may have.
@@ -49,17 +49,17 @@ func (e *engine) peer(id string, now time.Time) *peer {
 // forgetPeers drops the peers that have no state worth keeping.
 func (e *engine) forgetPeers(now time.Time) {
 	for id, p := range e.peers {
-		if _, there := e.netmap.Find(id); !there && p.busy == 0 && p.refused == 0 && !p.banned.holds(now) && e.members[id] == nil {
+		if _, there := e.netmap.Find(id); !there && p.busy == 0 && p.refused == 0 && !p.banned.isActive(now) && e.members[id] == nil {
 			delete(e.peers, id)
 		}
 	}
 }
 
-// free reports whether the engine may query the peer. It may query a peer again that has not responded for two rounds. Otherwise, with few
+// canQuery reports whether the engine may query the peer. It may query a peer again that has not responded for two rounds. Otherwise, with few
 // members, one lost message would block a path for as long as it takes to declare a member dead.
-func (e *engine) free(p *peer, now time.Time) bool {
-	waits := p.busy > 0 && (now.Sub(p.asked) < 2*e.set.Interval || p.busy == ConnectionsPerPeer)
-	return !waits && !p.banned.holds(now) && !p.away.holds(now)
+func (e *engine) canQuery(p *peer, now time.Time) bool {
+	waits := p.busy > 0 && (now.Sub(p.queriedAt) < 2*e.set.Interval || p.busy == ConnectionsPerPeer)
+	return !waits && !p.banned.isActive(now) && !p.unresponsive.isActive(now)
 }
 
 // admit takes a token for a request of the peer. It returns how long the peer must wait when there is no token or while the peer is backed
@@ -77,15 +77,15 @@ func (p *peer) admit(now time.Time) time.Duration {
 	return 0
 }
 
-// A pause is one of a series of backoffs, each twice as long as the one before.
-type pause struct {
+// A backoff is one of a series of backoffs, each twice as long as the one before.
+type backoff struct {
 	length time.Duration
 	until  time.Time
 }
 
 // begin starts a pause. It starts a new series when the last pause has been over for long. One good message does not end a series, because
 // a peer could alternate good messages and garbage.
-func (p *pause) begin(now time.Time, longest time.Duration) {
+func (p *backoff) begin(now time.Time, longest time.Duration) {
 	if now.Sub(p.until) > forgiven*p.length {
 		p.length = 0
 	}
@@ -93,20 +93,20 @@ func (p *pause) begin(now time.Time, longest time.Duration) {
 	p.until = now.Add(p.length)
 }
 
-func (p *pause) holds(now time.Time) bool { return now.Before(p.until) }
+func (p *backoff) isActive(now time.Time) bool { return now.Before(p.until) }
 
-// garbage backs off from a peer that sent something that no Tailplane server sends.
-func (e *engine) garbage(from string, now time.Time) {
+// backOff backs off from a peer that sent something that no Tailplane server sends.
+func (e *engine) backOff(from string, now time.Time) {
 	e.peer(from, now).banned.begin(now, longestBackoff)
 }
 
-// A told limits how often the engine reports one kind of event for one member.
-type told struct {
-	kind   EventKind
-	left   float64 // how many it may report now
-	filled time.Time
-	more   uint64 // events since then that were not reported individually
-	last   *Event // the last of these
+// An eventLimit limits how often the engine reports one kind of event for one member.
+type eventLimit struct {
+	kind       EventKind
+	left       float64 // how many it may report now
+	filled     time.Time
+	suppressed uint64 // events since then that were not reported individually
+	last       *Event // the last of these
 }
 
 // Limits for the events of one member and kind. Nothing that a member does, or that others claim about it, may fill the audit log. The
@@ -116,43 +116,43 @@ const (
 	eventsEach  = time.Minute // time until one more event is allowed
 )
 
-// tell reports ev, individually or in a count.
-func (e *engine) tell(ev Event, now time.Time) {
+// report reports ev, individually or in a count.
+func (e *engine) report(ev Event, now time.Time) {
 	p := e.peer(ev.Node, now)
-	i := slices.IndexFunc(p.told, func(t told) bool { return t.kind == ev.Kind })
+	i := slices.IndexFunc(p.limits, func(t eventLimit) bool { return t.kind == ev.Kind })
 	if i < 0 {
-		i = len(p.told)
-		p.told = append(p.told, told{kind: ev.Kind, left: eventsBurst, filled: now})
+		i = len(p.limits)
+		p.limits = append(p.limits, eventLimit{kind: ev.Kind, left: eventsBurst, filled: now})
 	}
-	t := &p.told[i]
+	t := &p.limits[i]
 	t.left = min(eventsBurst, t.left+float64(max(now.Sub(t.filled), 0))/float64(eventsEach))
 	t.filled = now
 	if t.left < 1 {
 		last := ev // copied here, so events reported at once need no allocation
 		t.last = &last
-		t.more++
+		t.suppressed++
 		return
 	}
 	t.left--
 	e.events = append(e.events, ev)
 }
 
-// sum reports counts of the events that were not reported individually, and of rejected items by peer.
-func (e *engine) sum() {
+// reportCounts reports counts of the events that were not reported individually, and of rejected items by peer.
+func (e *engine) reportCounts() {
 	var ids []string
 	for id, p := range e.peers {
-		if p.refused > 0 || slices.ContainsFunc(p.told, func(t told) bool { return t.more > 0 }) {
+		if p.refused > 0 || slices.ContainsFunc(p.limits, func(t eventLimit) bool { return t.suppressed > 0 }) {
 			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids) // so that one seed always gives the same trace
 	for _, id := range ids {
 		p := e.peers[id]
-		for i := range p.told {
-			if t := &p.told[i]; t.more > 0 {
-				t.last.Count = t.more
+		for i := range p.limits {
+			if t := &p.limits[i]; t.suppressed > 0 {
+				t.last.Count = t.suppressed
 				e.events = append(e.events, *t.last)
-				t.more, t.last = 0, nil
+				t.suppressed, t.last = 0, nil
 			}
 		}
 		if p.refused > 0 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // How long a pin outlives its node, counted from when our tailnet lost the node. Node ids are never reused, so the pin of a lost node
@@ -24,14 +24,14 @@ const maxPinned = 768 << 10
 
 // A Memory is what must survive a restart. Its JSON form is stored.
 type Memory struct {
-	Generation uint64                    `json:"generation"` // the greatest generation this node ever had
-	Clusters   map[string]door.PublicKey `json:"clusters"`   // keys by cluster id
-	Nodes      map[string]string         `json:"nodes"`      // cluster ids by node
-	Absent     map[string]int64          `json:"absent"`     // by node of Nodes: Unix seconds since when our tailnet does not have it
+	Generation uint64                       `json:"generation"` // the greatest generation this node ever had
+	Clusters   map[string]httpapi.PublicKey `json:"clusters"`   // keys by cluster id
+	Nodes      map[string]string            `json:"nodes"`      // cluster ids by node
+	Absent     map[string]int64             `json:"absent"`     // by node of Nodes: Unix seconds since when our tailnet does not have it
 }
 
 func (v *View) memory(generation uint64) Memory {
-	m := Memory{Generation: generation, Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}}
+	m := Memory{Generation: generation, Clusters: map[string]httpapi.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}}
 	for id, key := range v.clusters.All() {
 		m.Clusters[id] = key
 	}
@@ -44,13 +44,13 @@ func (v *View) memory(generation uint64) Memory {
 	return m
 }
 
-// recall restores the pins from m.
-func (v *View) recall(m Memory) {
+// restore restores the pins from m.
+func (v *View) restore(m Memory) {
 	for id, key := range m.Clusters {
-		v.trust(id, key)
+		v.pinCluster(id, key)
 	}
 	for node, id := range m.Nodes {
-		v.bind(node, id)
+		v.pinNode(node, id)
 		if since, ok := m.Absent[node]; ok {
 			v.absent = v.absent.With(node, time.Unix(since, 0))
 		}
@@ -61,8 +61,8 @@ func (v *View) recall(m Memory) {
 func nodePin(node, cluster string) int { return 2*len(node) + len(cluster) + 24 }
 func clusterPin(cluster string) int    { return len(cluster) + 60 }
 
-// bind pins a node to a cluster.
-func (v *View) bind(node, cluster string) {
+// pinNode pins a node to a cluster.
+func (v *View) pinNode(node, cluster string) {
 	if before, ok := v.nodes.Get(node); ok {
 		v.pinned -= nodePin(node, before)
 	}
@@ -71,8 +71,8 @@ func (v *View) bind(node, cluster string) {
 	v.moved = true
 }
 
-// trust pins a cluster to a key.
-func (v *View) trust(cluster string, key door.PublicKey) {
+// pinCluster pins a cluster to a key.
+func (v *View) pinCluster(cluster string, key httpapi.PublicKey) {
 	if _, ok := v.clusters.Get(cluster); !ok {
 		v.pinned += clusterPin(cluster)
 	}
@@ -123,7 +123,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		if nodes[cluster] == 1 {
 			life = clusterPinLife
 		}
-		if next.crowded() {
+		if next.isCrowded() {
 			life = crowdedPinLife
 		}
 		if now.Sub(x.since) <= life {
@@ -137,7 +137,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 			next.pinned -= clusterPin(cluster)
 		}
 	}
-	if next.crowded() { // drop clusters whose nodes an administrator has removed
+	if next.isCrowded() { // drop clusters whose nodes an administrator has removed
 		for cluster := range v.clusters.All() {
 			if nodes[cluster] == 0 && !keys[cluster] {
 				keys[cluster] = true
@@ -157,7 +157,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 	return &next, dropped
 }
 
-func (v *View) crowded() bool { return v.pinned > maxPinned/2 }
+func (v *View) isCrowded() bool { return v.pinned > maxPinned/2 }
 
 // Verified reports whether e matches the pins of its cluster and its node. tka may send a person only to a verified entry. A pin that
 // changes revokes this at once.
@@ -171,7 +171,7 @@ func (v *View) Verified(e *Entry) bool {
 }
 
 // keyOf returns the key that a cluster is pinned to. policy reports whether an administrator configured the pin.
-func (v *View) keyOf(cluster string) (key door.PublicKey, policy, ok bool) {
+func (v *View) keyOf(cluster string) (key httpapi.PublicKey, policy, ok bool) {
 	for _, p := range v.rules.Pins {
 		if p.Cluster == cluster {
 			return p.Key, true, true
@@ -184,18 +184,18 @@ func (v *View) keyOf(cluster string) (key door.PublicKey, policy, ok bool) {
 // weight is the precedence of an entry over another one for the same node. An entry from the node itself, or one that matches the pins,
 // beats relayed entries of any order.
 func (v *View) weight(e *Entry) int {
-	return weigh(e.FirstHand || v.Verified(e))
+	return boolWeight(e.FirstHand || v.Verified(e))
 }
 
-func weigh(counts bool) int {
+func boolWeight(counts bool) int {
 	if counts {
 		return 1
 	}
 	return 0
 }
 
-// A verdict is what the pins decide about a record.
-type verdict struct {
+// A pinDecision is what the pins decide about a record.
+type pinDecision struct {
 	accept   bool
 	trusted  bool // it matches the pins or creates them
 	pin      bool // creates pins
@@ -204,65 +204,65 @@ type verdict struct {
 	detail   string
 }
 
-// judge checks a record against the pins. It accepts a contradicting record, marked as a conflict, if the record comes from the node itself
+// checkPins checks a record against the pins. It accepts a contradicting record, marked as a conflict, if the record comes from the node itself
 // or its node has no pin. It rejects other contradicting records.
-func (v *View) judge(r *Record, firstHand bool) verdict {
+func (v *View) checkPins(r *Record, firstHand bool) pinDecision {
 	pinnedTo, nodeKnown := v.nodes.Get(r.Node)
 	key, policy, clusterKnown := v.keyOf(r.ClusterID)
-	refuse := func(format string, args ...any) verdict {
-		return verdict{accept: firstHand || !nodeKnown, conflict: true, detail: fmt.Sprintf(format, args...)}
+	refuse := func(format string, args ...any) pinDecision {
+		return pinDecision{accept: firstHand || !nodeKnown, conflict: true, detail: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case v.rules.PinnedOnly && !policy && r.Key != v.rules.Key:
-		return verdict{detail: "gossip.pins has no such cluster, and no other is trusted"}
+		return pinDecision{detail: "gossip.pins has no such cluster, and no other is trusted"}
 	case r.ClusterID == "":
-		return verdict{detail: "it names no cluster"}
+		return pinDecision{detail: "it names no cluster"}
 	case nodeKnown && pinnedTo != r.ClusterID:
 		return refuse("the node is known to serve the cluster %s", pinnedTo)
 	case clusterKnown && key != r.Key:
-		if policy || !handedOver(r, key) {
+		if policy || !isHandedOver(r, key) {
 			return refuse("the cluster is known by another key")
 		}
 		if firstHand || nodeKnown {
-			return verdict{accept: true, trusted: true, pin: true, rekey: true}
+			return pinDecision{accept: true, trusted: true, pin: true, rekey: true}
 		}
-		return verdict{accept: true} // a relayed record of a node that this node has not met
+		return pinDecision{accept: true} // a relayed record of a node that this node has not met
 	case firstHand:
 		if !(nodeKnown && clusterKnown) && v.pinned+nodePin(r.Node, r.ClusterID)+clusterPin(r.ClusterID) > maxPinned {
-			return verdict{accept: true, detail: "there are too many pins"}
+			return pinDecision{accept: true, detail: "there are too many pins"}
 		}
-		return verdict{accept: true, trusted: true, pin: !nodeKnown || !clusterKnown}
+		return pinDecision{accept: true, trusted: true, pin: !nodeKnown || !clusterKnown}
 	}
-	return verdict{accept: true, trusted: nodeKnown && clusterKnown}
+	return pinDecision{accept: true, trusted: nodeKnown && clusterKnown}
 }
 
-// handedOver reports whether key signed the handover of its cluster to the key of r.
-func handedOver(r *Record, key door.PublicKey) bool {
-	return r.PrevKey == key && ed25519.Verify(key[:], Rekeying(r.ClusterID, r.Key), r.PrevSig)
+// isHandedOver reports whether key signed the handover of its cluster to the key of r.
+func isHandedOver(r *Record, key httpapi.PublicKey) bool {
+	return r.PrevKey == key && ed25519.Verify(key[:], RekeyMessage(r.ClusterID, r.Key), r.PrevSig)
 }
 
-// pin stores the pins that the verdict creates.
-func (v *View) pin(r *Record, by verdict, c *Change) {
+// storePins stores the pins that the verdict creates.
+func (v *View) storePins(r *Record, by pinDecision, c *Change) {
 	if !by.pin {
 		return
 	}
 	if id, ok := v.nodes.Get(r.Node); !ok || id != r.ClusterID {
-		v.bind(r.Node, r.ClusterID)
+		v.pinNode(r.Node, r.ClusterID)
 	}
 	if _, policy, _ := v.keyOf(r.ClusterID); !policy {
-		v.trust(r.ClusterID, r.Key)
+		v.pinCluster(r.ClusterID, r.Key)
 	}
 	c.Pinned, c.Rekey = !by.rekey, by.rekey
 }
 
-// owning returns a view that pins our own cluster to this node.
-func (v *View) owning(f Facts) *View {
+// withOwnPin returns a view that pins our own cluster to this node.
+func (v *View) withOwnPin(f Facts) *View {
 	cluster, _ := v.nodes.Get(f.Node)
 	if key, ok := v.clusters.Get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID {
 		return v
 	}
 	next := *v
-	next.bind(f.Node, f.ClusterID)
-	next.trust(f.ClusterID, f.Key)
+	next.pinNode(f.Node, f.ClusterID)
+	next.pinCluster(f.ClusterID, f.Key)
 	return &next
 }

@@ -11,11 +11,11 @@ import (
 // TestPrune: a pin outlives its node by a week, and the key of a cluster outlives its last node by months. A restart does not reset these
 // times (DSC-10, GO-03).
 func TestPrune(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a, b, other := c.s.nodes[0], c.s.nodes[1], c.s.nodes[2]
 	b.facts.ClusterID, b.facts.Key, b.key = a.facts.ClusterID, a.facts.Key, a.key // two servers of one cluster
 	for _, n := range []*simNode{a, b, other} {
-		if ch := c.says(n, forge(t, n.facts, Order{1, 1}, n.key)); !ch.Pinned {
+		if ch := c.record(n, forge(t, n.facts, Order{1, 1}, n.key)); !ch.Pinned {
 			t.Fatalf("%+v", ch)
 		}
 	}
@@ -71,7 +71,7 @@ func TestPrune(t *testing.T) {
 // TestPinsAreBounded: pins always fit into the object that stores them. When room is short, pins of nodes that have been gone for a day are
 // dropped.
 func TestPinsAreBounded(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a := c.s.nodes[0]
 	var gone []Peer
 	for i := 0; ; i++ { // ids of the greatest length
@@ -113,7 +113,7 @@ func TestPinsAreBounded(t *testing.T) {
 		t.Errorf("%d are dropped within a day", len(dropped))
 	}
 	v, dropped := Prune(c.v, here, simEpoch.Add(25*time.Hour))
-	if v.crowded() || len(dropped) == 0 || len(dropped) == len(gone) {
+	if v.isCrowded() || len(dropped) == 0 || len(dropped) == len(gone) {
 		t.Errorf("after a day %d of %d are dropped, and %d bytes are left", len(dropped), len(gone), v.pinned)
 	}
 	if again := NewView(*v.rules, v.memory(0)); again.pinned != v.pinned {
@@ -123,9 +123,9 @@ func TestPinsAreBounded(t *testing.T) {
 
 // TestCheapQuestionsFirst: Merge verifies the signature only of records that would change something (GO-05).
 func TestCheapQuestionsFirst(t *testing.T) {
-	c := newScene(t, Rules{})
+	c := newMergeEnv(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
-	c.says(a, forge(t, a.facts, Order{5, 5}, a.key))
+	c.record(a, forge(t, a.facts, Order{5, 5}, a.key))
 	unsigned := func(f Facts, o Order) Signed {
 		r := forge(t, f, o, a.key)
 		r.Signature = make([]byte, len(r.Signature))
@@ -185,7 +185,7 @@ func TestRefusalsCostNoSnapshot(t *testing.T) {
 		forge(t, bad.facts, Order{1, 1}, bad.key),
 		s.nodes[2].own.Signed,
 	} {
-		if _, err := n.answer(bad.self, bad.encode(message{Records: []Signed{r}}), n.wall()); err != nil {
+		if _, err := n.handleRequest(bad.self, bad.encode(message{Records: []Signed{r}}), n.wall()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -200,13 +200,13 @@ func TestEventsAreBounded(t *testing.T) {
 	s := settled(t, 790, 4, Settings{})
 	s.run(3 * time.Second)
 	n, bad := s.nodes[0], s.attacker(3)
-	var told, summed [2]int // of the member, and of the others
-	n.tells = func(ev Event) {
+	var reported, summed [2]int // of the member, and of the others
+	n.onEvent = func(ev Event) {
 		i := 1
 		if ev.Node == bad.self {
 			i = 0
 		}
-		told[i]++
+		reported[i]++
 		if ev.Kind == EventLeave {
 			summed[i] += max(1, int(ev.Count))
 		}
@@ -221,7 +221,7 @@ func TestEventsAreBounded(t *testing.T) {
 			}
 			bad.own = r
 			s.wrote(bad)
-			if _, err := n.answer(bad.self, bad.encode(message{Records: []Signed{r.Signed}}), n.wall()); err != nil {
+			if _, err := n.handleRequest(bad.self, bad.encode(message{Records: []Signed{r.Signed}}), n.wall()); err != nil {
 				t.Fatal(err)
 			}
 			if m := n.members[bad.self]; m.state == Gone {
@@ -231,9 +231,9 @@ func TestEventsAreBounded(t *testing.T) {
 		}
 	}
 	s.run(sweepTime + time.Second)
-	t.Logf("it left %d times: %d entries, which sum up %d; of others %d", left, told[0], summed[0], told[1])
-	if told[0] > 3*(eventsBurst+5) || summed[0] < 550 || told[1] > 5 {
-		t.Errorf("%d entries about it, which sum up %d of %d departures; %d about others", told[0], summed[0], left, told[1])
+	t.Logf("it left %d times: %d entries, which sum up %d; of others %d", left, reported[0], summed[0], reported[1])
+	if reported[0] > 3*(eventsBurst+5) || summed[0] < 550 || reported[1] > 5 {
+		t.Errorf("%d entries about it, which sum up %d of %d departures; %d about others", reported[0], summed[0], left, reported[1])
 	}
 }
 

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/gossip/endpoint"
-	"github.com/tailplane/tailplane/internal/gossip/strictjson"
+	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
 // Facts are what an access server announces about itself.
@@ -29,11 +28,11 @@ type Facts struct {
 	APIPort     uint16
 	CAHash      string // "sha256:" and hex
 	Labels      map[string]string
-	Key         door.PublicKey
+	Key         httpapi.PublicKey
 	Software    string // version
 
 	// PrevKey is the cluster's previous key. PrevSig is that key's signature over Rekeying.
-	PrevKey door.PublicKey
+	PrevKey httpapi.PublicKey
 	PrevSig []byte
 }
 
@@ -68,11 +67,11 @@ const (
 	rekeyForm  = "tailplane-rekey-v1\x00"
 )
 
-// signing returns the bytes that the cluster's key signs for a payload.
-func signing(payload []byte) []byte { return append([]byte(recordForm), payload...) }
+// signedMessage returns the bytes that the cluster's key signs for a payload.
+func signedMessage(payload []byte) []byte { return append([]byte(recordForm), payload...) }
 
-// Rekeying returns the bytes that the old key of a cluster signs to hand over to the new one.
-func Rekeying(cluster string, key door.PublicKey) []byte {
+// RekeyMessage returns the bytes that the old key of a cluster signs to hand over to the new one.
+func RekeyMessage(cluster string, key httpapi.PublicKey) []byte {
 	return []byte(rekeyForm + cluster + key.String())
 }
 
@@ -107,7 +106,7 @@ func isLabelKey(s string) bool {
 	if !ok {
 		prefix, name = "", s
 	}
-	return labelName.MatchString(name) && (!ok || endpoint.IsName(prefix))
+	return labelName.MatchString(name) && (!ok || isDNSName(prefix))
 }
 
 type wireCluster struct {
@@ -143,7 +142,7 @@ func Seal(f Facts, o Order, s Status, sign func([]byte) []byte) (*Record, error)
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-	return Open(Signed{payload, sign(signing(payload))})
+	return Open(Signed{payload, sign(signedMessage(payload))})
 }
 
 // errSignature reports a record that the key in it did not sign.
@@ -155,7 +154,7 @@ func Open(s Signed) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.proven = r.genuine(); !r.proven {
+	if r.proven = r.isSignatureValid(); !r.proven {
 		return nil, fmt.Errorf("record: %w", errSignature)
 	}
 	return r, nil
@@ -177,13 +176,13 @@ func parse(s Signed) (*Record, error) {
 	return r, nil
 }
 
-func (r *Record) announces() endpoint.Announcement {
-	return endpoint.Announcement{Host: r.Host, IPs: r.IPs, URL: r.URL, APIEndpoint: r.APIEndpoint, APIPort: r.APIPort}
+func (r *Record) announces() endpoints {
+	return endpoints{Host: r.Host, IPs: r.IPs, URL: r.URL, APIEndpoint: r.APIEndpoint, APIPort: r.APIPort}
 }
 
-// genuine reports whether the key that the record names has signed it.
-func (r *Record) genuine() bool {
-	return r.proven || ed25519.Verify(r.Key[:], signing(r.Signed.Payload), r.Signed.Signature)
+// isSignatureValid reports whether the key that the record names has signed it.
+func (r *Record) isSignatureValid() bool {
+	return r.proven || ed25519.Verify(r.Key[:], signedMessage(r.Signed.Payload), r.Signed.Signature)
 }
 
 func (r *Record) read(c *cursor) error {
@@ -290,12 +289,12 @@ func (c *cursor) port() (uint16, error) {
 	return uint16(n), err
 }
 
-func (c *cursor) key() (door.PublicKey, error) {
+func (c *cursor) key() (httpapi.PublicKey, error) {
 	text, err := c.Text()
 	if err != nil {
-		return door.PublicKey{}, err
+		return httpapi.PublicKey{}, err
 	}
-	return door.ParsePublicKey(text)
+	return httpapi.ParsePublicKey(text)
 }
 
 // check validates the fields of a record, independent of the sender. The alphabet of text that people see is safe for a terminal, a page
@@ -304,11 +303,11 @@ func (r *Record) check() error {
 	switch {
 	case !clusterID.MatchString(r.ClusterID):
 		return errors.New("cluster.id is malformed")
-	case !endpoint.IsName(r.ClusterName):
+	case !isDNSName(r.ClusterName):
 		return errors.New("cluster.name is not a DNS-1123 name")
 	case !isNode(r.Node):
 		return errors.New("node is not a node id")
-	case !endpoint.IsName(r.Host):
+	case !isDNSName(r.Host):
 		return errors.New("host is not a DNS-1123 name")
 	case len(r.IPs) == 0:
 		return errors.New("ips is missing")
@@ -316,7 +315,7 @@ func (r *Record) check() error {
 		return errors.New("a port is missing")
 	case r.CAHash != "" && !caHash.MatchString(r.CAHash):
 		return errors.New("caHash is malformed")
-	case !endpoint.IsLabel(string(r.Status)):
+	case !isDNSLabel(string(r.Status)):
 		return errors.New("status is malformed")
 	case r.Generation == 0, r.Version == 0:
 		return errors.New("generation or version is missing")

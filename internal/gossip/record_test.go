@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // one returns valid facts and their key.
@@ -34,7 +34,7 @@ func payload(t testing.TB) (string, ed25519.PrivateKey) {
 func TestOpen(t *testing.T) {
 	good, key := payload(t)
 	open := func(text string) error {
-		_, err := Open(Signed{[]byte(text), ed25519.Sign(key, signing([]byte(text)))})
+		_, err := Open(Signed{[]byte(text), ed25519.Sign(key, signedMessage([]byte(text)))})
 		return err
 	}
 	if err := open(good); err != nil {
@@ -113,7 +113,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("defaults: %+v, %v", set, err)
 	}
 	for _, bad := range []Settings{{Interval: -1}, {Fanout: -1}, {MaxMembers: -1}, {MaxMessageBytes: 100}, {MaxMessageBytes: MaxMessage + 1},
-		{Network: "A B"}, {ForgetAfter: -1}, {Pins: []Pin{{Cluster: "x"}}}, {Pins: []Pin{{Cluster: "", Key: door.PublicKey{1}}}}} {
+		{Network: "A B"}, {ForgetAfter: -1}, {Pins: []Pin{{Cluster: "x"}}}, {Pins: []Pin{{Cluster: "", Key: httpapi.PublicKey{1}}}}} {
 		if _, err := bad.WithDefaults(); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
@@ -126,7 +126,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte(`{"v":1,"cluster":{"id":"a","name":"b"},"ips":["::1"],"x":[{"y":[null,true,-1.5e3,"\ud800"]}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := Open(Signed{b, ed25519.Sign(key, signing(b))})
+		r, err := Open(Signed{b, ed25519.Sign(key, signedMessage(b))})
 		if err != nil {
 			return
 		}
@@ -151,7 +151,7 @@ func FuzzOpen(f *testing.F) {
 // FuzzDecode: every message is either rejected or parsed, within 1 MiB (DSC-13, GO-05).
 func FuzzDecode(f *testing.F) {
 	good, key := payload(f)
-	r, err := Open(Signed{[]byte(good), ed25519.Sign(key, signing([]byte(good)))})
+	r, err := Open(Signed{[]byte(good), ed25519.Sign(key, signedMessage([]byte(good)))})
 	if err != nil {
 		f.Fatal(err)
 	}

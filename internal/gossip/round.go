@@ -18,39 +18,39 @@ func (e *engine) tick(netmap *Netmap, now time.Time) []call {
 	e.netmap = netmap
 	elapsed := e.clock(now) - e.ticked
 	e.heartbeat++
-	e.review(now)
+	e.updateStates(now)
 	if e.own == nil {
 		return nil
 	}
 	e.dials = min(e.dials+dialsPerSec*elapsed.Seconds(), dialsPerSec)
 	var calls []call
-	for _, p := range e.pick(now) {
+	for _, p := range e.pickPeers(now) {
 		calls = append(calls, call{p, e.request(p.ID, now)})
 	}
 	e.stats.Rounds++
 	return calls
 }
 
-// pick selects the peers to query in this round.
-func (e *engine) pick(now time.Time) []Peer {
+// pickPeers selects the peers to query in this round.
+func (e *engine) pickPeers(now time.Time) []Peer {
 	var picked []Peer
 	pick := func(id string) bool {
 		p, ok := e.netmap.Find(id)
-		if !ok || id == e.self || !e.free(e.peer(id, now), now) {
+		if !ok || id == e.self || !e.canQuery(e.peer(id, now), now) {
 			return false
 		}
 		to := e.peers[id]
 		to.busy++
-		to.asked = now
-		if m := e.members[id]; m != nil && e.clock(to.knocked) <= max(m.last, m.contact) {
-			to.knocked = now
+		to.queriedAt = now
+		if m := e.members[id]; m != nil && e.clock(to.requestedAt) <= max(m.last, m.contact) {
+			to.requestedAt = now
 		}
 		picked = append(picked, p)
 		return true
 	}
 	at, d := e.clock(now), e.detector()
 	var oldest, newest *member
-	live, dead, unmet := e.live[:0], e.dead[:0], e.unmet[:0]
+	live, dead, unmet := e.live[:0], e.deadCount[:0], e.unmet[:0]
 	var suspect, unasked []*member
 	for _, m := range e.list {
 		if m.gone() {
@@ -64,8 +64,8 @@ func (e *engine) pick(now time.Time) []Peer {
 			unmet = append(unmet, m)
 		}
 		older, newer := oldest == nil || m.contact < oldest.contact, newest == nil || m.contact > newest.contact
-		silent := d.silent(&m.pulse, at)
-		if !older && !newer && m.state != Suspect && !silent || !e.free(m.peer, now) {
+		silent := d.maybeDying(&m.pulse, at)
+		if !older && !newer && m.state != Suspect && !silent || !e.canQuery(m.peer, now) {
 			continue
 		}
 		if older {
@@ -77,11 +77,11 @@ func (e *engine) pick(now time.Time) []Peer {
 		if m.state == Suspect {
 			suspect = append(suspect, m)
 		}
-		if silent && e.clock(m.peer.knocked) <= max(m.last, m.contact) {
+		if silent && e.clock(m.peer.requestedAt) <= max(m.last, m.contact) {
 			unasked = append(unasked, m)
 		}
 	}
-	e.live, e.dead, e.unmet = live, dead, unmet
+	e.live, e.deadCount, e.unmet = live, dead, unmet
 	// At least one pick is always random.
 	some := func(of []*member) *member { return of[e.rng.IntN(len(of))] }
 	if e.isolated && newest != nil {
@@ -156,20 +156,20 @@ func (e *engine) claimOwn() Claim {
 // that this node has not met does not know this node either, so the first request to it carries our record at once. Later requests do not,
 // so idle rounds carry digests only.
 func (e *engine) request(to string, now time.Time) []byte {
-	digest := append(e.said[:0], e.claimOwn())
+	digest := append(e.reported[:0], e.claimOwn())
 	m := e.members[to]
 	met := m != nil && m.firstHand
 	if !met {
 		digest = append(digest, Claim{Node: to}) // so that the peer sends its record and is verified
 	}
 	at := e.clock(now)
-	for i := range e.deck { // a partial shuffle
+	for i := range e.shuffled { // a partial shuffle
 		if len(digest) == maxDigest {
 			break
 		}
-		j := i + e.rng.IntN(len(e.deck)-i)
-		e.deck[i], e.deck[j] = e.deck[j], e.deck[i]
-		if m := e.deck[i]; e.listed(m, at) && (m.id != to || m.firstHand) {
+		j := i + e.rng.IntN(len(e.shuffled)-i)
+		e.shuffled[i], e.shuffled[j] = e.shuffled[j], e.shuffled[i]
+		if m := e.shuffled[i]; e.isListed(m, at) && (m.id != to || m.firstHand) {
 			digest = append(digest, m.claimTo(to))
 		}
 	}
@@ -180,27 +180,27 @@ func (e *engine) request(to string, now time.Time) []byte {
 			}
 		}
 	}
-	e.said = digest
+	e.reported = digest
 	out := message{Digest: digest}
 	if p := e.peer(to, now); !met && !p.introduced {
 		p.introduced = true
 		out.Records = e.delta(out, nil, true)
-		return e.send(out, kindDelta)
+		return e.encodeMessage(out, kindDelta)
 	}
-	return e.send(out, kindDigest)
+	return e.encodeMessage(out, kindDigest)
 }
 
-// answer processes a request and returns the response. The error is a problem. from is the caller as WhoIs identified it.
-func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error) {
+// handleRequest processes a request and returns the response. The error is a problem. from is the caller as WhoIs identified it.
+func (e *engine) handleRequest(from string, body []byte, now time.Time) ([]byte, error) {
 	p := e.peer(from, now)
 	if e.own == nil {
-		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").After(time.Second)
+		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").WithRetryAfter(time.Second)
 	}
 	if wait := p.admit(now); wait > 0 {
 		e.reject(from, Rate, now)
-		return nil, problem.New(problem.RateLimited, "That is too many requests.", "Wait.").After(max(wait, time.Second))
+		return nil, problem.New(problem.RateLimited, "That is too many requests.", "Wait.").WithRetryAfter(max(wait, time.Second))
 	}
-	m, err := e.read(from, body, now)
+	m, err := e.decodeMessage(from, body, now)
 	if err != nil {
 		return nil, err
 	}
@@ -209,15 +209,15 @@ func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error)
 	}
 	if !m.digest && len(m.Records) == 0 {
 		e.reject(from, Malformed, now)
-		e.garbage(from, now)
+		e.backOff(from, now)
 		return nil, problem.New(problem.BadRequest, "The message has neither a digest nor records.", "The fields are listed in the API reference.")
 	}
-	p.away = pause{}
-	e.contact(from, now)
-	e.receive(from, m.Records, now)
+	p.unresponsive = backoff{}
+	e.recordContact(from, now)
+	e.mergeRecords(from, m.Records, now)
 	if !m.digest {
-		e.contact(from, now) // the record may have made it a member
-		return e.send(message{}, kindEmpty), nil
+		e.recordContact(from, now) // the record may have made it a member
+		return e.encodeMessage(message{}, kindEmpty), nil
 	}
 	return e.respond(from, m.Digest, now), nil
 }
@@ -226,7 +226,7 @@ func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error)
 // caller lacks.
 func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	e.mark++
-	reply := append(e.said[:0], e.claimOwn())
+	reply := append(e.reported[:0], e.claimOwn())
 	var lacks []*member
 	ownLacks := len(digest) < maxDigest // the caller listed all that it has
 	asker, d, at := e.members[from], e.detector(), e.clock(now)
@@ -246,7 +246,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 			continue
 		}
 		m.mark = e.mark
-		e.hear(m, c, m == asker, d, at)
+		e.recordHeartbeat(m, c, m == asker, d, at)
 		ours := m.order
 		if m == asker && !m.firstHand {
 			ours = Order{}
@@ -261,7 +261,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	}
 	if len(digest) < maxDigest {
 		for _, m := range e.list {
-			if m.mark == e.mark || m == asker || !e.listed(m, at) {
+			if m.mark == e.mark || m == asker || !e.isListed(m, at) {
 				continue
 			}
 			lacks = append(lacks, m)
@@ -272,13 +272,13 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	} else if len(reply) > maxDigest {
 		reply = reply[:maxDigest]
 	}
-	e.said = reply
+	e.reported = reply
 	kind := kindDigest
 	out := message{Digest: reply}
 	if out.Records = e.delta(out, lacks, ownLacks); len(out.Records) > 0 {
 		kind = kindDelta
 	}
-	return e.send(out, kind)
+	return e.encodeMessage(out, kind)
 }
 
 // wants reports whether this node wants the record of an unknown node that a claim mentions.
@@ -289,7 +289,7 @@ func (e *engine) wants(c Claim, firstHand bool) bool {
 	if _, ok := e.netmap.Find(c.Node); !ok {
 		return false
 	}
-	if t, ok := e.view.tombs.Get(c.Node); ok && t.keeps(c.Generation, firstHand) {
+	if t, ok := e.view.tombs.Get(c.Node); ok && t.rejects(c.Generation, firstHand) {
 		return false
 	}
 	r, refused := e.view.refused.Get(c.Node)
@@ -320,21 +320,21 @@ func (e *engine) delta(m message, members []*member, own bool) []Signed {
 	return out
 }
 
-// accept processes the response to a request. It returns the third part of the exchange, the records that the peer lacks, or nil.
-func (e *engine) accept(from string, body []byte, now time.Time) []byte {
+// handleResponse processes the response to a request. It returns the third part of the exchange, the records that the peer lacks, or nil.
+func (e *engine) handleResponse(from string, body []byte, now time.Time) []byte {
 	p := e.peer(from, now)
-	m, err := e.read(from, body, now)
+	m, err := e.decodeMessage(from, body, now)
 	if err != nil {
-		e.fail(from, now)
+		e.failExchange(from, now)
 		return nil
 	}
-	p.away = pause{}
-	e.contact(from, now)
-	e.receive(from, m.Records, now)
-	e.contact(from, now)
+	p.unresponsive = backoff{}
+	e.recordContact(from, now)
+	e.mergeRecords(from, m.Records, now)
+	e.recordContact(from, now)
 	var lacks []*member
 	own := false
-	asked, d, at := e.members[from], e.detector(), e.clock(now)
+	queried, d, at := e.members[from], e.detector(), e.clock(now)
 	for _, c := range m.Digest {
 		m := c.member
 		if m == nil {
@@ -346,8 +346,8 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 				continue
 			}
 		}
-		e.hear(m, c, m == asked, d, at)
-		if m != asked && m.order.Compare(c.Order) > 0 {
+		e.recordHeartbeat(m, c, m == queried, d, at)
+		if m != queried && m.order.Compare(c.Order) > 0 {
 			lacks = append(lacks, m)
 		}
 	}
@@ -356,45 +356,45 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 		p.busy--
 		return nil
 	}
-	return e.send(out, kindDelta)
+	return e.encodeMessage(out, kindDelta)
 }
 
-// done ends a successful exchange; fail ends a failed one.
-func (e *engine) done(to string, now time.Time) { e.peer(to, now).busy-- }
+// endExchange ends a successful exchange; fail ends a failed one.
+func (e *engine) endExchange(to string, now time.Time) { e.peer(to, now).busy-- }
 
-func (e *engine) fail(to string, now time.Time) {
+func (e *engine) failExchange(to string, now time.Time) {
 	e.stats.Failed++
 	p := e.peer(to, now)
 	p.busy--
 	if e.members[to] == nil { // a node with our tag need not be a server
-		p.away.begin(now, longestAway)
+		p.unresponsive.begin(now, longestAway)
 	}
 }
 
-// read decodes a message. It backs off from the sender of a malformed message.
-func (e *engine) read(from string, body []byte, now time.Time) (message, error) {
+// decodeMessage decodes a message. It backs off from the sender of a malformed message.
+func (e *engine) decodeMessage(from string, body []byte, now time.Time) (message, error) {
 	e.stats.MessagesIn++
 	e.stats.BytesIn += uint64(len(body))
-	m, err := decode(body, e.set.Network, e.heard, e.who)
+	m, err := decode(body, e.set.Network, e.lastHeard, e.findMember)
 	if cap(m.Digest) > 0 {
-		e.heard = m.Digest[:0] // the buffer is free again before the next message
+		e.lastHeard = m.Digest[:0] // the buffer is free again before the next message
 	}
 	switch {
 	case err == errNetwork:
 		e.reject(from, Network, now)
-		return m, errOther(e.set.Network)
+		return m, errOtherNetwork(e.set.Network)
 	case err != nil:
 		e.reject(from, Malformed, now)
-		e.garbage(from, now)
+		e.backOff(from, now)
 		return m, problem.New(problem.BadRequest, "The message is malformed: "+err.Error()+".", "We speak version 1 of the gossip protocol.")
 	}
 	return m, nil
 }
 
-func (e *engine) who(id []byte) *member { return e.members[string(id)] }
+func (e *engine) findMember(id []byte) *member { return e.members[string(id)] }
 
-// send encodes and counts a message.
-func (e *engine) send(m message, k kind) []byte {
+// encodeMessage encodes and counts a message.
+func (e *engine) encodeMessage(m message, k kind) []byte {
 	m.Network = e.set.Network
 	b := m.encode()
 	e.stats.Messages[k]++

@@ -3,35 +3,33 @@ package gossip
 import (
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/gossip/endpoint"
-	"github.com/tailplane/tailplane/internal/gossip/table"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // Rules configure the decisions of a view.
 type Rules struct {
-	Self       string // stable node id of this server
-	Key        door.PublicKey
-	Pins       []Pin
-	PinnedOnly bool
-	Allow      endpoint.Allowed
-	MaxMembers int
+	Self             string // stable node id of this server
+	Key              httpapi.PublicKey
+	Pins             []Pin
+	PinnedOnly       bool
+	AllowedEndpoints AllowedEndpoints
+	MaxMembers       int
 }
 
 // A View is what one node believes about the others: their records, the keys of clusters and the forgotten nodes. It is immutable; Merge
 // returns the next one.
 type View struct {
 	rules   *Rules
-	entries table.Table[*Entry]
+	entries sortedMap[*Entry]
 	// Trust on first use: nodes maps a node to its cluster, and clusters maps a cluster to its key. Each pin comes from the node itself,
 	// over a connection on which WhoIs identified it.
-	nodes    table.Table[string]
-	clusters table.Table[door.PublicKey]
-	absent   table.Table[time.Time] // since when our tailnet does not have a node of nodes
-	pinned   int                    // stored size of these three, in bytes
+	nodes    sortedMap[string]
+	clusters sortedMap[httpapi.PublicKey]
+	absent   sortedMap[time.Time] // since when our tailnet does not have a node of nodes
+	pinned   int                  // stored size of these three, in bytes
 	// refused holds the refused records of nodes that have no other record here, so that this node does not request them in every round.
-	refused table.Table[Refusal]
-	tombs   table.Table[Tombstone]
+	refused sortedMap[Refusal]
+	tombs   sortedMap[Tombstone]
 	moved   bool // Merge has changed something
 }
 
@@ -61,8 +59,8 @@ type Tombstone struct {
 	Hearsay    bool // the generation came from another node, so the tombstone does not keep out records from the node itself
 }
 
-// keeps reports whether the tombstone keeps out a record of that generation.
-func (t Tombstone) keeps(generation uint64, firstHand bool) bool {
+// rejects reports whether the tombstone keeps out a record of that generation.
+func (t Tombstone) rejects(generation uint64, firstHand bool) bool {
 	return generation <= t.Generation && !(t.Hearsay && firstHand)
 }
 
@@ -75,7 +73,7 @@ const (
 // NewView returns a view without members, with the pins of m.
 func NewView(rules Rules, m Memory) *View {
 	v := &View{rules: &rules}
-	v.recall(m)
+	v.restore(m)
 	return v
 }
 
@@ -98,7 +96,7 @@ func Forget(v *View, nodes []string, now time.Time) *View {
 	if len(gone) > 0 {
 		next.entries = v.entries.Without(gone)
 	}
-	next.tombs = table.Expire(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
-	next.refused = table.Expire(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
+	next.tombs = expireEntries(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
+	next.refused = expireEntries(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
 	return &next
 }

@@ -24,7 +24,7 @@ type connMark struct {
 // instead of once per request.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, &connMark{conn: c, user: sync.OnceValues(func() (uint32, error) {
-		here, there, err := endsOf(c.LocalAddr(), c.RemoteAddr().String())
+		here, there, err := parseEndpoints(c.LocalAddr(), c.RemoteAddr().String())
 		if err != nil {
 			return 0, err
 		}
@@ -75,17 +75,17 @@ func overSocket(r *http.Request) bool {
 	return ok && at.Network() == "unix"
 }
 
-// ends returns the local and the remote address of the TCP connection of r.
-func ends(r *http.Request) (here, there netip.AddrPort, ok bool) {
+// connEndpoints returns the local and the remote address of the TCP connection of r.
+func connEndpoints(r *http.Request) (here, there netip.AddrPort, ok bool) {
 	at, known := local(r)
 	if !known {
 		return here, there, false
 	}
-	here, there, err := endsOf(at, r.RemoteAddr)
+	here, there, err := parseEndpoints(at, r.RemoteAddr)
 	return here, there, err == nil
 }
 
-func endsOf(local net.Addr, remote string) (here, there netip.AddrPort, err error) {
+func parseEndpoints(local net.Addr, remote string) (here, there netip.AddrPort, err error) {
 	if local.Network() != "tcp" {
 		return here, there, net.UnknownNetworkError(local.Network())
 	}
@@ -93,10 +93,10 @@ func endsOf(local net.Addr, remote string) (here, there netip.AddrPort, err erro
 		return here, there, err
 	}
 	there, err = netip.ParseAddrPort(remote)
-	return plainEnd(here), plainEnd(there), err
+	return unmapEndpoint(here), unmapEndpoint(there), err
 }
 
-// plainEnd converts an IPv4-mapped IPv6 address to IPv4.
-func plainEnd(a netip.AddrPort) netip.AddrPort {
+// unmapEndpoint converts an IPv4-mapped IPv6 address to IPv4.
+func unmapEndpoint(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }

@@ -52,7 +52,7 @@ func FuzzHeaders(f *testing.F) {
 		always   access.Login // the caller in every case
 	}
 	tries := []try{
-		{"whois", identifier(Whois{Ask: asBob}, nil), inside, "100.64.0.1:4242", nil, "bob@example.com"},
+		{"whois", identifier(Whois{WhoIs: asBob}, nil), inside, "100.64.0.1:4242", nil, "bob@example.com"},
 		{"serve", identifier(Serve{Capability: capability}, unix), unix, "@", []string{serveLogin, serveName, serveCapabilities}, ""},
 		{"serve, a stranger", identifier(Serve{Capability: capability}, unix), inside, "127.0.0.1:1", nil, ""},
 		{"proxy", identifier(overUnix, unix), unix, "@", []string{UserHeader, NameHeader, TailnetHeader}, ""},
@@ -72,12 +72,12 @@ func FuzzHeaders(f *testing.F) {
 			sent := r.Header.Clone()
 			c, err := tt.identify(r)
 			for name := range r.Header {
-				if NamesSomebody(name) {
+				if IsIdentityHeader(name) {
 					t.Errorf("%s: %q is left", tt.name, name)
 				}
 			}
 			for name := range sent {
-				if !NamesSomebody(name) && !slices.Equal(r.Header[name], sent[name]) {
+				if !IsIdentityHeader(name) && !slices.Equal(r.Header[name], sent[name]) {
 					t.Errorf("%s: %q was changed", tt.name, name)
 				}
 			}
@@ -104,7 +104,7 @@ func FuzzHeaders(f *testing.F) {
 // checkNamed compares a caller with the headers that were sent.
 func checkNamed(t *testing.T, mode string, c access.Caller, sent http.Header, read []string) {
 	t.Helper()
-	if values := sent[read[0]]; len(values) != 1 || decode(values[0]) != string(c.Login) || c.Login == taggedDevices {
+	if values := sent[read[0]]; len(values) != 1 || decodeQ(values[0]) != string(c.Login) || c.Login == taggedDevices {
 		t.Errorf("%s: %q of %q", mode, c.Login, values)
 	}
 	if _, err := access.ParseLogin(string(c.Login)); err != nil {
@@ -112,8 +112,8 @@ func checkNamed(t *testing.T, mode string, c access.Caller, sent http.Header, re
 	}
 	seen := map[string]int{}
 	for name, values := range sent {
-		if slices.ContainsFunc(read, func(r string) bool { return spelling(r) == spelling(name) }) {
-			seen[spelling(name)] += len(values)
+		if slices.ContainsFunc(read, func(r string) bool { return normalizeHeader(r) == normalizeHeader(name) }) {
+			seen[normalizeHeader(name)] += len(values)
 		}
 	}
 	for name, n := range seen {

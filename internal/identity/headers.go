@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// spelling normalises a header name as the most tolerant parser would. It returns lower case with
+// normalizeHeader normalises a header name as the most tolerant parser would. It returns lower case with
 // "-" for every character that is not a letter or digit. CGI and similar interfaces treat
 // X_Tailscale_User and X-Tailscale-User as the same header.
-func spelling(name string) string {
+func normalizeHeader(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case 'A' <= r && r <= 'Z':
@@ -22,14 +22,14 @@ func spelling(name string) string {
 }
 
 // SameHeader reports whether the most tolerant parser treats both names as the same header.
-func SameHeader(a, b string) bool { return spelling(a) == spelling(b) }
+func SameHeader(a, b string) bool { return normalizeHeader(a) == normalizeHeader(b) }
 
-// NamesSomebody reports whether proxies use a header of that name, in any spelling, to pass a
+// IsIdentityHeader reports whether proxies use a header of that name, in any spelling, to pass a
 // caller's identity or address.
-func NamesSomebody(name string) bool {
-	s := spelling(name)
+func IsIdentityHeader(name string) bool {
+	s := normalizeHeader(name)
 	switch s {
-	case "forwarded", "x-real-ip", "x-client-ip", "true-client-ip", spelling(SecretHeader):
+	case "forwarded", "x-real-ip", "x-client-ip", "true-client-ip", normalizeHeader(SecretHeader):
 		return true
 	}
 	for _, family := range []string{
@@ -45,7 +45,7 @@ func NamesSomebody(name string) bool {
 // Strip removes from h every header that names a caller, in any spelling.
 func Strip(h http.Header) {
 	for name := range h {
-		if NamesSomebody(name) {
+		if IsIdentityHeader(name) {
 			delete(h, name)
 		}
 	}
@@ -65,27 +65,27 @@ const funnelHeader = "Tailscale-Funnel-Request"
 // harms the client that sends it.
 func fromFunnel(r *http.Request) bool {
 	for name := range r.Header {
-		if spelling(name) == spelling(funnelHeader) {
+		if normalizeHeader(name) == normalizeHeader(funnelHeader) {
 			return true
 		}
 	}
 	return false
 }
 
-// one returns the value of a header that the trusted peer sets, and whether it is present. It
+// singleHeader returns the value of a header that the trusted peer sets, and whether it is present. It
 // rejects a second value, another spelling of the name, and a Connection header that would make an
 // earlier hop remove it. In other systems, each of these has mixed the peer's values with the
 // client's (ID-07).
-func one(h http.Header, name string) (value string, there bool, err error) {
+func singleHeader(h http.Header, name string) (value string, there bool, err error) {
 	for other := range h {
-		if other != name && spelling(other) == spelling(name) {
-			return "", false, ambiguous(name, "comes in another spelling")
+		if other != name && normalizeHeader(other) == normalizeHeader(name) {
+			return "", false, errAmbiguousHeader(name, "comes in another spelling")
 		}
 	}
 	for _, list := range h["Connection"] {
 		for option := range strings.SplitSeq(list, ",") {
-			if spelling(textproto.TrimString(option)) == spelling(name) {
-				return "", false, ambiguous(name, "is named by the header Connection")
+			if normalizeHeader(textproto.TrimString(option)) == normalizeHeader(name) {
+				return "", false, errAmbiguousHeader(name, "is named by the header Connection")
 			}
 		}
 	}
@@ -95,5 +95,5 @@ func one(h http.Header, name string) (value string, there bool, err error) {
 	case 1:
 		return values[0], true, nil
 	}
-	return "", false, ambiguous(name, "comes more than once")
+	return "", false, errAmbiguousHeader(name, "comes more than once")
 }

@@ -29,8 +29,8 @@ import (
 // pass the original headers. It has the type of Door.Identify.
 type Identifier = func(*http.Request) (access.Caller, error)
 
-// behind returns an Identifier that reads the identity from the headers of a trusted peer.
-func behind(trust func(*http.Request) error, read func(http.Header) (access.Caller, error)) Identifier {
+// behindPeer returns an Identifier that reads the identity from the headers of a trusted peer.
+func behindPeer(trust func(*http.Request) error, read func(http.Header) (access.Caller, error)) Identifier {
 	return func(r *http.Request) (access.Caller, error) {
 		defer strip(r)
 		if fromFunnel(r) {
@@ -63,20 +63,20 @@ func loopback(at net.Addr) bool {
 	return err == nil && a.Addr().Unmap().IsLoopback()
 }
 
-// stranger returns the error for a peer that the mode does not trust. The peer's headers were not
+// errUntrustedPeer returns the error for a peer that the mode does not trust. The peer's headers were not
 // read.
-func stranger(cause string, args ...any) error {
+func errUntrustedPeer(cause string, args ...any) error {
 	return problem.New(problem.NoIdentity, "This connection does not come from the proxy that may say who you are.",
-		"Use the address at which the proxy serves this page.").Because(fmt.Errorf(cause, args...))
+		"Use the address at which the proxy serves this page.").WithCause(fmt.Errorf(cause, args...))
 }
 
-// nobody returns the error for a request in which the trusted peer names no person.
-func nobody(cause error) error {
+// errNoIdentity returns the error for a request in which the trusted peer names no person.
+func errNoIdentity(cause error) error {
 	return problem.New(problem.NoIdentity, "The proxy in front of this server does not say who you are.",
-		"Connect from a device of the tailnet that belongs to a person.").Because(cause)
+		"Connect from a device of the tailnet that belongs to a person.").WithCause(cause)
 }
 
-// ambiguous returns the error for a header that two parsers could read differently.
-func ambiguous(name, how string) error {
+// errAmbiguousHeader returns the error for a header that two parsers could read differently.
+func errAmbiguousHeader(name, how string) error {
 	return problem.New(problem.BadRequest, fmt.Sprintf("The header %s %s.", name, how), "Send the request without it.")
 }

@@ -324,7 +324,7 @@ func TestPL02_TokenOnTheTailnet(t *testing.T) {
 		{"whoever is not admitted anyway", expired, []string{bearer("abc")}, "bob@example.com", ""}, // the server refuses the caller later
 	} {
 		ln := tcp(t)
-		start(t, ln, Whois{Bearer: new(i.mode()), Ask: func(*http.Request) (access.Caller, error) { return tt.is, nil }})
+		start(t, ln, Whois{Bearer: new(i.mode()), WhoIs: func(*http.Request) (access.Caller, error) { return tt.is, nil }})
 		got := ask(t, ln.Addr(), tt.lines...)
 		if got.Login != tt.login || got.Code != tt.code || got.Via != access.ViaTailnet {
 			t.Errorf("%s: %+v", tt.why, got)

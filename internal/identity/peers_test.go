@@ -84,7 +84,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: %+v, rules %s", tt.why, got, have)
 		}
 		for name := range got.Left {
-			if NamesSomebody(name) {
+			if IsIdentityHeader(name) {
 				t.Errorf("%s: a handler sees %s", tt.why, name)
 			}
 		}
@@ -147,7 +147,7 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%s: %+v", tt.why, got)
 		}
 		for name := range got.Left {
-			if NamesSomebody(name) {
+			if IsIdentityHeader(name) {
 				t.Errorf("%s: a handler sees %s", tt.why, name)
 			}
 		}
@@ -204,7 +204,7 @@ func TestNoConnection(t *testing.T) {
 // ID-08, mTLS: The certificate must be present, verified, and have the configured name.
 func TestProxyCertificate(t *testing.T) {
 	t.Parallel()
-	ours, theirs := newAuthority(t), newAuthority(t)
+	ours, remote := newAuthority(t), newAuthority(t)
 	m := proxied(t)
 	m.Secret, m.Certificates = Secret{}, []string{"caddy.example.com"}
 	for _, clientAuth := range []tls.ClientAuthType{tls.RequireAndVerifyClientCert, tls.VerifyClientCertIfGiven, tls.RequestClientCert} {
@@ -220,7 +220,7 @@ func TestProxyCertificate(t *testing.T) {
 			{"the proxy's", []tls.Certificate{ours.issue(t, "other.example.com", "caddy.example.com")}, clientAuth != tls.RequestClientCert},
 			{"somebody else's", []tls.Certificate{ours.issue(t, "prometheus.example.com")}, false},
 			{"of a name that ends alike", []tls.Certificate{ours.issue(t, "evil-caddy.example.com", "*.example.com")}, false},
-			{"of another authority", []tls.Certificate{theirs.issue(t, "caddy.example.com")}, false},
+			{"of another authority", []tls.Certificate{remote.issue(t, "caddy.example.com")}, false},
 			{"none", nil, false},
 		} {
 			got, err := askTLS(t, ln.Addr(), &tls.Config{RootCAs: ours.pool, ServerName: "plane", Certificates: tt.cert})
@@ -373,14 +373,14 @@ func TestSecret(t *testing.T) {
 		if (err == nil) != ok || k.IsZero() == ok {
 			t.Errorf("%q: %v", s, err)
 		}
-		if ok && (!k.is(secretText) || k.is(secretText[1:]) || k.is("")) {
+		if ok && (!k.matches(secretText) || k.matches(secretText[1:]) || k.matches("")) {
 			t.Errorf("%q is not itself alone", s)
 		}
 		if err != nil && len(s) > 8 && strings.Contains(err.Error(), s[:8]) {
 			t.Errorf("the error tells the secret: %v", err)
 		}
 	}
-	if (Secret{}).is("") {
+	if (Secret{}).matches("") {
 		t.Error("no secret is the empty one")
 	}
 	m := proxied(t)

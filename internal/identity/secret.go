@@ -30,8 +30,8 @@ func ParseSecret(s string) (Secret, error) {
 	return Secret{new(sha256.Sum256([]byte(s)))}, nil
 }
 
-// is reports whether s is the secret, in constant time.
-func (k Secret) is(s string) bool {
+// matches reports whether s is the secret, in constant time.
+func (k Secret) matches(s string) bool {
 	sum := sha256.Sum256([]byte(s))
 	return k.sum != nil && subtle.ConstantTimeCompare(sum[:], k.sum[:]) == 1
 }

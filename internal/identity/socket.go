@@ -23,7 +23,7 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		// On Linux, bind creates the file with the mode of the socket.
-		return errors.Join(c.Control(func(fd uintptr) { err = limitSocket(fd) }), err)
+		return errors.Join(c.Control(func(fd uintptr) { err = restrictSocket(fd) }), err)
 	}}
 	ln, err := lc.Listen(ctx, "unix", path)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/diff"
 
-	"github.com/tailplane/tailplane/internal/manifest"
+	"github.com/tailplane/tailplane/internal/util/manifest"
 )
 
 // Source is a file or a stream of YAML or JSON manifests, with any number of documents.

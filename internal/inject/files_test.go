@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	k8syaml "sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/internal/manifest"
+	"github.com/tailplane/tailplane/internal/util/manifest"
 )
 
 // Acceptance 26, IN-05: manifests as people write them.

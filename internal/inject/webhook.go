@@ -12,7 +12,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door/framing"
+	"github.com/tailplane/tailplane/internal/httpapi/framing"
 )
 
 // Webhook serves the admission webhooks. All fields are required.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -59,27 +59,27 @@ type History struct{ Envelope[[]audit.Entry] }
 // NextHeader carries the cursor of the next page when the response is lines.
 const NextHeader = "Tailplane-Next-Cursor"
 
-// WithAuditID implements [door.Identifiable].
+// WithAuditID implements [httpapi.AuditIdentifiable].
 func (h History) WithAuditID(id string) any {
 	h.Meta.RequestID = id
 	return h
 }
 
-// Shape implements [door.Shaped].
-func (h History) Shape(accept string) (door.Shape, error) {
+// EncodeResponse implements [httpapi.Responder].
+func (h History) EncodeResponse(accept string) (httpapi.Response, error) {
 	lines := slices.ContainsFunc(strings.Split(accept, ","), func(s string) bool {
 		media, _, _ := strings.Cut(strings.TrimSpace(s), ";")
 		return media == "application/jsonl" || media == "application/x-ndjson"
 	})
 	if !lines {
-		return door.Shape{Status: http.StatusOK, Body: h.Envelope}, nil
+		return httpapi.Response{Status: http.StatusOK, Body: h.Envelope}, nil
 	}
 	var text bytes.Buffer
 	for _, e := range h.Data {
 		text.Write(encode(e))
 		text.WriteByte('\n')
 	}
-	shape := door.Shape{Status: http.StatusOK, ContentType: "application/jsonl", Body: text.Bytes(), Header: http.Header{}}
+	shape := httpapi.Response{Status: http.StatusOK, ContentType: "application/jsonl", Body: text.Bytes(), Header: http.Header{}}
 	if h.Meta.Page != nil && h.Meta.Page.Next != "" {
 		shape.Header.Set(NextHeader, h.Meta.Page.Next)
 	}
@@ -134,7 +134,7 @@ func (d *Service) listAudit(ctx context.Context, p access.Permit, req HistoryReq
 		return true
 	})
 	if err != nil {
-		return History{}, problem.New(problem.Unavailable, "The audit record cannot be read.", "Try again; if it stays, tell whoever runs this server.").After(time.Second).Because(err)
+		return History{}, problem.New(problem.Unavailable, "The audit record cannot be read.", "Try again; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second).WithCause(err)
 	}
 	if skipping {
 		return History{}, problem.New(problem.BadRequest, "The record no longer goes back to where the cursor is.", "Ask for the first page, without a cursor.")

@@ -35,7 +35,7 @@ func (r AuditLog) ReadNewest(ctx context.Context, yield func(AuditEntry) bool) (
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
-	older, err := audit.Shelf(r.Path)
+	older, err := audit.RotatedFiles(r.Path)
 	if err != nil {
 		return 0, errors.Join(err, closeAll(current))
 	}

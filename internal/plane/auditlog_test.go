@@ -59,7 +59,7 @@ func TestRecordIsReadFromItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Reverse(want)
-	shelf, err := audit.Shelf(path)
+	shelf, err := audit.RotatedFiles(path)
 	if err != nil || len(shelf) < 3 {
 		t.Fatalf("%v, %v", shelf, err)
 	}

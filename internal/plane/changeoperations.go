@@ -9,42 +9,42 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
 	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
 var (
-	PreviewChange = door.Op[PreviewRequest, Envelope[Preview]]{Pattern: "POST " + Base + "/changes/preview", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
+	PreviewChange = httpapi.Op[PreviewRequest, Envelope[Preview]]{Pattern: "POST " + Base + "/changes/preview", Verb: access.ConfigPropose, MaxResponse: maxDiff,
 		Doc:     "Show what a change of the configuration would do: the diff of the real file, and whether the API server would take it. Nothing is changed.",
-		Example: PreviewRequest{exampleEdit}, Answers: []Envelope[Preview]{newExample("ChangePreview", Preview{File: "fleet/gh-nix.yaml", Base: exampleCommit, Version: exampleBlob,
+		Example: PreviewRequest{exampleEdit}, Responses: []Envelope[Preview]{newExample("ChangePreview", Preview{File: "fleet/gh-nix.yaml", Base: exampleCommit, Version: exampleBlob,
 			Diff: exampleDiff, Risk: Risk{"medium", []string{"capacity"}}, Platform: true})}, Refusals: writeRefusals}
-	ProposeChange = door.Op[ProposeRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
-		Doc:     "Propose a change by pull request. If one is open for the object it is added to.",
-		Example: ProposeRequest{Edit: exampleEdit, Title: "More nix runners", Reason: "the queue is long in the morning", Version: exampleBlob, Key: "1f0c6c1e"},
-		Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
-	ListChanges = door.Op[ChangeListRequest, Envelope[[]Change]]{Pattern: "GET " + Base + "/changes", Verb: access.FleetRead, MaxAnswer: 16 << 20,
-		Doc: "List changes of the configuration.", Answers: []Envelope[[]Change]{newExamplePage("ChangeList", exampleChange())}, Refusals: listRefusals}
-	GetChange = door.Op[ChangeRequest, Envelope[Change]]{Pattern: "GET " + Base + "/changes/{id}", Verb: access.FleetRead, MaxAnswer: maxDiff,
-		Doc: "Show one change.", Example: ChangeRequest{exampleChangeID}, Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: getRefusals}
-	ApproveChange = door.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/approve", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
+	ProposeChange = httpapi.Op[ProposeRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes", Verb: access.ConfigPropose, MaxResponse: maxDiff,
+		Doc:       "Propose a change by pull request. If one is open for the object it is added to.",
+		Example:   ProposeRequest{Edit: exampleEdit, Title: "More nix runners", Reason: "the queue is long in the morning", Version: exampleBlob, Key: "1f0c6c1e"},
+		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+	ListChanges = httpapi.Op[ChangeListRequest, Envelope[[]Change]]{Pattern: "GET " + Base + "/changes", Verb: access.FleetRead, MaxResponse: 16 << 20,
+		Doc: "List changes of the configuration.", Responses: []Envelope[[]Change]{newExamplePage("ChangeList", exampleChange())}, Refusals: listRefusals}
+	GetChange = httpapi.Op[ChangeRequest, Envelope[Change]]{Pattern: "GET " + Base + "/changes/{id}", Verb: access.FleetRead, MaxResponse: maxDiff,
+		Doc: "Show one change.", Example: ChangeRequest{exampleChangeID}, Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: getRefusals}
+	ApproveChange = httpapi.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/approve", Verb: access.ConfigApprove, MaxResponse: maxDiff,
 		Doc: "Approve a change as it was looked at. Who wrote some of it cannot.", Example: DecideRequest{exampleChangeID, exampleCommit, "the nodes carry it"},
-		Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.SelfApproval})}
-	MergeChange = door.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
+		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.SelfApproval})}
+	MergeChange = httpapi.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxResponse: maxDiff,
 		Doc: "Merge a change that is approved, as it was looked at. That uses the approval up.", Example: DecideRequest{exampleChangeID, exampleCommit, "now is a quiet moment"},
-		Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
 	legacyProposeChange = withPath(ProposeChange, "/api/gitops/submit") // the path that the existing dashboard and its tools use
-	CloseChange         = door.Op[CloseRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
-		Doc: "Give a change up.", Example: CloseRequest{exampleChangeID, "the queue is short again"}, Answers: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+	CloseChange         = httpapi.Op[CloseRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxResponse: maxDiff,
+		Doc: "Give a change up.", Example: CloseRequest{exampleChangeID, "the queue is short again"}, Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
 )
 
 // maxDiff is the maximum size of a response with a diff, in bytes.
 const maxDiff = 4 << 20
 
 // Routes returns the routes of the API, served by d.
-func (d *ChangeService) Routes() []door.Route {
-	return []door.Route{
+func (d *ChangeService) Routes() []httpapi.Route {
+	return []httpapi.Route{
 		handle(d.Plane, PreviewChange, d.previewChange), handle(d.Plane, ProposeChange, d.proposeChange), handle(d.Plane, ListChanges, d.listChanges), handle(d.Plane, GetChange, d.getChange),
 		handle(d.Plane, ApproveChange, d.approveChange), handle(d.Plane, MergeChange, d.mergeChange), handle(d.Plane, CloseChange, d.closeChange),
 		handle(d.Plane, legacyProposeChange, d.proposeChange),
@@ -52,8 +52,8 @@ func (d *ChangeService) Routes() []door.Route {
 }
 
 // ChangeOperations describes the API.
-func ChangeOperations() []door.Declaration {
-	var all []door.Declaration
+func ChangeOperations() []httpapi.Declaration {
+	var all []httpapi.Declaration
 	for _, rt := range (&ChangeService{Plane: new(Service)}).Routes() {
 		all = append(all, rt.Declaration)
 	}

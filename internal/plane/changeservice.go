@@ -144,7 +144,7 @@ func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, be
 	if out.path, err = d.Layout.File(out.ref); errors.Is(err, fleetgitops.ErrInvalidEdit) {
 		return out, p, changeProblem(err)
 	} else if err != nil {
-		return out, p, problem.New(problem.Internal, "internal error").Because(err)
+		return out, p, problem.New(problem.Internal, "internal error").WithCause(err)
 	}
 	if out.file, err = d.Repository.ReadFile(ctx, "", out.path); err != nil {
 		return out, p, err

@@ -113,7 +113,7 @@ func (c *confirmations) pending(r confirmableAction, now time.Time) (*pendingCon
 		}
 	}
 	if own >= maxPendingPerCaller || len(c.all) >= maxPending {
-		return nil, problem.New(problem.RateLimited, "Too much waits to be confirmed.", "Confirm what waits, or wait until it is forgotten.").After(confirmLife)
+		return nil, problem.New(problem.RateLimited, "Too much waits to be confirmed.", "Confirm what waits, or wait until it is forgotten.").WithRetryAfter(confirmLife)
 	}
 	var random [16]byte
 	rand.Read(random[:])

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -17,10 +17,10 @@ type DriftIgnore struct {
 
 // IgnoreRequest asks to ignore a drift for a while.
 type IgnoreRequest struct {
-	ID        string        `json:"-" path:"id"`
-	Reason    Reason        `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn door.Duration `json:"expiresIn" doc:"when it is told again, 1m to 2160h"`
-	DryRun    Flag          `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	ID        string           `json:"-" path:"id"`
+	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
+	ExpiresIn httpapi.Duration `json:"expiresIn" doc:"when it is told again, 1m to 2160h"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.

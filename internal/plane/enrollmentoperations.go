@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -14,28 +14,28 @@ const maxEnrollmentAnswer = 4 << 20
 
 // The operations. The server, the client, the reference, the MCP tool and the commands of tka are all derived from them.
 var (
-	RequestEnrollment = door.Op[RequestRequest, Answer]{Pattern: "POST " + Base + "/enrollments", Verb: access.EnrollmentRequest, MaxAnswer: maxEnrollmentAnswer,
-		Doc:     "Ask for runners of an organisation: by a pull request that is opened, or where the plane approves, by an enrollment that nobody has approved yet.",
-		Example: RequestRequest{Org: "acme", Forge: "github", Pools: []Use{{Name: "gh-nix"}}, Owners: []Text{"amy@acme.dev"}, Reason: "our builds wait for an hour", Key: "1f0c6c1e"},
-		Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
-	EditEnrollment = door.Op[EditRequest, Answer]{Pattern: "PATCH " + Base + "/enrollments/{org}", Verb: access.EnrollmentRequest, MaxAnswer: maxEnrollmentAnswer,
+	RequestEnrollment = httpapi.Op[RequestRequest, Answer]{Pattern: "POST " + Base + "/enrollments", Verb: access.EnrollmentRequest, MaxResponse: maxEnrollmentAnswer,
+		Doc:       "Ask for runners of an organisation: by a pull request that is opened, or where the plane approves, by an enrollment that nobody has approved yet.",
+		Example:   RequestRequest{Org: "acme", Forge: "github", Pools: []Use{{Name: "gh-nix"}}, Owners: []Text{"amy@acme.dev"}, Reason: "our builds wait for an hour", Key: "1f0c6c1e"},
+		Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
+	EditEnrollment = httpapi.Op[EditRequest, Answer]{Pattern: "PATCH " + Base + "/enrollments/{org}", Verb: access.EnrollmentRequest, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "Change what an organisation has, by a pull request; or where the plane approves, at once: then it has to be approved anew, but for owners and members.",
-		Example: EditRequest{Org: "acme", Patch: json.RawMessage(`{"quota":{"pods":80}}`), Reason: "the release"}, Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
-	ApproveEnrollment = door.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxAnswer: maxEnrollmentAnswer,
+		Example: EditRequest{Org: "acme", Patch: json.RawMessage(`{"quota":{"pods":80}}`), Reason: "the release"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
+	ApproveEnrollment = httpapi.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "Approve an enrollment as it was looked at, or the open change of it. Who asked for it, or belongs to the organisation, cannot.",
-		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Answers: exampleOutcomes(OutcomeApproved), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
-	DeclineEnrollment = door.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/decline", Verb: access.EnrollmentDecline, MaxAnswer: maxEnrollmentAnswer,
+		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Responses: exampleOutcomes(OutcomeApproved), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
+	DeclineEnrollment = httpapi.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/decline", Verb: access.EnrollmentDecline, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "Decline an enrollment that was only asked for, as it was looked at, or the open change of it that nobody has approved. The one goes; the other is closed at the forge, with the reason.",
-		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they have runners of their own"}, Answers: exampleOutcomes(OutcomeDeclined), Refusals: enrollmentRefusals}
-	OffboardEnrollment = door.Op[OffboardRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxAnswer: maxEnrollmentAnswer,
+		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they have runners of their own"}, Responses: exampleOutcomes(OutcomeDeclined), Refusals: enrollmentRefusals}
+	OffboardEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "End an organisation's runners: by a pull request; or where the plane approves, at once, if the caller may do that, and else by asking for it.",
-		Example: OffboardRequest{Org: "acme", Reason: "they have moved away", Confirm: "OFFBOARD acme"}, Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: offboardRefusals}
+		Example: OffboardRequest{Org: "acme", Reason: "they have moved away", Confirm: "OFFBOARD acme"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: offboardRefusals}
 	// DeleteEnrollment is Offboard as a DELETE request.
-	DeleteEnrollment = door.Op[OffboardRequest, Answer]{Pattern: "DELETE " + Base + "/enrollments/{org}", Verb: access.OffboardRequest, MaxAnswer: maxEnrollmentAnswer,
-		Doc: "The same as to offboard.", Example: OffboardEnrollment.Example, Answers: OffboardEnrollment.Answers, Refusals: offboardRefusals}
-	RotateCredential = door.Op[RotateRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/rotate", Verb: access.RotateRequest, MaxAnswer: maxEnrollmentAnswer,
+	DeleteEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "DELETE " + Base + "/enrollments/{org}", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
+		Doc: "The same as to offboard.", Example: OffboardEnrollment.Example, Responses: OffboardEnrollment.Responses, Refusals: offboardRefusals}
+	RotateCredential = httpapi.Op[RotateRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/rotate", Verb: access.RotateRequest, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "Have an organisation's credential replaced: GitLab's runners by the fleet, GitHub's App key by a person, who is told to. By a pull request; or where the plane approves, at once or by asking for it.",
-		Example: RotateRequest{Org: "acme", Reason: "a laptop was lost"}, Answers: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
+		Example: RotateRequest{Org: "acme", Reason: "a laptop was lost"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
 )
 
 var (
@@ -44,16 +44,16 @@ var (
 )
 
 // Routes returns the routes of the API, served by d.
-func (d *EnrollmentService) Routes() []door.Route {
-	return []door.Route{
+func (d *EnrollmentService) Routes() []httpapi.Route {
+	return []httpapi.Route{
 		handle(d.Plane, RequestEnrollment, d.requestEnrollment), handle(d.Plane, EditEnrollment, d.editEnrollment), handle(d.Plane, ApproveEnrollment, d.approveEnrollment), handle(d.Plane, DeclineEnrollment, d.declineEnrollment),
 		handle(d.Plane, OffboardEnrollment, d.offboardEnrollment), handle(d.Plane, DeleteEnrollment, d.offboardEnrollment), handle(d.Plane, RotateCredential, d.rotateCredential),
 	}
 }
 
 // EnrollmentOperations describes the API.
-func EnrollmentOperations() []door.Declaration {
-	var all []door.Declaration
+func EnrollmentOperations() []httpapi.Declaration {
+	var all []httpapi.Declaration
 	for _, rt := range (&EnrollmentService{Plane: new(Service)}).Routes() {
 		all = append(all, rt.Declaration)
 	}

@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -73,15 +73,15 @@ func (o Outcome) AuditObject() string {
 // Answer is a response with an Outcome. Its status is 202 if a person must still approve the change or make it.
 type Answer struct{ Envelope[Outcome] }
 
-// WithAuditID implements [door.Identifiable].
+// WithAuditID implements [httpapi.AuditIdentifiable].
 func (a Answer) WithAuditID(id string) any {
 	a.Meta.RequestID = id
 	return a
 }
 
-// Shape implements [door.Shaped].
-func (a Answer) Shape(string) (door.Shape, error) {
-	s := door.Shape{Status: http.StatusOK, Body: a.Envelope}
+// EncodeResponse implements [httpapi.Responder].
+func (a Answer) EncodeResponse(string) (httpapi.Response, error) {
+	s := httpapi.Response{Status: http.StatusOK, Body: a.Envelope}
 	if a.Data.Done == OutcomeProposed || a.Data.Done == OutcomeRecorded {
 		s.Status = http.StatusAccepted
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -24,21 +24,21 @@ import (
 type env struct {
 	service plane.Service
 	store   *plane.Store
-	door    door.Door
+	door    httpapi.Server
 	http.Handler
 
 	mu      sync.Mutex
 	caller  access.Caller
 	refused error
 	entries []audit.Entry
-	trail   audit.Trail
+	trail   audit.Recent
 	revoked []string
 	fail    error // of Revoke
 }
 
 var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
 	Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}},
-	Settings: []access.Holder{{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin}}}}
+	Settings: []access.Holder{{Login: "pat@platform.dev", Role: access.PlaneRole{Name: access.PlatformAdmin}}}}
 
 func newEnv(now func() time.Time) *env {
 	o := &env{store: plane.NewStore(now)}
@@ -74,7 +74,7 @@ func newEnv(now func() time.Time) *env {
 			return 0, nil
 		}}
 	o.service.Trail = &o.trail
-	o.door = door.Door{Names: func() []string { return []string{"dashboard"} },
+	o.door = httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(r *http.Request) (access.Caller, error) {
 			if login := r.Header.Get("Test-Login"); login != "" { // for tests with many people at once
 				return person(login, `{"role":"operator","orgs":["*"]}`), nil
@@ -90,10 +90,10 @@ func newEnv(now func() time.Time) *env {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.entries = append(o.entries, e)
-			o.trail.Put(e)
+			o.trail.Add(e)
 			return nil
 		},
-		Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
+		Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
 	o.Handler = o.door.Handler(o.service.Routes()...)
 	return o
 }

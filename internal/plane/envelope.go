@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -46,7 +46,7 @@ func (e Envelope[T]) WithAuditID(id string) any {
 
 // AuditObject returns the object for the audit log, or "" if the data does not name one.
 func (e Envelope[T]) AuditObject() string {
-	if named, ok := any(e.Data).(door.Named); ok {
+	if named, ok := any(e.Data).(httpapi.AuditNamer); ok {
 		return named.AuditObject()
 	}
 	return ""
@@ -54,7 +54,7 @@ func (e Envelope[T]) AuditObject() string {
 
 // AuditOrg returns the organisation for the audit log, or "" if the data does not name one.
 func (e Envelope[T]) AuditOrg() string {
-	if belonging, ok := any(e.Data).(door.Belonging); ok {
+	if belonging, ok := any(e.Data).(httpapi.AuditOwner); ok {
 		return belonging.AuditOrg()
 	}
 	return ""
@@ -70,20 +70,22 @@ func newEnvelope[T any](d *Service, kind string, data T, revision uint64, source
 }
 
 // EnvelopeForm returns the wire format of the API's responses and errors.
-func EnvelopeForm() *door.Form {
-	return &door.Form{
-		Answer: func(_ door.About, resp any) door.Shape { return door.Shape{Status: http.StatusOK, Body: resp} },
-		Refuse: func(about door.About, p *problem.Error) door.Shape {
+func EnvelopeForm() *httpapi.Encoder {
+	return &httpapi.Encoder{
+		EncodeResponse: func(_ httpapi.RequestInfo, resp any) httpapi.Response {
+			return httpapi.Response{Status: http.StatusOK, Body: resp}
+		},
+		EncodeRefusal: func(about httpapi.RequestInfo, p *problem.Error) httpapi.Response {
 			e := Envelope[*Empty]{APIVersion: apiVersion, Kind: "Error", Meta: Meta{RequestID: about.RequestID, GeneratedAt: about.Now.UTC(), Sources: []Source{}}, Error: &Refused{Error: p}}
 			if p.RetryAfter > 0 {
 				e.Error.RetryAfterSeconds = int((p.RetryAfter + time.Second - 1) / time.Second)
 			}
-			return door.Shape{Status: p.Code.Status(), Body: e}
+			return httpapi.Response{Status: p.Code.Status(), Body: e}
 		},
 	}
 }
 
-// ParseEnvelope returns the error in an enveloped response, for a door.Client. For a success it returns the whole envelope.
+// ParseEnvelope returns the error in an enveloped response, for a httpapi.Client. For a success it returns the whole envelope.
 func ParseEnvelope(status int, answer []byte) ([]byte, *problem.Error, error) {
 	var e struct {
 		APIVersion string   `json:"apiVersion"`

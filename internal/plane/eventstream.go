@@ -14,7 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -151,13 +151,13 @@ type eventReader struct {
 	kinds         []Kind // of the topics
 	viewer        Viewer
 	revision      uint64
-	trail         *audit.Trail // nil: the stream does not follow the audit log
-	auditPosition uint64       // its position in trail
-	out           bytes.Buffer // what the stream sends next
+	trail         *audit.Recent // nil: the stream does not follow the audit log
+	auditPosition uint64        // its position in trail
+	out           bytes.Buffer  // what the stream sends next
 }
 
 // streamEvents serves one stream until its permit expires or its client disconnects.
-func (d *Service) streamEvents(ctx context.Context, p access.Permit, req EventsRequest, s *door.Stream) error {
+func (d *Service) streamEvents(ctx context.Context, p access.Permit, req EventsRequest, s *httpapi.Stream) error {
 	if err := p.Require(WatchEvents.Verb, d.Now()); err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (r *eventReader) sendAudit() {
 		if !r.viewer.seesEntry(e) {
 			continue
 		}
-		if e, ok := e.Written(); ok {
+		if e, ok := e.Stored(); ok {
 			r.writeEvent("audit.append", e)
 		}
 	}
@@ -369,7 +369,7 @@ func (s *streamCounter) open(c access.Caller) (leave func(), err error) {
 	defer s.mu.Unlock()
 	if s.count[who] >= maxStreams {
 		return nil, problem.New(problem.RateLimited, fmt.Sprintf("You have %d event streams open, which is as many as there may be.", maxStreams),
-			"Close a tab, or wait until one ends.").After(heartbeat)
+			"Close a tab, or wait until one ends.").WithRetryAfter(heartbeat)
 	}
 	if s.count == nil {
 		s.count = map[string]int{}

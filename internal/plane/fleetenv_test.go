@@ -15,7 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -38,14 +38,14 @@ type fleetEnv struct {
 
 var fleetPolicy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
 	Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}},
-	Settings: []access.Holder{{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin}}}}
+	Settings: []access.Holder{{Login: "pat@platform.dev", Role: access.PlaneRole{Name: access.PlatformAdmin}}}}
 
 func newFleetEnv() *fleetEnv {
 	o := &fleetEnv{now: fleetNoon, stored: map[string]Hold{}}
 	now := func() time.Time { o.mu.Lock(); defer o.mu.Unlock(); return o.now }
 	o.store = NewStore(now)
 	o.service = &FleetService{Plane: &Service{Store: o.store, Now: now, AuditEntries: o.newest}, CreateHold: o.create, LiftHold: o.lift, RescheduleHold: o.reschedule, IgnoreDrift: o.ignore, RefreshDrift: func() []Look { return []Look{{Source: "gitops:drift", Triggered: true}} }}
-	d := door.Door{Names: func() []string { return []string{"dashboard"} },
+	d := httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(*http.Request) (access.Caller, error) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
@@ -60,7 +60,7 @@ func newFleetEnv() *fleetEnv {
 			o.entries = append(o.entries, e)
 			return nil
 		},
-		Form: EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
+		Encoder: EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
 	o.Handler = d.Handler(slices.Concat(o.service.Routes(), o.service.Plane.Routes())...)
 	o.addObjects()
 	return o

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -14,71 +14,71 @@ const maxFleetList = 16 << 20
 
 // The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
 var (
-	ListPools = door.Op[FleetListRequest, Envelope[[]Pool]]{Pattern: "GET " + Base + "/pools", Verb: access.FleetRead, MaxAnswer: maxFleetList,
-		Doc: "List the runners of each organisation in each pool.", Answers: []Envelope[[]Pool]{newExamplePage("PoolList", examplePoolObject())}, Refusals: listRefusals}
-	GetPool = door.Op[PoolRequest, Envelope[Pool]]{Pattern: "GET " + Base + "/pools/{forge}/{org}/{pool}", Verb: access.FleetRead,
-		Doc: "Show the runners of one organisation in one pool.", Example: examplePoolRequest, Answers: []Envelope[Pool]{newExample("Pool", examplePoolObject())}, Refusals: getRefusals}
+	ListPools = httpapi.Op[FleetListRequest, Envelope[[]Pool]]{Pattern: "GET " + Base + "/pools", Verb: access.FleetRead, MaxResponse: maxFleetList,
+		Doc: "List the runners of each organisation in each pool.", Responses: []Envelope[[]Pool]{newExamplePage("PoolList", examplePoolObject())}, Refusals: listRefusals}
+	GetPool = httpapi.Op[PoolRequest, Envelope[Pool]]{Pattern: "GET " + Base + "/pools/{forge}/{org}/{pool}", Verb: access.FleetRead,
+		Doc: "Show the runners of one organisation in one pool.", Example: examplePoolRequest, Responses: []Envelope[Pool]{newExample("Pool", examplePoolObject())}, Refusals: getRefusals}
 	// ListRunnersByForge has the path that the existing dashboard and its tools use.
-	ListRunnersByForge = door.Op[RunnersRequest, Envelope[Runners]]{Pattern: "GET /api/runners", Verb: access.FleetRead, MaxAnswer: maxFleetList,
-		Doc: "Show the runners, grouped by forge.", Answers: []Envelope[Runners]{newExample("Runners", Runners{[]ForgeRunners{{Forge: "github", Type: "github", Source: "ok",
+	ListRunnersByForge = httpapi.Op[RunnersRequest, Envelope[Runners]]{Pattern: "GET /api/runners", Verb: access.FleetRead, MaxResponse: maxFleetList,
+		Doc: "Show the runners, grouped by forge.", Responses: []Envelope[Runners]{newExample("Runners", Runners{[]ForgeRunners{{Forge: "github", Type: "github", Source: "ok",
 			Counts: Counts{new(1), new(2), new(0), new(0)}, Orgs: []string{"acme"}, Runners: []Pool{examplePoolObject()}}}})}, Refusals: listRefusals}
-	ListEnrollments = door.Op[FleetListRequest, Envelope[[]Enrollment]]{Pattern: "GET " + Base + "/enrollments", Verb: access.FleetRead, MaxAnswer: maxFleetList,
-		Doc: "List the organisations that have runners.", Answers: []Envelope[[]Enrollment]{newExamplePage("EnrollmentList", exampleEnrollment())}, Refusals: listRefusals}
-	GetEnrollment = door.Op[EnrollmentRequest, Envelope[Enrollment]]{Pattern: "GET " + Base + "/enrollments/{org}", Verb: access.FleetRead,
-		Doc: "Show one organisation.", Example: EnrollmentRequest{"acme"}, Answers: []Envelope[Enrollment]{newExample("Enrollment", exampleEnrollment())}, Refusals: getRefusals}
+	ListEnrollments = httpapi.Op[FleetListRequest, Envelope[[]Enrollment]]{Pattern: "GET " + Base + "/enrollments", Verb: access.FleetRead, MaxResponse: maxFleetList,
+		Doc: "List the organisations that have runners.", Responses: []Envelope[[]Enrollment]{newExamplePage("EnrollmentList", exampleEnrollment())}, Refusals: listRefusals}
+	GetEnrollment = httpapi.Op[EnrollmentRequest, Envelope[Enrollment]]{Pattern: "GET " + Base + "/enrollments/{org}", Verb: access.FleetRead,
+		Doc: "Show one organisation.", Example: EnrollmentRequest{"acme"}, Responses: []Envelope[Enrollment]{newExample("Enrollment", exampleEnrollment())}, Refusals: getRefusals}
 	ListForges = listOperation("forges", access.FleetRead, forges(), "List where jobs come from.", Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com",
 		Reachable: new(true), RateLimit: &RateLimit{Remaining: 4800}, Conditions: []Condition{}, ObservedAt: exampleTime})
-	ListDrift = door.Op[FleetListRequest, Envelope[[]Drift]]{Pattern: "GET " + Base + "/drift", Verb: access.FleetRead, MaxAnswer: maxFleetList,
-		Doc: "List what of the runners is not as it should be, at the forge or here.", Answers: []Envelope[[]Drift]{newExamplePage("DriftList", exampleDrift())}, Refusals: listRefusals}
-	ListHolds = door.Op[FleetListRequest, Envelope[[]Hold]]{Pattern: "GET " + Base + "/holds", Verb: access.FleetRead, MaxAnswer: maxFleetList,
-		Doc: "List the holds, which pause runners.", Answers: []Envelope[[]Hold]{newExamplePage("HoldList", exampleHold())}, Refusals: listRefusals}
-	GetHold = door.Op[HoldRequest, Envelope[Hold]]{Pattern: "GET " + Base + "/holds/{name}", Verb: access.FleetRead,
-		Doc: "Show one hold, and how far it has come.", Example: HoldRequest{"acme-gh-nix-3f9c1a2b4d5e"}, Answers: []Envelope[Hold]{newExample("Hold", exampleHold())}, Refusals: getRefusals}
+	ListDrift = httpapi.Op[FleetListRequest, Envelope[[]Drift]]{Pattern: "GET " + Base + "/drift", Verb: access.FleetRead, MaxResponse: maxFleetList,
+		Doc: "List what of the runners is not as it should be, at the forge or here.", Responses: []Envelope[[]Drift]{newExamplePage("DriftList", exampleDrift())}, Refusals: listRefusals}
+	ListHolds = httpapi.Op[FleetListRequest, Envelope[[]Hold]]{Pattern: "GET " + Base + "/holds", Verb: access.FleetRead, MaxResponse: maxFleetList,
+		Doc: "List the holds, which pause runners.", Responses: []Envelope[[]Hold]{newExamplePage("HoldList", exampleHold())}, Refusals: listRefusals}
+	GetHold = httpapi.Op[HoldRequest, Envelope[Hold]]{Pattern: "GET " + Base + "/holds/{name}", Verb: access.FleetRead,
+		Doc: "Show one hold, and how far it has come.", Example: HoldRequest{"acme-gh-nix-3f9c1a2b4d5e"}, Responses: []Envelope[Hold]{newExample("Hold", exampleHold())}, Refusals: getRefusals}
 
-	CreateHold = door.Op[CreateRequest, Envelope[Created]]{Pattern: "POST " + Base + "/holds", Verb: access.HoldsCreate,
-		Doc:      "Pause runners: of one pool of an organisation, or, asked for twice, of an organisation, a pool, a forge, or all.",
-		Example:  CreateRequest{Scope: Scope{All: true}, Mode: ModePause, Reason: "node upgrade", ExpiresIn: door.Duration(2 * time.Hour), Confirm: "PAUSE ALL", Key: "1f0c6c1e"},
-		Answers:  []Envelope[Created]{newExample("HoldCreated", Created{Hold: exampleHold(), Created: true, Targets: new(1)})},
-		Refusals: slices.Concat(writeRefusals, []problem.Code{problem.Confirmation})}
-	PausePool = door.Op[PauseRequest, Envelope[Created]]{Pattern: "POST " + Base + "/pools/{forge}/{org}/{pool}/pause", Verb: access.HoldsCreate,
+	CreateHold = httpapi.Op[CreateRequest, Envelope[Created]]{Pattern: "POST " + Base + "/holds", Verb: access.HoldsCreate,
+		Doc:       "Pause runners: of one pool of an organisation, or, asked for twice, of an organisation, a pool, a forge, or all.",
+		Example:   CreateRequest{Scope: Scope{All: true}, Mode: ModePause, Reason: "node upgrade", ExpiresIn: httpapi.Duration(2 * time.Hour), Confirm: "PAUSE ALL", Key: "1f0c6c1e"},
+		Responses: []Envelope[Created]{newExample("HoldCreated", Created{Hold: exampleHold(), Created: true, Targets: new(1)})},
+		Refusals:  slices.Concat(writeRefusals, []problem.Code{problem.Confirmation})}
+	PausePool = httpapi.Op[PauseRequest, Envelope[Created]]{Pattern: "POST " + Base + "/pools/{forge}/{org}/{pool}/pause", Verb: access.HoldsCreate,
 		Doc: "Pause the runners of one organisation in one pool.", Example: PauseRequest{Forge: "github", Org: "acme", Pool: "gh-nix", Reason: "a flaky image"},
-		Answers: []Envelope[Created]{newExample("HoldCreated", Created{Hold: exampleHold(), Created: true, Targets: new(1)})}, Refusals: writeRefusals}
-	ResumePool = door.Op[ResumeRequest, Envelope[Lifted]]{Pattern: "POST " + Base + "/pools/{forge}/{org}/{pool}/resume", Verb: access.HoldsLift,
+		Responses: []Envelope[Created]{newExample("HoldCreated", Created{Hold: exampleHold(), Created: true, Targets: new(1)})}, Refusals: writeRefusals}
+	ResumePool = httpapi.Op[ResumeRequest, Envelope[Lifted]]{Pattern: "POST " + Base + "/pools/{forge}/{org}/{pool}/resume", Verb: access.HoldsLift,
 		Doc: "Lift what holds the runners of exactly one organisation in one pool.", Example: ResumeRequest{Forge: "github", Org: "acme", Pool: "gh-nix", Reason: "the image is mended"},
-		Answers:  []Envelope[Lifted]{newExample("HoldLifted", Lifted{Lifted: []string{"acme-gh-nix-3f9c1a2b4d5e"}, Remaining: []string{}})},
-		Refusals: slices.Concat(writeRefusals, []problem.Code{problem.Held, problem.AuditUnavailable})}
-	LiftHold = door.Op[LiftRequest, Envelope[Lifted]]{Pattern: "DELETE " + Base + "/holds/{name}", Verb: access.HoldsLift,
-		Doc:      "Lift a hold. One of more than a pool of an organisation takes a code that a person gets from the dashboard.",
-		Example:  LiftRequest{Name: "all-3f9c1a2b4d5e", Reason: "the upgrade is done", Confirm: "K7QM-2XPA-9D"},
-		Answers:  []Envelope[Lifted]{newExample("HoldLifted", Lifted{Lifted: []string{"all-3f9c1a2b4d5e"}, Remaining: []string{}})},
-		Refusals: slices.Concat(writeRefusals, []problem.Code{problem.Confirmation, problem.AuditUnavailable})}
-	RescheduleHold = door.Op[RescheduleRequest, Envelope[Rescheduled]]{Pattern: "PATCH " + Base + "/holds/{name}", Verb: access.HoldsLift,
-		Doc:     "Change when a hold ends by itself. An earlier end of one of more than a pool of an organisation takes a code that a person gets from the dashboard.",
-		Example: RescheduleRequest{Name: "acme-gh-nix-3f9c1a2b4d5e", ExpiresIn: door.Duration(4 * time.Hour), Reason: "the upgrade takes longer", Match: "1"},
-		Answers: []Envelope[Rescheduled]{newExample("HoldRescheduled", Rescheduled{Hold: exampleHold()})}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.Confirmation, problem.AuditUnavailable})}
+		Responses: []Envelope[Lifted]{newExample("HoldLifted", Lifted{Lifted: []string{"acme-gh-nix-3f9c1a2b4d5e"}, Remaining: []string{}})},
+		Refusals:  slices.Concat(writeRefusals, []problem.Code{problem.Held, problem.AuditUnavailable})}
+	LiftHold = httpapi.Op[LiftRequest, Envelope[Lifted]]{Pattern: "DELETE " + Base + "/holds/{name}", Verb: access.HoldsLift,
+		Doc:       "Lift a hold. One of more than a pool of an organisation takes a code that a person gets from the dashboard.",
+		Example:   LiftRequest{Name: "all-3f9c1a2b4d5e", Reason: "the upgrade is done", Confirm: "K7QM-2XPA-9D"},
+		Responses: []Envelope[Lifted]{newExample("HoldLifted", Lifted{Lifted: []string{"all-3f9c1a2b4d5e"}, Remaining: []string{}})},
+		Refusals:  slices.Concat(writeRefusals, []problem.Code{problem.Confirmation, problem.AuditUnavailable})}
+	RescheduleHold = httpapi.Op[RescheduleRequest, Envelope[Rescheduled]]{Pattern: "PATCH " + Base + "/holds/{name}", Verb: access.HoldsLift,
+		Doc:       "Change when a hold ends by itself. An earlier end of one of more than a pool of an organisation takes a code that a person gets from the dashboard.",
+		Example:   RescheduleRequest{Name: "acme-gh-nix-3f9c1a2b4d5e", ExpiresIn: httpapi.Duration(4 * time.Hour), Reason: "the upgrade takes longer", Match: "1"},
+		Responses: []Envelope[Rescheduled]{newExample("HoldRescheduled", Rescheduled{Hold: exampleHold()})}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.Confirmation, problem.AuditUnavailable})}
 
-	IgnoreDrift = door.Op[IgnoreRequest, Envelope[Ignoring]]{Pattern: "POST " + Base + "/drift/{id}/ignore", Verb: access.ConfigPropose,
-		Doc:     "Ignore a drift for a while: it stays listed, and is not counted. One that gets worse is told again.",
-		Example: IgnoreRequest{ID: "5f0c2b1a9d3e4f60", Reason: "we try other labels", ExpiresIn: door.Duration(72 * time.Hour)},
-		Answers: []Envelope[Ignoring]{newExample("DriftIgnored", Ignoring{Drift: exampleDrift().WithIgnore(DriftIgnore{"amy@acme.dev", "we try other labels", exampleTime.Add(72 * time.Hour)})})}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable})}
-	UnignoreDrift = door.Op[UnignoreRequest, Envelope[Ignoring]]{Pattern: "DELETE " + Base + "/drift/{id}/ignore", Verb: access.ConfigPropose,
+	IgnoreDrift = httpapi.Op[IgnoreRequest, Envelope[Ignoring]]{Pattern: "POST " + Base + "/drift/{id}/ignore", Verb: access.ConfigPropose,
+		Doc:       "Ignore a drift for a while: it stays listed, and is not counted. One that gets worse is told again.",
+		Example:   IgnoreRequest{ID: "5f0c2b1a9d3e4f60", Reason: "we try other labels", ExpiresIn: httpapi.Duration(72 * time.Hour)},
+		Responses: []Envelope[Ignoring]{newExample("DriftIgnored", Ignoring{Drift: exampleDrift().WithIgnore(DriftIgnore{"amy@acme.dev", "we try other labels", exampleTime.Add(72 * time.Hour)})})}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable})}
+	UnignoreDrift = httpapi.Op[UnignoreRequest, Envelope[Ignoring]]{Pattern: "DELETE " + Base + "/drift/{id}/ignore", Verb: access.ConfigPropose,
 		Doc: "Ignore a drift no more.", Example: UnignoreRequest{ID: "5f0c2b1a9d3e4f60", Reason: "the trial is over"},
-		Answers: []Envelope[Ignoring]{newExample("DriftIgnored", Ignoring{Drift: exampleDrift()})}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable})}
-	RefreshDrift = door.Op[RefreshRequest, Envelope[Refreshed]]{Pattern: "POST " + Base + "/drift/refresh", Verb: access.ConfigPropose,
-		Doc:     "Look for drift anew: at the repository of the configuration. What only the fleet can compare it compares by itself, and the answer says so.",
-		Answers: []Envelope[Refreshed]{newExample("DriftRefreshed", Refreshed{[]Look{{"gitops:drift", true, "It is compared anew now."}}})}, Refusals: slices.Concat(streamRefusals, []problem.Code{problem.MediaType, problem.TooLarge, problem.AuditUnavailable})}
+		Responses: []Envelope[Ignoring]{newExample("DriftIgnored", Ignoring{Drift: exampleDrift()})}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable})}
+	RefreshDrift = httpapi.Op[RefreshRequest, Envelope[Refreshed]]{Pattern: "POST " + Base + "/drift/refresh", Verb: access.ConfigPropose,
+		Doc:       "Look for drift anew: at the repository of the configuration. What only the fleet can compare it compares by itself, and the answer says so.",
+		Responses: []Envelope[Refreshed]{newExample("DriftRefreshed", Refreshed{[]Look{{"gitops:drift", true, "It is compared anew now."}}})}, Refusals: slices.Concat(streamRefusals, []problem.Code{problem.MediaType, problem.TooLarge, problem.AuditUnavailable})}
 
-	GetConfirmation = door.Op[ConfirmationRequest, Envelope[Asked]]{Pattern: "GET " + Base + "/confirmations/{id}", Verb: access.HoldsLift,
+	GetConfirmation = httpapi.Op[ConfirmationRequest, Envelope[Asked]]{Pattern: "GET " + Base + "/confirmations/{id}", Verb: access.HoldsLift,
 		Doc: "Show what is to be confirmed: exactly what was asked for in the caller's name.", Example: ConfirmationRequest{"0b1c2d3e4f5a6b7c"},
-		Answers: []Envelope[Asked]{newExample("Confirmation", exampleConfirmation())}, Refusals: getRefusals}
-	ConfirmAction = door.Op[ConfirmRequest, Envelope[Code]]{Pattern: "POST " + Base + "/confirmations", Verb: access.HoldsLift,
+		Responses: []Envelope[Asked]{newExample("Confirmation", exampleConfirmation())}, Refusals: getRefusals}
+	ConfirmAction = httpapi.Op[ConfirmRequest, Envelope[Code]]{Pattern: "POST " + Base + "/confirmations", Verb: access.HoldsLift,
 		Doc:     "Confirm what was asked for in the caller's name, and get the code for it: for the same caller and the same arguments, once, within five minutes. It is no tool.",
-		Example: ConfirmRequest{ID: "0b1c2d3e4f5a6b7c", Phrase: "LIFT ALL"}, Answers: []Envelope[Code]{newExample("ConfirmationCode", Code{"K7QM-2XPA-9D", exampleTime.Add(confirmLife)})},
+		Example: ConfirmRequest{ID: "0b1c2d3e4f5a6b7c", Phrase: "LIFT ALL"}, Responses: []Envelope[Code]{newExample("ConfirmationCode", Code{"K7QM-2XPA-9D", exampleTime.Add(confirmLife)})},
 		Refusals: slices.Concat(streamRefusals, []problem.Code{problem.NotFound, problem.Validation, problem.MediaType, problem.TooLarge})}
 )
 
 // Routes returns the routes of the API, served by d.
-func (d *FleetService) Routes() []door.Route {
+func (d *FleetService) Routes() []httpapi.Route {
 	return append(d.routesByName(),
 		handle(d.Plane, ListPools, d.listPools), handle(d.Plane, GetPool, d.getPool), handle(d.Plane, ListRunnersByForge, d.listRunnersByForge),
 		handle(d.Plane, ListEnrollments, d.listEnrollments), handle(d.Plane, GetEnrollment, d.getEnrollment), listRoute(d.Plane, ListForges, forges()),
@@ -91,8 +91,8 @@ func (d *FleetService) Routes() []door.Route {
 }
 
 // FleetOperations describes the API.
-func FleetOperations() []door.Declaration {
-	var all []door.Declaration
+func FleetOperations() []httpapi.Declaration {
+	var all []httpapi.Declaration
 	for _, rt := range (&FleetService{Plane: new(Service)}).Routes() {
 		all = append(all, rt.Declaration)
 	}

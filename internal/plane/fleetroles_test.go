@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -52,7 +52,7 @@ func TestFleetRoles(t *testing.T) {
 	}
 	refusals := map[string][]problem.Code{}
 	for _, op := range FleetOperations() {
-		refusals[op.Pattern] = slices.Concat(door.Before(), op.Refusals)
+		refusals[op.Pattern] = slices.Concat(httpapi.CommonRefusals(), op.Refusals)
 	}
 	var got strings.Builder
 	for _, p := range []struct {
@@ -66,7 +66,7 @@ func TestFleetRoles(t *testing.T) {
 		{"shared in, owner's name", with(amy(), func(c *access.Caller) { c.Shared, c.Tailnet = true, "other.example" }), nil},
 		{"tagged", tagged(`{"role":"operator","orgs":["*"]}`), nil}, {"tagged, let in", tagged(`{"role":"operator","orgs":["acme"],"tags":["tag:ci"]}`), nil},
 		{"key expired", with(alice(), func(c *access.Caller) { c.Expired = true }), nil}, {"Funnel", with(alice(), func(c *access.Caller) { c.Via = access.ViaFunnel }), nil},
-		{"unknown", access.Caller{}, problem.New(problem.NoIdentity, "Nobody.", "Connect directly.")}, {"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").After(time.Second)},
+		{"unknown", access.Caller{}, problem.New(problem.NoIdentity, "Nobody.", "Connect directly.")}, {"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").WithRetryAfter(time.Second)},
 	} {
 		for _, v := range visits {
 			o := newFleetEnv()

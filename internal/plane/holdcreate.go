@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -45,13 +45,13 @@ type HoldDraft struct {
 
 // CreateRequest asks for a hold.
 type CreateRequest struct {
-	Scope     Scope          `json:"scope" doc:"exactly one of all, forge, and org with or without pool"`
-	Mode      HoldMode       `json:"mode,omitempty" enum:"Pause,Drain,Stop" doc:"Pause without it"`
-	Reason    Reason         `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn door.Duration  `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
-	Confirm   Text           `json:"confirm,omitempty" doc:"the phrase that the refusal confirmation_required names"`
-	DryRun    Flag           `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"the hold's name comes from it and the caller, so that a write that is sent again, to another replica too, is done once; without it from the caller, the scope and the mode"`
+	Scope     Scope            `json:"scope" doc:"exactly one of all, forge, and org with or without pool"`
+	Mode      HoldMode         `json:"mode,omitempty" enum:"Pause,Drain,Stop" doc:"Pause without it"`
+	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
+	Confirm   Text             `json:"confirm,omitempty" doc:"the phrase that the refusal confirmation_required names"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"the hold's name comes from it and the caller, so that a write that is sent again, to another replica too, is done once; without it from the caller, the scope and the mode"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -189,14 +189,14 @@ func callerKey(c access.Caller) string { return string(c.Via) + " " + c.Identity
 
 // PauseRequest pauses the runners of one organisation in one pool.
 type PauseRequest struct {
-	Forge     string         `json:"-" path:"forge"`
-	Org       string         `json:"-" path:"org"`
-	Pool      string         `json:"-" path:"pool"`
-	Reason    Reason         `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn door.Duration  `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
-	Drain     bool           `json:"drain,omitempty" doc:"when the last job has ended, what ran it goes"`
-	DryRun    Flag           `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
+	Forge     string           `json:"-" path:"forge"`
+	Org       string           `json:"-" path:"org"`
+	Pool      string           `json:"-" path:"pool"`
+	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
+	Drain     bool             `json:"drain,omitempty" doc:"when the last job has ended, what ran it goes"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.

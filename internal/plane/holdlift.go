@@ -72,7 +72,7 @@ func (d *FleetService) mayLift(p access.Permit, h Hold) (access.Permit, error) {
 	case why != "":
 		refused := problem.New(problem.Forbidden, why, "Ask whoever set it, "+h.RequestedBy+".")
 		refused.Needed = &problem.Need{Verb: string(access.HoldsLiftWide)}
-		for _, role := range p.Duties() {
+		for _, role := range p.PlaneRoles() {
 			refused.Have = append(refused.Have, role.String())
 		}
 		return access.Permit{}, refused

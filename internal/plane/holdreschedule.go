@@ -6,18 +6,18 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // RescheduleRequest changes the expiry of a hold. No other field of a hold ever changes.
 type RescheduleRequest struct {
-	Name      string        `json:"-" path:"name"`
-	ExpiresIn door.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, from now on, 1m to 2160h; without it, it does not"`
-	Reason    Reason        `json:"reason" doc:"why, 1 to 500 characters"`
-	Confirm   Text          `json:"confirm,omitempty" doc:"the code that a person got for an earlier end"`
-	DryRun    Flag          `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Match     Text          `json:"-" header:"If-Match" doc:"the hold's version as the caller knows it: of another one nothing is changed"`
+	Name      string           `json:"-" path:"name"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, from now on, 1m to 2160h; without it, it does not"`
+	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
+	Confirm   Text             `json:"confirm,omitempty" doc:"the code that a person got for an earlier end"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	Match     Text             `json:"-" header:"If-Match" doc:"the hold's version as the caller knows it: of another one nothing is changed"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -80,7 +80,7 @@ func (d *FleetService) rescheduleHold(ctx context.Context, p access.Permit, req 
 }
 
 // checkExpiry returns an error for a duration outside minHold to maxHold. Zero means no expiry.
-func checkExpiry(in door.Duration) error {
+func checkExpiry(in httpapi.Duration) error {
 	if d := time.Duration(in); d != 0 && (d < minHold || d > maxHold) {
 		return invalidField("expiresIn", in.String()+" is not 1m to 2160h.", "Leave it out for a hold that does not end by itself.")
 	}
@@ -88,7 +88,7 @@ func checkExpiry(in door.Duration) error {
 }
 
 // expiryAt returns when a hold expires, or nil if it does not.
-func expiryAt(in door.Duration, now time.Time) *time.Time {
+func expiryAt(in httpapi.Duration, now time.Time) *time.Time {
 	if in == 0 {
 		return nil
 	}

@@ -21,8 +21,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/metrics"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -109,11 +109,11 @@ func newMetricsEnv(url string) *metricsEnv {
 		o.prometheus = &metrics.Client{URL: url, HTTP: metrics.HTTPClient(), Log: slog.New(slog.DiscardHandler), Now: now}
 		o.service.Query = o.prometheus.Query
 	}
-	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return o.caller, nil },
+	d := httpapi.Server{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return o.caller, nil },
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, at)
 		},
-		Record: func(e audit.Entry) error { o.entries = append(o.entries, e); return nil }, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
+		Record: func(e audit.Entry) error { o.entries = append(o.entries, e); return nil }, Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
 	o.Handler = d.Handler(o.service.Routes()...)
 	store.Replace(plane.KindPool, "kubernetes", []plane.Object{poolOf("github", "acme", "nix", "AutoscalingRunnerSet"), poolOf("github", "globex", "nix", "AutoscalingRunnerSet"), poolOf("gitlab", "globex", "docker", "Deployment")})
 	store.Replace(plane.KindHold, "kubernetes", []plane.Object{plane.Hold{ID: "h", Name: "h", Scope: plane.Scope{Org: "acme", Pool: "nix"}, Mode: plane.ModePause, RequestedBy: "amy@acme.dev", Reason: "why", Created: metricsNoon.Add(-10 * time.Minute), HeldOrgs: []string{"acme"}},
@@ -425,7 +425,7 @@ func TestMetricsRoles(t *testing.T) {
 			what := fmt.Sprintf("%d %d series, %d markers", a.Status, len(a.Data.Series), len(a.Data.Markers))
 			if a.Status != http.StatusOK {
 				var refused problem.Error
-				if err := json.Unmarshal(a.Error, &refused); err != nil || !slices.Contains(slices.Concat(door.Before(), op.Refusals), refused.Code) {
+				if err := json.Unmarshal(a.Error, &refused); err != nil || !slices.Contains(slices.Concat(httpapi.CommonRefusals(), op.Refusals), refused.Code) {
 					t.Errorf("%s %s: refused with %s, which it does not declare: %v", p.name, op.Pattern, refused.Code, err)
 				}
 				what = strings.TrimSpace(fmt.Sprint(a.Status, " ", refused.Code, " ", strings.Join(refused.Have, " ")))

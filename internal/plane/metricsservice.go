@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -258,25 +258,25 @@ func concerns(c Change, o Pool) bool {
 
 // The operations. The server, the client, the reference and the MCP tools are all derived from them.
 var (
-	GetMetrics = door.Op[PoolMetricsRequest, Envelope[Metrics]]{Pattern: "GET " + Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxAnswer: maxMetricsAnswer,
-		Doc: "Show numbers of the runners of one organisation in one pool over time.", Example: PoolMetricsRequest{PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Answers: []Envelope[Metrics]{exampleMetrics}, Refusals: searchRefusals}
-	GetNamedMetrics = door.Op[NamedMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxAnswer: maxMetricsAnswer, Example: NamedMetricsRequest{"gh-nix", "6h"},
-		Doc: "Show numbers of the runners of one organisation in one pool over time, by a name that no other pool has that the caller may see.", Answers: GetMetrics.Answers, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
-	GetFleetMetrics = door.Op[FleetMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxAnswer: maxMetricsAnswer,
-		Doc: "Show numbers of all runners that the caller may see, together, over time.", Example: FleetMetricsRequest{Window: "24h"}, Answers: []Envelope[Metrics]{exampleMetrics}, Refusals: listRefusals}
+	GetMetrics = httpapi.Op[PoolMetricsRequest, Envelope[Metrics]]{Pattern: "GET " + Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer,
+		Doc: "Show numbers of the runners of one organisation in one pool over time.", Example: PoolMetricsRequest{PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: searchRefusals}
+	GetNamedMetrics = httpapi.Op[NamedMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer, Example: NamedMetricsRequest{"gh-nix", "6h"},
+		Doc: "Show numbers of the runners of one organisation in one pool over time, by a name that no other pool has that the caller may see.", Responses: GetMetrics.Responses, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
+	GetFleetMetrics = httpapi.Op[FleetMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer,
+		Doc: "Show numbers of all runners that the caller may see, together, over time.", Example: FleetMetricsRequest{Window: "24h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: listRefusals}
 )
 
 var exampleMetrics = newExample("Metrics", Metrics{Of: "github/acme/gh-nix", Window: "6h", StepSeconds: 120, Markers: []Marker{{exampleTime, "hold", "Pause by alice@example.com: node upgrade", "node-upgrade"}},
 	Series: []Series{{"running", "jobs", map[string]string{}, []time.Time{exampleTime.Add(-2 * time.Minute), exampleTime}, []*float64{nil, new(3.0)}, Summary{new(3.0), new(3.0), new(3.0)}}}})
 
 // Routes returns the routes of the API, served by d.
-func (d *MetricsService) Routes() []door.Route {
-	return []door.Route{handle(d.Plane, GetMetrics, d.getPoolMetrics), handle(d.Plane, GetFleetMetrics, d.getFleetMetrics), handle(d.Plane, GetNamedMetrics, d.getNamedMetrics)}
+func (d *MetricsService) Routes() []httpapi.Route {
+	return []httpapi.Route{handle(d.Plane, GetMetrics, d.getPoolMetrics), handle(d.Plane, GetFleetMetrics, d.getFleetMetrics), handle(d.Plane, GetNamedMetrics, d.getNamedMetrics)}
 }
 
 // MetricsOperations describes the API.
-func MetricsOperations() []door.Declaration {
-	var all []door.Declaration
+func MetricsOperations() []httpapi.Declaration {
+	var all []httpapi.Declaration
 	for _, rt := range (&MetricsService{Plane: new(Service)}).Routes() {
 		all = append(all, rt.Declaration)
 	}

@@ -6,10 +6,10 @@ import (
 	"net/http"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
-// document is the OpenAPI description of the operations. "go generate ./internal/door/openapi" writes it from them, and a test compares the
+// document is the OpenAPI description of the operations. "go generate ./internal/httpapi/openapi" writes it from them, and a test compares the
 // two.
 //
 //go:embed openapi.json
@@ -18,9 +18,9 @@ var document []byte
 // Document is the OpenAPI 3.1 description of the API. The server sends it without an envelope.
 type Document struct{}
 
-// Shape implements [door.Shaped].
-func (Document) Shape(string) (door.Shape, error) {
-	return door.Shape{Status: http.StatusOK, ContentType: "application/json", Body: document}, nil
+// EncodeResponse implements [httpapi.Responder].
+func (Document) EncodeResponse(string) (httpapi.Response, error) {
+	return httpapi.Response{Status: http.StatusOK, ContentType: "application/json", Body: document}, nil
 }
 
 // Forms returns the media type of the document, for the generated reference.
@@ -33,9 +33,9 @@ func getDocument(context.Context, access.Permit, Empty) (Document, error) { retu
 // EventStream is an example of an event stream, for the generated reference.
 type EventStream struct{}
 
-// Shape implements [door.Shaped]. Only the reference uses it; no request receives it as its response.
-func (EventStream) Shape(string) (door.Shape, error) {
-	return door.Shape{Status: http.StatusOK, ContentType: "text/event-stream", Body: `retry: 2000
+// EncodeResponse implements [httpapi.Responder]. Only the reference uses it; no request receives it as its response.
+func (EventStream) EncodeResponse(string) (httpapi.Response, error) {
+	return httpapi.Response{Status: http.StatusOK, ContentType: "text/event-stream", Body: `retry: 2000
 
 event: hello
 data: {"serverTime":"2026-11-22T11:41:08Z","revision":"1795347668000000","heartbeatSeconds":15}

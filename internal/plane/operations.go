@@ -6,7 +6,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -15,27 +15,27 @@ const Base = "/api/v1"
 
 // The operations of the plane. The server, the client, the reference and the MCP tools are all derived from them.
 var (
-	GetMe = door.Op[Empty, Envelope[Me]]{
+	GetMe = httpapi.Op[Empty, Envelope[Me]]{
 		Pattern: "GET " + Base + "/me", Verb: access.PlaneSelf, Doc: "Show as whom the caller is seen, and what that allows, and why.",
-		Answers: []Envelope[Me]{newExample("Me", Me{Login: "alice@example.com", DisplayName: "Alice", Node: "alice-laptop.tail1234.ts.net", Tags: []string{}, Tailnet: "example.com",
+		Responses: []Envelope[Me]{newExample("Me", Me{Login: "alice@example.com", DisplayName: "Alice", Node: "alice-laptop.tail1234.ts.net", Tags: []string{}, Tailnet: "example.com",
 			Via: access.ViaTailnet, Roles: []Role{{"operator", []string{"*"}, "grant"}}, Verbs: map[string][]access.Verb{"*": {access.FleetRead, access.InfraRead}, "own": {access.AuditRead}},
 			Warnings: []string{}})},
 		Refusals: refusalsWithoutRole,
 	}
-	GetOverview = door.Op[Empty, Envelope[Overview]]{
+	GetOverview = httpapi.Op[Empty, Envelope[Overview]]{
 		Pattern: "GET " + Base + "/overview", Verb: access.FleetRead, Doc: "Show the installation at a glance: how many of each there are, in which state, and what needs attention.",
-		Answers: []Envelope[Overview]{newExample("Overview", Overview{Clusters: &Tally{2, map[string]int{"Alive": 1, "Dead": 1}}, Signins: &Tally{1, map[string]int{"Ready": 1}},
+		Responses: []Envelope[Overview]{newExample("Overview", Overview{Clusters: &Tally{2, map[string]int{"Alive": 1, "Dead": 1}}, Signins: &Tally{1, map[string]int{"Ready": 1}},
 			Attention: []Attention{{SeverityError, KindCluster, "5e0c3f5a", "Dead", "None of its access servers answers."}}, Hidden: []Kind{}})},
 		Refusals: streamRefusals,
 	}
-	ListSources = door.Op[Empty, Envelope[[]Source]]{
+	ListSources = httpapi.Op[Empty, Envelope[[]Source]]{
 		Pattern: "GET " + Base + "/sources", Verb: access.FleetRead, Doc: "List where the plane's knowledge comes from, and how each source answers.",
-		Answers:  []Envelope[[]Source]{newExample("SourceList", exampleSources)},
-		Refusals: streamRefusals,
+		Responses: []Envelope[[]Source]{newExample("SourceList", exampleSources)},
+		Refusals:  streamRefusals,
 	}
-	ListExposures = door.Op[Empty, Envelope[[]Exposure]]{
+	ListExposures = httpapi.Op[Empty, Envelope[[]Exposure]]{
 		Pattern: "GET " + Base + "/exposures", Verb: access.FleetRead, Doc: "List the services of the cluster that are put on the tailnet, and how each stands.",
-		Answers: []Envelope[[]Exposure]{newExample("ExposureList", []Exposure{{"grafana", new("https://grafana.tail1234.ts.net"), "observe.read", "exposure:grafana", StatusOK, ""}})}, Refusals: streamRefusals,
+		Responses: []Envelope[[]Exposure]{newExample("ExposureList", []Exposure{{"grafana", new("https://grafana.tail1234.ts.net"), "observe.read", "exposure:grafana", StatusOK, ""}})}, Refusals: streamRefusals,
 	}
 	ListClusters = listOperation("clusters", access.InfraRead, clusters(), "List the clusters that the access servers have found.", Cluster{ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", Name: "prod-eu",
 		Endpoint: "https://k8s.prod-eu.example:6443", Port: 6443, URL: "https://tka.tail1234.ts.net", Labels: map[string]string{"env": "prod"}, Health: "Alive", LastSeen: &exampleTime,
@@ -51,27 +51,27 @@ var (
 	ListAdapters = listOperation("adapters", access.InfraRead, adapters(), "List the pods that have an adapter.", Adapter{ID: "shop/web-0", Namespace: "shop", Pod: "web-0", Node: "node-1", Ready: new(true),
 		Restarts: new(0), ObservedAt: exampleTime})
 	ListSignins  = listOperation("signins", access.SigninsRead, signins(), "List sign-ins: the caller's own, or all.", exampleSignin())
-	RevokeSignin = door.Op[RevokeRequest, Envelope[Revocation]]{
+	RevokeSignin = httpapi.Op[RevokeRequest, Envelope[Revocation]]{
 		Pattern: "DELETE " + Base + "/signins/{namespace}/{name}", Verb: access.SigninsRevoke, Doc: "End a sign-in: the caller's own, or anybody's.",
-		Example:  RevokeRequest{Namespace: "tailplane", Name: "alice-example-com-0f3c9a1b2d4e5f607182", Reason: "the laptop was lost", Key: "1f0c6c1e"},
-		Answers:  []Envelope[Revocation]{newExample("Revocation", Revocation{ID: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Deleted: true, RefusedBy: new(exampleTime.Add(10 * time.Second))})},
-		Refusals: slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable}),
+		Example:   RevokeRequest{Namespace: "tailplane", Name: "alice-example-com-0f3c9a1b2d4e5f607182", Reason: "the laptop was lost", Key: "1f0c6c1e"},
+		Responses: []Envelope[Revocation]{newExample("Revocation", Revocation{ID: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Deleted: true, RefusedBy: new(exampleTime.Add(10 * time.Second))})},
+		Refusals:  slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable}),
 	}
-	ListAudit = door.Op[HistoryRequest, History]{
+	ListAudit = httpapi.Op[HistoryRequest, History]{
 		Pattern: "GET " + Base + "/audit", Verb: access.AuditRead, Doc: "List entries of the audit record, the newest first: the caller's own, those about organisations the caller administers, or all. Accept: application/jsonl gives lines.",
-		Example: HistoryRequest{Actor: "alice@example.com", Limit: 50}, MaxAnswer: 16 << 20,
-		Answers: []History{{newExample("AuditEntryList", []audit.Entry{{Time: exampleTime, RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", Actor: audit.Actor{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net",
+		Example: HistoryRequest{Actor: "alice@example.com", Limit: 50}, MaxResponse: 16 << 20,
+		Responses: []History{{newExample("AuditEntryList", []audit.Entry{{Time: exampleTime, RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", Actor: audit.Actor{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net",
 			NodeID: "nVQ1kLDx7R11CNTRL", Via: access.ViaTailnet}, Surface: "http", Verb: access.SigninsRevoke, Object: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Result: audit.Done}})}},
 		Refusals: listRefusals,
 	}
 	// GetHealth is not a liveness probe: the probe port reports liveness and requires no role.
-	GetHealth = door.Op[Empty, Envelope[Health]]{
+	GetHealth = httpapi.Op[Empty, Envelope[Health]]{
 		Pattern: "GET /api/health", Verb: access.PlaneSelf, Doc: "Show the version, and whether the process does its work.",
-		Answers:  []Envelope[Health]{newExample("Health", Health{"v0.1.0", "0123abc", true, exampleSources})},
-		Refusals: refusalsWithoutRole,
+		Responses: []Envelope[Health]{newExample("Health", Health{"v0.1.0", "0123abc", true, exampleSources})},
+		Refusals:  refusalsWithoutRole,
 	}
-	GetDocument = door.Op[Empty, Document]{Pattern: "GET " + Base + "/openapi.json", Verb: access.PlaneSelf, Doc: "This reference, for machines: OpenAPI 3.1, without an envelope.",
-		Answers: []Document{{}}, Refusals: refusalsWithoutRole}
+	GetDocument = httpapi.Op[Empty, Document]{Pattern: "GET " + Base + "/openapi.json", Verb: access.PlaneSelf, Doc: "This reference, for machines: OpenAPI 3.1, without an envelope.",
+		Responses: []Document{{}}, Refusals: refusalsWithoutRole}
 	WatchEvents = watchOperation("GET " + Base + "/events")
 	// WatchEventsLegacy is WatchEvents under the path that the existing dashboard uses.
 	WatchEventsLegacy = watchOperation("GET /api/events/stream")
@@ -91,20 +91,20 @@ var (
 )
 
 // listOperation returns the operation that lists a kind of objects. some is the example for the reference.
-func listOperation[T Object](path string, verb access.Verb, of table[T], doc string, some T) door.Op[ListRequest, Envelope[[]T]] {
-	return door.Op[ListRequest, Envelope[[]T]]{Pattern: "GET " + Base + "/" + path, Verb: verb, Doc: doc, MaxAnswer: 16 << 20,
-		Answers: []Envelope[[]T]{newExamplePage(of.Name, some)}, Refusals: listRefusals}
+func listOperation[T Object](path string, verb access.Verb, of table[T], doc string, some T) httpapi.Op[ListRequest, Envelope[[]T]] {
+	return httpapi.Op[ListRequest, Envelope[[]T]]{Pattern: "GET " + Base + "/" + path, Verb: verb, Doc: doc, MaxResponse: 16 << 20,
+		Responses: []Envelope[[]T]{newExamplePage(of.Name, some)}, Refusals: listRefusals}
 }
 
-func watchOperation(pattern string) door.Op[EventsRequest, EventStream] {
-	return door.Op[EventsRequest, EventStream]{Pattern: pattern, Verb: access.FleetRead,
-		Doc:     "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, audit.append (for topic audit: an entry of the record that the caller may read), heartbeat, resync (read everything anew), bye.",
-		Answers: []EventStream{{}}, Refusals: streamRefusals}
+func watchOperation(pattern string) httpapi.Op[EventsRequest, EventStream] {
+	return httpapi.Op[EventsRequest, EventStream]{Pattern: pattern, Verb: access.FleetRead,
+		Doc:       "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, audit.append (for topic audit: an entry of the record that the caller may read), heartbeat, resync (read everything anew), bye.",
+		Responses: []EventStream{{}}, Refusals: streamRefusals}
 }
 
 // Routes returns the routes of the API, served by d.
-func (d *Service) Routes() []door.Route {
-	return []door.Route{
+func (d *Service) Routes() []httpapi.Route {
+	return []httpapi.Route{
 		handle(d, GetMe, d.getMe), handle(d, GetOverview, d.GetOverview), handle(d, ListSources, d.listSources), handle(d, ListExposures, d.listExposures),
 		listRoute(d, ListClusters, clusters()), listRoute(d, ListTailnets, tailnets()), listRoute(d, ListGateways, gateways()), listRoute(d, ListRoutes, routes()),
 		listRoute(d, ListProxyGroups, proxyGroups()), listRoute(d, ListAdapters, adapters()), listRoute(d, ListSignins, signins()),
@@ -114,8 +114,8 @@ func (d *Service) Routes() []door.Route {
 }
 
 // Operations describes the API.
-func Operations() []door.Declaration {
-	var all []door.Declaration
+func Operations() []httpapi.Declaration {
+	var all []httpapi.Declaration
 	for _, rt := range new(Service).Routes() {
 		all = append(all, rt.Declaration)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -17,12 +17,12 @@ const legacyBase = "/api/runners"
 
 // The operations under that prefix. They do the same as the operations with the similar names.
 var (
-	GetNamedPool = door.Op[PoolNameRequest, Envelope[Pool]]{Pattern: "GET " + legacyBase + "/{name}", Verb: access.FleetRead, Example: PoolNameRequest{"gh-nix"},
-		Doc: "Show the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: GetPool.Answers, Refusals: slices.Concat(getRefusals, []problem.Code{problem.Conflict})}
-	PauseNamedPool = door.Op[PauseNameRequest, Envelope[Created]]{Pattern: "POST " + legacyBase + "/{name}/pause", Verb: access.HoldsCreate, Example: PauseNameRequest{Name: "gh-nix", Reason: "a flaky image"},
-		Doc: "Pause the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: PausePool.Answers, Refusals: PausePool.Refusals}
-	ResumeNamedPool = door.Op[ResumeNameRequest, Envelope[Lifted]]{Pattern: "POST " + legacyBase + "/{name}/resume", Verb: access.HoldsLift, Example: ResumeNameRequest{Name: "gh-nix", Reason: "the image is mended"},
-		Doc: "Lift what holds the runners of exactly one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: ResumePool.Answers, Refusals: ResumePool.Refusals}
+	GetNamedPool = httpapi.Op[PoolNameRequest, Envelope[Pool]]{Pattern: "GET " + legacyBase + "/{name}", Verb: access.FleetRead, Example: PoolNameRequest{"gh-nix"},
+		Doc: "Show the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Responses: GetPool.Responses, Refusals: slices.Concat(getRefusals, []problem.Code{problem.Conflict})}
+	PauseNamedPool = httpapi.Op[PauseNameRequest, Envelope[Created]]{Pattern: "POST " + legacyBase + "/{name}/pause", Verb: access.HoldsCreate, Example: PauseNameRequest{Name: "gh-nix", Reason: "a flaky image"},
+		Doc: "Pause the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Responses: PausePool.Responses, Refusals: PausePool.Refusals}
+	ResumeNamedPool = httpapi.Op[ResumeNameRequest, Envelope[Lifted]]{Pattern: "POST " + legacyBase + "/{name}/resume", Verb: access.HoldsLift, Example: ResumeNameRequest{Name: "gh-nix", Reason: "the image is mended"},
+		Doc: "Lift what holds the runners of exactly one organisation in one pool, by a name that no other pool has that the caller may see.", Responses: ResumePool.Responses, Refusals: ResumePool.Refusals}
 	legacyGetPool    = withPath(GetPool, legacyBase+"/{forge}/{org}/{pool}")
 	legacyPausePool  = withPath(PausePool, legacyBase+"/{forge}/{org}/{pool}/pause")
 	legacyResumePool = withPath(ResumePool, legacyBase+"/{forge}/{org}/{pool}/resume")
@@ -31,8 +31,8 @@ var (
 )
 
 // routesByName returns the routes of these operations, served by d.
-func (d *FleetService) routesByName() []door.Route {
-	return []door.Route{
+func (d *FleetService) routesByName() []httpapi.Route {
+	return []httpapi.Route{
 		handle(d.Plane, GetNamedPool, d.getNamedPool), handle(d.Plane, PauseNamedPool, d.pauseNamedPool), handle(d.Plane, ResumeNamedPool, d.resumeNamedPool),
 		handle(d.Plane, legacyGetPool, d.getPool), handle(d.Plane, legacyPausePool, d.pausePool), handle(d.Plane, legacyResumePool, d.resumePool),
 		handle(d.Plane, legacyListPools, d.listPools), handle(d.Plane, legacyListDrift, d.listDrift),
@@ -46,12 +46,12 @@ type PoolNameRequest struct {
 
 // PauseNameRequest is a [PauseRequest] that names a pool without its organisation.
 type PauseNameRequest struct {
-	Name      string         `json:"-" path:"name"`
-	Reason    Reason         `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn door.Duration  `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
-	Drain     bool           `json:"drain,omitempty" doc:"when the last job has ended, what ran it goes"`
-	DryRun    Flag           `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
+	Name      string           `json:"-" path:"name"`
+	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
+	Drain     bool             `json:"drain,omitempty" doc:"when the last job has ended, what ran it goes"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -49,7 +49,7 @@ func personas() []persona {
 		{"key expired", with(alice(), func(c *access.Caller) { c.Expired = true }), nil},
 		{"Funnel", with(alice(), func(c *access.Caller) { c.Via = access.ViaFunnel }), nil},
 		{"unknown", access.Caller{}, problem.New(problem.NoIdentity, "Nobody.", "Connect directly.")},
-		{"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").After(time.Second)},
+		{"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").WithRetryAfter(time.Second)},
 	}
 }
 
@@ -90,7 +90,7 @@ func TestRoles(t *testing.T) {
 			if w.Code == http.StatusOK {
 				continue
 			}
-			if !slices.Contains(slices.Concat(door.Before(), op.Refusals), e.code()) {
+			if !slices.Contains(slices.Concat(httpapi.CommonRefusals(), op.Refusals), e.code()) {
 				t.Errorf("%s %s: refused with %s, which it does not declare", p.name, op.Pattern, e.code())
 			}
 			if e.Kind != "Error" || string(e.Data) != "null" || e.Error.Message == "" || len(e.Error.Advice) == 0 || e.Meta.RequestID != entries[0].RequestID {

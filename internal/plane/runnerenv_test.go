@@ -14,7 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -35,7 +35,7 @@ type runnerEnv struct {
 
 var runnerPolicy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
 	Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}},
-	Settings: []access.Holder{{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin}}}}
+	Settings: []access.Holder{{Login: "pat@platform.dev", Role: access.PlaneRole{Name: access.PlatformAdmin}}}}
 
 func runnerPerson(login string, rules ...string) access.Caller {
 	c := access.Caller{Login: access.Login(login), UserID: "1", Device: access.Device{ID: "n-" + login, Name: "laptop.ts.net"}, Tailnet: "example.com", Via: access.ViaTailnet}
@@ -62,7 +62,7 @@ func newRunnerEnv() *runnerEnv {
 		defer o.mu.Unlock()
 		return o.events[namespace], o.fail
 	}}
-	d := door.Door{Names: func() []string { return []string{"dashboard"} },
+	d := httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(*http.Request) (access.Caller, error) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
@@ -77,7 +77,7 @@ func newRunnerEnv() *runnerEnv {
 			o.entries = append(o.entries, e)
 			return nil
 		},
-		Form: EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return runnerNoon }}
+		Encoder: EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return runnerNoon }}
 	o.Handler = d.Handler(o.service.Routes()...)
 	row := func(org, pool string) Pool {
 		return Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: PoolActive, Holds: []string{}, EffectiveMax: new(3),

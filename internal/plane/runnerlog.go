@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -98,9 +98,9 @@ type LogOptions struct {
 // LogStream is an example of a log, for the generated reference: the bytes as they were written.
 type LogStream struct{}
 
-// Shape implements [door.Shaped]. Only the reference uses it; no request receives it as its response.
-func (LogStream) Shape(string) (door.Shape, error) {
-	return door.Shape{Status: http.StatusOK, ContentType: "text/plain; charset=utf-8", Body: "Listening for Jobs\nRunning job: build\n"}, nil
+// EncodeResponse implements [httpapi.Responder]. Only the reference uses it; no request receives it as its response.
+func (LogStream) EncodeResponse(string) (httpapi.Response, error) {
+	return httpapi.Response{Status: http.StatusOK, ContentType: "text/plain; charset=utf-8", Body: "Listening for Jobs\nRunning job: build\n"}, nil
 }
 
 // Forms returns the media type of the log, for the generated reference.
@@ -159,7 +159,7 @@ func (o LogOptions) container() (string, error) {
 }
 
 // streamLog serves a log until it ends, the client disconnects, or the permit expires.
-func (d *RunnerService) streamLog(ctx context.Context, p access.Permit, req LogRequest, s *door.Stream) error {
+func (d *RunnerService) streamLog(ctx context.Context, p access.Permit, req LogRequest, s *httpapi.Stream) error {
 	text, o, err := d.openLog(ctx, p, req)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *RunnerService) streamLog(ctx context.Context, p access.Permit, req LogR
 		readChunks(ctx, text, parts)
 	}()
 	defer func() { cancel(); _ = text.Close(); <-ended }() // a close error after reading is harmless
-	s.About(o.Runner.OrgName)
+	s.SetOrg(o.Runner.OrgName)
 	if err := s.Begin("text/plain; charset=utf-8", http.Header{"X-Accel-Buffering": {"no"}}); err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (d *RunnerService) listLines(ctx context.Context, p access.Permit, req Line
 			break
 		}
 		if err != nil {
-			return e, problem.New(problem.Unavailable, "The log broke off.", "Try again in a moment.").After(time.Second).Because(err)
+			return e, problem.New(problem.Unavailable, "The log broke off.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
 		}
 		log.Lines = append(log.Lines, strings.ToValidUTF8(string(line), "\uFFFD"))
 		for longer && err == nil {

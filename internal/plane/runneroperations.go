@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -16,42 +16,42 @@ const poolPath = "GET " + Base + "/pools/{forge}/{org}/{pool}"
 
 // The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
 var (
-	ListRunners = door.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/runners", Verb: access.FleetRead, MaxAnswer: maxRunnerList,
-		Doc: "List the runners of one organisation in one pool.", Example: exampleRunnerList, Answers: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
-	ListJobs = door.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/jobs", Verb: access.FleetRead, MaxAnswer: maxRunnerList,
-		Doc: "List the jobs of one organisation in one pool: the runners that have one.", Example: exampleRunnerList, Answers: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
+	ListRunners = httpapi.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/runners", Verb: access.FleetRead, MaxResponse: maxRunnerList,
+		Doc: "List the runners of one organisation in one pool.", Example: exampleRunnerList, Responses: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
+	ListJobs = httpapi.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/jobs", Verb: access.FleetRead, MaxResponse: maxRunnerList,
+		Doc: "List the jobs of one organisation in one pool: the runners that have one.", Example: exampleRunnerList, Responses: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
 	// The next two have the paths that the existing dashboard and its tools use.
-	ListPods = door.Op[FleetListRequest, Envelope[[]Runner]]{Pattern: "GET /api/k8s/pods", Verb: access.FleetRead, MaxAnswer: maxRunnerList,
-		Doc: "List all runners that the caller may see.", Answers: ListRunners.Answers, Refusals: listRefusals}
-	GetNamedConfig = door.Op[ConfigNameRequest, Envelope[Config]]{Pattern: "GET /api/gitops/config", Verb: access.FleetRead, Example: ConfigNameRequest{"gh-nix"},
-		Doc:     "Show what is in force for the runners of one organisation in one pool, by a name that no other pool has that the caller may see, or by its id.",
-		Answers: GetConfig.Answers, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
+	ListPods = httpapi.Op[FleetListRequest, Envelope[[]Runner]]{Pattern: "GET /api/k8s/pods", Verb: access.FleetRead, MaxResponse: maxRunnerList,
+		Doc: "List all runners that the caller may see.", Responses: ListRunners.Responses, Refusals: listRefusals}
+	GetNamedConfig = httpapi.Op[ConfigNameRequest, Envelope[Config]]{Pattern: "GET /api/gitops/config", Verb: access.FleetRead, Example: ConfigNameRequest{"gh-nix"},
+		Doc:       "Show what is in force for the runners of one organisation in one pool, by a name that no other pool has that the caller may see, or by its id.",
+		Responses: GetConfig.Responses, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
 
-	ListEvents = door.Op[PoolRequest, Envelope[[]Event]]{Pattern: poolPath + "/events", Verb: access.FleetRead, MaxAnswer: 4 << 20,
-		Doc: "List what happened lately to the runners of one organisation in one pool, the newest first; at most 200.", Example: exampleRunnerPool, Answers: []Envelope[[]Event]{newExample("EventList", []Event{exampleEvent})}, Refusals: getRefusals}
-	GetConfig = door.Op[PoolRequest, Envelope[Config]]{Pattern: poolPath + "/config", Verb: access.FleetRead,
+	ListEvents = httpapi.Op[PoolRequest, Envelope[[]Event]]{Pattern: poolPath + "/events", Verb: access.FleetRead, MaxResponse: 4 << 20,
+		Doc: "List what happened lately to the runners of one organisation in one pool, the newest first; at most 200.", Example: exampleRunnerPool, Responses: []Envelope[[]Event]{newExample("EventList", []Event{exampleEvent})}, Refusals: getRefusals}
+	GetConfig = httpapi.Op[PoolRequest, Envelope[Config]]{Pattern: poolPath + "/config", Verb: access.FleetRead,
 		Doc: "Show what is in force for the runners of one organisation in one pool, and where each of it comes from.", Example: exampleRunnerPool,
-		Answers: []Envelope[Config]{newExample("PoolConfig", Config{"github/acme/gh-nix", []Setting{{Name: "scaling.max", Value: "3", From: "RunnerEnrollment acme",
+		Responses: []Envelope[Config]{newExample("PoolConfig", Config{"github/acme/gh-nix", []Setting{{Name: "scaling.max", Value: "3", From: "RunnerEnrollment acme",
 			Over: []Origin{{Value: "5", From: "RunnerPool gh-nix"}}}}})}, Refusals: getRefusals}
-	GetDiagnosis = door.Op[PoolRequest, Envelope[Diagnosis]]{Pattern: poolPath + "/diagnosis", Verb: access.FleetRead,
+	GetDiagnosis = httpapi.Op[PoolRequest, Envelope[Diagnosis]]{Pattern: poolPath + "/diagnosis", Verb: access.FleetRead,
 		Doc: "Say what keeps the runners of one organisation in one pool from working, the worst first: what it is, what says so, and what to do.", Example: exampleRunnerPool,
-		Answers: []Envelope[Diagnosis]{newExample("PoolDiagnosis", Diagnosis{"github/acme/gh-nix", PoolPaused, []Finding{{SeverityWarning, "It is held: it takes no new job.",
+		Responses: []Envelope[Diagnosis]{newExample("PoolDiagnosis", Diagnosis{"github/acme/gh-nix", PoolPaused, []Finding{{SeverityWarning, "It is held: it takes no new job.",
 			"Hold node-upgrade by alice@example.com: node upgrade", "Ask who set the hold, or resume it: node-upgrade."}}})}, Refusals: getRefusals}
-	GetRunner = door.Op[RunnerRequest, Envelope[Runner]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}", Verb: access.FleetRead,
-		Doc: "Show one runner, with its job and its pod.", Example: exampleRunnerRequest, Answers: []Envelope[Runner]{newExample("Runner", exampleRunner())}, Refusals: getRefusals}
-	ReadLog = door.Op[LogRequest, LogStream]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log", Verb: access.LogsRead,
-		Doc: "Read what a runner has written, as it was written, and with follow what it goes on to write.", Example: LogRequest{RunnerRequest: exampleRunnerRequest, Tail: 100, Follow: true}, Answers: []LogStream{{}}, Refusals: logRefusals}
-	ListLines = door.Op[LinesRequest, Envelope[Log]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log/lines", Verb: access.LogsRead, MaxAnswer: 8 << 20,
+	GetRunner = httpapi.Op[RunnerRequest, Envelope[Runner]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}", Verb: access.FleetRead,
+		Doc: "Show one runner, with its job and its pod.", Example: exampleRunnerRequest, Responses: []Envelope[Runner]{newExample("Runner", exampleRunner())}, Refusals: getRefusals}
+	ReadLog = httpapi.Op[LogRequest, LogStream]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log", Verb: access.LogsRead,
+		Doc: "Read what a runner has written, as it was written, and with follow what it goes on to write.", Example: LogRequest{RunnerRequest: exampleRunnerRequest, Tail: 100, Follow: true}, Responses: []LogStream{{}}, Refusals: logRefusals}
+	ListLines = httpapi.Op[LinesRequest, Envelope[Log]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log/lines", Verb: access.LogsRead, MaxResponse: 8 << 20,
 		Doc: "Show the end of what a runner has written, in one piece.", Example: LinesRequest{RunnerRequest: exampleRunnerRequest, Tail: 100},
-		Answers: []Envelope[Log]{newExample("Log", Log{Runner: "tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z", Container: "runner", Lines: []string{"Listening for Jobs", "Running job: build"}})}, Refusals: logRefusals}
+		Responses: []Envelope[Log]{newExample("Log", Log{Runner: "tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z", Container: "runner", Lines: []string{"Listening for Jobs", "Running job: build"}})}, Refusals: logRefusals}
 )
 
 // logRefusals are the errors of requests for a log.
 var logRefusals = slices.Concat(searchRefusals, []problem.Code{problem.Conflict})
 
 // Routes returns the routes of the API, served by d.
-func (d *RunnerService) Routes() []door.Route {
-	return []door.Route{
+func (d *RunnerService) Routes() []httpapi.Route {
+	return []httpapi.Route{
 		handle(d.Plane, ListRunners, d.listRunners), handle(d.Plane, ListJobs, d.listJobs), handle(d.Plane, ListEvents, d.listEvents),
 		handle(d.Plane, GetConfig, d.getConfig), handle(d.Plane, GetDiagnosis, d.getDiagnosis), handle(d.Plane, GetRunner, d.getRunner),
 		ReadLog.ServeStream(d.streamLog), handle(d.Plane, ListLines, d.listLines),
@@ -60,8 +60,8 @@ func (d *RunnerService) Routes() []door.Route {
 }
 
 // RunnerOperations describes the API.
-func RunnerOperations() []door.Declaration {
-	var all []door.Declaration
+func RunnerOperations() []httpapi.Declaration {
+	var all []httpapi.Declaration
 	for _, rt := range (&RunnerService{Plane: new(Service)}).Routes() {
 		all = append(all, rt.Declaration)
 	}

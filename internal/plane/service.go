@@ -8,7 +8,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -26,7 +26,7 @@ type Service struct {
 	AuditEntries func(ctx context.Context, yield func(AuditEntry) bool) (damaged int, err error)
 
 	// Trail holds the latest audit entries, for streams that follow the audit log.
-	Trail *audit.Trail
+	Trail *audit.Recent
 	// Exposures returns the services that the settings expose on the tailnet, with their addresses if they have any. The source of each
 	// service reports its health.
 	Exposures func() []Exposure
@@ -36,7 +36,7 @@ type Service struct {
 }
 
 // listRoute returns the route that serves the paged list of a kind.
-func listRoute[T Object](d *Service, op door.Op[ListRequest, Envelope[[]T]], of table[T]) door.Route {
+func listRoute[T Object](d *Service, op httpapi.Op[ListRequest, Envelope[[]T]], of table[T]) httpapi.Route {
 	return handle(d, op, func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
 		return listPage(d, of, p, req, "", nil)
 	})
@@ -74,14 +74,14 @@ func getObject[T Object](d *Service, k Kind, p access.Permit, key, noun string) 
 	case found && v.sees(k, o):
 		return v.view(o).(T), known, nil
 	case !known.Known: // the object may exist
-		return none, known, problem.New(problem.Unavailable, "It is not known yet which there are.", "Try again in a moment; the sources of the plane say what is wrong.").After(time.Second)
+		return none, known, problem.New(problem.Unavailable, "It is not known yet which there are.", "Try again in a moment; the sources of the plane say what is wrong.").WithRetryAfter(time.Second)
 	}
 	return none, known, problem.New(problem.NotFound, "There is no such "+noun+", or you may not see it.", "List those that you may see.")
 }
 
 // handle returns the route that serves op with fn. It calls fn only with a permit for this operation, whatever route or tool the request
 // came by (PL-08).
-func handle[Req, Resp any](d *Service, op door.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) door.Route {
+func handle[Req, Resp any](d *Service, op httpapi.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) httpapi.Route {
 	return op.Serve(func(ctx context.Context, p access.Permit, req Req) (resp Resp, err error) {
 		if err := p.Require(op.Verb, d.Now()); err != nil {
 			return resp, err
@@ -91,7 +91,7 @@ func handle[Req, Resp any](d *Service, op door.Op[Req, Resp], fn func(context.Co
 }
 
 // withPath returns op under another path that the existing dashboard and its tools use, such as "/api/gitops/drift".
-func withPath[Req, Resp any](op door.Op[Req, Resp], path string) door.Op[Req, Resp] {
+func withPath[Req, Resp any](op httpapi.Op[Req, Resp], path string) httpapi.Op[Req, Resp] {
 	method, _, _ := strings.Cut(op.Pattern, " ")
 	op.Pattern = method + " " + path
 	return op
@@ -127,7 +127,7 @@ func (d *Service) getMe(_ context.Context, p access.Permit, _ Empty) (Envelope[M
 	for _, t := range c.Tags {
 		me.Tags = append(me.Tags, string(t))
 	}
-	for _, role := range p.Duties() {
+	for _, role := range p.PlaneRoles() {
 		me.Roles = append(me.Roles, Role{string(role.Name), append([]string{}, role.Orgs...), role.Source})
 	}
 	return newEnvelope(d, "Me", me, d.Store.Revision(), nil), nil

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -409,7 +409,7 @@ func TestPL08_AnotherPermit(t *testing.T) {
 // The client made from the same declarations reads the server's responses.
 func TestClient(t *testing.T) {
 	o := newEnv(clock).withObjects().as(alice())
-	c := door.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.ParseEnvelope}
+	c := httpapi.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.ParseEnvelope}
 	clusters, err := plane.ListClusters.Call(t.Context(), c, plane.ListRequest{Sort: "-name", Limit: 1})
 	if err != nil || len(clusters.Data) != 1 || clusters.Data[0].Name != "c2" || clusters.Meta.Page.Next == "" || clusters.Meta.RequestID == "" || len(clusters.Meta.Sources) != 1 {
 		t.Errorf("%+v, %v", clusters, err)
@@ -454,7 +454,7 @@ func TestExposures(t *testing.T) {
 	o := newEnv(clock).withObjects().as(alice())
 	list := func() []plane.Exposure {
 		t.Helper()
-		all, err := plane.ListExposures.Call(t.Context(), door.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.ParseEnvelope}, plane.Empty{})
+		all, err := plane.ListExposures.Call(t.Context(), httpapi.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.ParseEnvelope}, plane.Empty{})
 		if err != nil || len(all.Data) != 2 || len(all.Meta.Sources) != 2 {
 			t.Fatalf("%+v, %v", all, err)
 		}

@@ -117,7 +117,7 @@ func (d *Service) revokeSignin(ctx context.Context, p access.Permit, req RevokeR
 			return Envelope[Revocation]{}, err
 		case found && v.sees(KindSignin, o):
 		case !known.Known: // the sign-in may exist
-			return Envelope[Revocation]{}, problem.New(problem.Unavailable, "The sign-ins of this cluster are not known yet.", "Try again in a moment.").After(time.Second)
+			return Envelope[Revocation]{}, problem.New(problem.Unavailable, "The sign-ins of this cluster are not known yet.", "Try again in a moment.").WithRetryAfter(time.Second)
 		default:
 			return Envelope[Revocation]{}, problem.New(problem.NotFound, "There is no such sign-in, or you may not see it.", "List the sign-ins that you may see.")
 		}
@@ -183,7 +183,7 @@ func (r *replayCache) do(now time.Time, c access.Caller, key IdempotencyKey, req
 		return was.answer, nil
 	case len(r.done) >= maxReplays:
 		r.mu.Unlock()
-		return Envelope[Revocation]{}, problem.New(problem.RateLimited, "Too many writes with an Idempotency-Key were made lately.", "Wait, or send it without one.").After(time.Minute)
+		return Envelope[Revocation]{}, problem.New(problem.RateLimited, "Too many writes with an Idempotency-Key were made lately.", "Wait, or send it without one.").WithRetryAfter(time.Minute)
 	}
 	if r.done == nil {
 		r.done = map[replayKey]*replay{}

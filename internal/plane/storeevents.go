@@ -79,7 +79,7 @@ func (b *Store) Changed(revision uint64) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.revision != revision {
-		return broadcast.Already()
+		return broadcast.Closed()
 	}
 	return b.changed.Next()
 }

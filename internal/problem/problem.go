@@ -74,15 +74,15 @@ func New(code Code, message string, advice ...string) *Error {
 	return &Error{Code: code, Message: message, Advice: advice}
 }
 
-// Because returns a copy of e with an internal cause. Only the log shows the cause.
-func (e *Error) Because(cause error) *Error {
+// WithCause returns a copy of e with an internal cause. Only the log shows the cause.
+func (e *Error) WithCause(cause error) *Error {
 	c := *e
 	c.cause = cause
 	return &c
 }
 
-// After returns a copy of e with RetryAfter set to d.
-func (e *Error) After(d time.Duration) *Error {
+// WithRetryAfter returns a copy of e with RetryAfter set to d.
+func (e *Error) WithRetryAfter(d time.Duration) *Error {
 	c := *e
 	c.RetryAfter = d
 	return &c
@@ -107,7 +107,7 @@ func From(err error) *Error {
 		return e
 	}
 	return New(Internal, "internal error",
-		"Try again; if it stays, give the audit id to whoever runs this server.").Because(err)
+		"Try again; if it stays, give the audit id to whoever runs this server.").WithCause(err)
 }
 
 // CodeOf returns the code of err, or "" for nil.

@@ -48,7 +48,7 @@ func TestEveryCodeIsExplained(t *testing.T) {
 func TestACauseIsShownToNobody(t *testing.T) {
 	secret := errors.New("dial /var/run/secret.sock: token abc")
 	for _, err := range []error{
-		problem.New(problem.Unavailable, "The API server does not answer.", "Try again.").Because(secret),
+		problem.New(problem.Unavailable, "The API server does not answer.", "Try again.").WithCause(secret),
 		fmt.Errorf("writing the sign-in: %w", secret), // not a problem
 	} {
 		p := problem.From(err)

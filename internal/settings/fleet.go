@@ -122,22 +122,22 @@ func (f Fleet) validate() (errs []error) {
 		bad("fleet.truthCheckEvery: %v; from 1m to 24h", every)
 	}
 	for _, x := range []struct{ name, image string }{{"images.runner", f.Images.Runner}, {"images.docker", f.Images.Docker}, {"images.manager", f.Images.Manager}, {"images.helper", f.Images.Helper}, {"images.job", f.Images.Job}, {"canary.image", f.Canary.Image}} {
-		if strings.ContainsFunc(x.image, unwritten) {
+		if strings.ContainsFunc(x.image, isUnprintable) {
 			bad("fleet.%s: %q is not the name of an image", x.name, x.image)
 		}
 	}
 	for _, text := range f.Canary.Targets {
-		if host, port, err := net.SplitHostPort(text); err != nil || host == "" || !decimal(port) || strings.ContainsFunc(host, unwritten) {
+		if host, port, err := net.SplitHostPort(text); err != nil || host == "" || !isDecimal(port) || strings.ContainsFunc(host, isUnprintable) {
 			bad("fleet.canary.targets: %q is not a host with a port such as 10.0.0.1:9091", text)
 		}
 	}
 	return errs
 }
 
-// unwritten are what no name of an image or a host has.
-func unwritten(r rune) bool { return r <= ' ' || r > '~' }
+// isUnprintable are what no name of an image or a host has.
+func isUnprintable(r rune) bool { return r <= ' ' || r > '~' }
 
-func decimal(port string) bool {
+func isDecimal(port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && n > 0
 }

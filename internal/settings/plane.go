@@ -108,7 +108,7 @@ func (h PlaneHolder) holder() (access.Holder, error) {
 	if strings.HasPrefix(h.Login, "*") {
 		return access.Holder{}, fmt.Errorf("%q: name each login", h.Login)
 	}
-	name, err := access.ParseDutyName(h.Role)
+	name, err := access.ParsePlaneRoleName(h.Role)
 	if err != nil {
 		return access.Holder{}, err
 	}
@@ -119,7 +119,7 @@ func (h PlaneHolder) holder() (access.Holder, error) {
 	if orgs, err = access.ParseOrgs(orgs); err != nil {
 		return access.Holder{}, err
 	}
-	return access.Holder{Login: login, Duty: access.Duty{Name: name, Orgs: orgs}}, nil
+	return access.Holder{Login: login, Role: access.PlaneRole{Name: name, Orgs: orgs}}, nil
 }
 
 // PlanePolicy returns what access.DecidePlane needs to know of the file. Whose

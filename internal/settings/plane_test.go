@@ -46,7 +46,7 @@ func TestPlane(t *testing.T) {
 		if x.why == "everything" {
 			p := f.PlanePolicy()
 			if p.Capability != "example.com/cap/plane" || len(p.EmailDomains) != 1 || p.EmailDomains[0] != "acme.dev" || len(p.Settings) != 2 ||
-				p.Settings[0].Duty.Name != access.PlatformAdmin || p.Settings[1].Duty.Orgs[0] != "acme" {
+				p.Settings[0].Role.Name != access.PlatformAdmin || p.Settings[1].Role.Orgs[0] != "acme" {
 				t.Errorf("%+v", p)
 			}
 		}

@@ -186,9 +186,9 @@ func Parse(b []byte) (File, error) {
 	d.KnownFields(true)
 	if err := d.Decode(&f); err != nil && err != io.EOF {
 		if te, ok := errors.AsType[*yaml.TypeError](err); ok {
-			return File{}, errors.New(plain.Replace(strings.Join(te.Errors, "; ")))
+			return File{}, errors.New(strictDecoder.Replace(strings.Join(te.Errors, "; ")))
 		}
-		return File{}, errors.New(plain.Replace(err.Error()))
+		return File{}, errors.New(strictDecoder.Replace(err.Error()))
 	}
 	if err := d.Decode(new(any)); err != io.EOF {
 		return File{}, errors.New("the file holds more than one YAML document")
@@ -196,8 +196,8 @@ func Parse(b []byte) (File, error) {
 	return f, nil
 }
 
-// plain turns the decoder's words about Go types into words about the file.
-var plain = strings.NewReplacer("yaml: ", "", "not found in type settings.File", "is not a setting",
+// strictDecoder turns the decoder's words about Go types into words about the file.
+var strictDecoder = strings.NewReplacer("yaml: ", "", "not found in type settings.File", "is not a setting",
 	"not found in type settings.Cluster", "is not a setting of cluster", "not found in type settings.Tailnet", "is not a setting of tailnet",
 	"not found in type settings.Signin", "is not a setting of signin", "not found in type settings.API", "is not a setting of api",
 	"not found in type settings.Bounds", "is not a setting of signin.period", "not found in type settings.Limits", "is not a setting of api.limits",

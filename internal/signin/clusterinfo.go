@@ -12,7 +12,7 @@ import (
 	"slices"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // A ClusterInfoRequest has no parameters.
@@ -29,11 +29,11 @@ type ClusterInfo struct {
 	Name                  string            `json:"name"`
 	ID                    string            `json:"id" doc:"stays when the name changes"`
 	CAHash                string            `json:"ca_hash" doc:"sha256: and the SHA-256, in hex, of the DER forms of ca_data, sorted"`
-	Key                   door.PublicKey    `json:"key,omitzero" doc:"Tailplane-Proof is signed with its other half; absent while the server does not have it"`
+	Key                   httpapi.PublicKey `json:"key,omitzero" doc:"Tailplane-Proof is signed with its other half; absent while the server does not have it"`
 	Version               string            `json:"version" doc:"of the access server"`
 }
 
-func (d *Desk) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {
+func (d *Service) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {
 	if err := p.Require(access.ClusterInfo, d.Now()); err != nil {
 		return ClusterInfo{}, err
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -73,7 +73,7 @@ func TestClusterInfoForm(t *testing.T) {
 	if err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)
 	}
-	k, err := door.NewKey(make([]byte, 32))
+	k, err := httpapi.NewKey(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
 	}

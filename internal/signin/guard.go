@@ -30,8 +30,8 @@ func Causes() []Cause {
 	return []Cause{CauseLogout, CauseExpired, CauseGrant, CauseReplaced, CauseAdmin, CauseRefused}
 }
 
-// A Sighting is the state of a sign-in's device in the tailnet at one moment.
-type Sighting struct {
+// A DeviceState is the state of a sign-in's device in the tailnet at one moment.
+type DeviceState struct {
 	Caller access.Caller // the caller that the device would be identified as now; zero if Missing
 	// Missing means that the tailnet answered and has no such device. MissingFor is the time since
 	// this was first seen.
@@ -39,8 +39,8 @@ type Sighting struct {
 	MissingFor time.Duration
 }
 
-// A Finding is the result of a check of a sign-in. The zero Finding leaves the sign-in unchanged.
-type Finding struct {
+// A CheckResult is the result of a check of a sign-in. The zero Finding leaves the sign-in unchanged.
+type CheckResult struct {
 	End    bool
 	Reason string        // a sentence for the audit log
 	Period time.Duration // a shorter period for the sign-in; 0: no change
@@ -50,17 +50,17 @@ type Finding struct {
 // belong to its owner, have a key that is not expired, and be granted the role. Only positive
 // evidence ends a sign-in. A device must have been missing for confirm, an offline device is not
 // missing, and a rule with a typing error revokes nothing.
-func Recheck(s Signin, seen Sighting, policy access.Policy, confirm time.Duration, now time.Time) Finding {
-	end := func(format string, args ...any) Finding {
-		return Finding{End: true, Reason: fmt.Sprintf(format, args...)}
+func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Duration, now time.Time) CheckResult {
+	end := func(format string, args ...any) CheckResult {
+		return CheckResult{End: true, Reason: fmt.Sprintf(format, args...)}
 	}
 	switch s.State(now) {
 	case Ended, Ending:
-		return Finding{}
+		return CheckResult{}
 	}
 	if seen.Missing {
 		if seen.MissingFor < confirm {
-			return Finding{}
+			return CheckResult{}
 		}
 		return end("The device %s is not in the tailnet any more.", s.Owner.DeviceName)
 	}
@@ -72,7 +72,7 @@ func Recheck(s Signin, seen Sighting, policy access.Policy, confirm time.Duratio
 	case problem.CodeOf(err) == problem.NodeExpired:
 		return end("%s", problem.From(err).Message)
 	case err != nil:
-		return Finding{} // the identity or the grants cannot be determined now
+		return CheckResult{} // the identity or the grants cannot be determined now
 	}
 	period, covered := p.Covering(s.Role, s.Namespaces)
 	switch {
@@ -81,9 +81,9 @@ func Recheck(s Signin, seen Sighting, policy access.Policy, confirm time.Duratio
 	case period < policy.Min:
 		return end("The role %q is granted for %v only, and this server's shortest period is %v.", s.Role, period, policy.Min)
 	case period < s.Period:
-		return Finding{Period: period, Reason: fmt.Sprintf("The role %q is granted for %v now.", s.Role, period)}
+		return CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is granted for %v now.", s.Role, period)}
 	}
-	return Finding{}
+	return CheckResult{}
 }
 
 // A Guard checks the live sign-ins at intervals and after each change of the tailnet. It ends or
@@ -107,15 +107,15 @@ type Guard struct {
 
 	Policy   access.Policy
 	Interval time.Duration
-	// Tell is called after a sign-in was ended or shortened.
-	Tell func(Signin, Finding)
-	Log  *slog.Logger
-	Now  func() time.Time
+	// Report is called after a sign-in was ended or shortened.
+	Report func(Signin, CheckResult)
+	Log    *slog.Logger
+	Now    func() time.Time
 }
 
 const (
-	guardPause = 500 * time.Millisecond // minimum pause between two checks, however often the tailnet changes
-	guardRetry = 5 * time.Second        // pause after a failed query or action
+	guardMinInterval = 500 * time.Millisecond // minimum pause between two checks, however often the tailnet changes
+	guardRetryAfter  = 5 * time.Second        // pause after a failed query or action
 )
 
 // Run checks until ctx ends.
@@ -124,7 +124,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	blind := 0                        // consecutive failed checks
 	for {
 		changed := g.Changed() // taken before the check, so that no change is missed
-		done, err := g.look(ctx, missing)
+		done, err := g.check(ctx, missing)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -140,20 +140,20 @@ func (g *Guard) Run(ctx context.Context) error {
 		}
 		next := g.Interval
 		for _, since := range missing { // check again soon, to confirm that the device is missing
-			next = min(next, max(since.Add(g.Interval).Sub(g.Now()), guardPause))
+			next = min(next, max(since.Add(g.Interval).Sub(g.Now()), guardMinInterval))
 		}
 		if err != nil || !done {
-			next = min(next, guardRetry)
+			next = min(next, guardRetryAfter)
 		}
-		if retry.Sleep(ctx, guardPause) != nil || retry.SleepOrWake(ctx, next-guardPause, changed) != nil {
+		if retry.Sleep(ctx, guardMinInterval) != nil || retry.SleepOrWake(ctx, next-guardMinInterval, changed) != nil {
 			return nil
 		}
 	}
 }
 
-// look checks the live sign-ins once. missing is kept between calls. done is false if an action
+// check checks the live sign-ins once. missing is kept between calls. done is false if an action
 // failed.
-func (g *Guard) look(ctx context.Context, missing map[string]time.Time) (done bool, err error) {
+func (g *Guard) check(ctx context.Context, missing map[string]time.Time) (done bool, err error) {
 	all, ok := g.Store.All()
 	if !ok {
 		return false, errors.New("the sign-ins are not known yet")
@@ -193,7 +193,7 @@ func (g *Guard) look(ctx context.Context, missing map[string]time.Time) (done bo
 	for _, s := range live {
 		id := s.Owner.DeviceID
 		c, there := found[id]
-		seen := Sighting{Caller: c, Missing: !there}
+		seen := DeviceState{Caller: c, Missing: !there}
 		if there {
 			delete(missing, id)
 		} else {
@@ -202,7 +202,7 @@ func (g *Guard) look(ctx context.Context, missing map[string]time.Time) (done bo
 			}
 			seen.MissingFor = now.Sub(missing[id])
 		}
-		if err := g.act(ctx, s, Recheck(s, seen, g.Policy, g.Interval, now)); err != nil && ctx.Err() == nil {
+		if err := g.apply(ctx, s, Recheck(s, seen, g.Policy, g.Interval, now)); err != nil && ctx.Err() == nil {
 			g.Log.Error("a sign-in stays although its authority is gone; trying again", "signin", s.Name, "err", err)
 			done = false
 		}
@@ -210,7 +210,7 @@ func (g *Guard) look(ctx context.Context, missing map[string]time.Time) (done bo
 	return done, nil
 }
 
-func (g *Guard) act(ctx context.Context, s Signin, f Finding) (err error) {
+func (g *Guard) apply(ctx context.Context, s Signin, f CheckResult) (err error) {
 	switch {
 	case f.End:
 		err = g.Store.Delete(ctx, s)
@@ -224,7 +224,7 @@ func (g *Guard) act(ctx context.Context, s Signin, f Finding) (err error) {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrConflict) && !f.End:
 		return nil // another writer ended or changed it; the next check handles it
 	case err == nil:
-		g.Tell(s, f)
+		g.Report(s, f)
 	}
 	return err
 }

@@ -50,35 +50,35 @@ func TestRecheck(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		s      signin.Signin
-		seen   signin.Sighting
+		seen   signin.DeviceState
 		end    string // part of the reason; "": the sign-in stays
 		period time.Duration
 	}{
-		{"still granted", s, signin.Sighting{Caller: alice}, "", 0},
-		{"by another rule of the role", s, signin.Sighting{Caller: rules(`{"role":"view","period":"9h","priority":3}`)}, "", 0},
-		{"a longer period changes nothing", s, signin.Sighting{Caller: rules(`{"role":"view","period":"20h"}`)}, "", 0},
-		{"a better role beside it changes nothing", s, signin.Sighting{Caller: rules(eightHours, `{"role":"edit","period":"1h","priority":9}`)}, "", 0},
-		{"a tie with another role locks nobody out", s, signin.Sighting{Caller: rules(eightHours, `{"role":"edit","period":"8h"}`)}, "", 0},
-		{"role gone", s, signin.Sighting{Caller: rules(`{"role":"edit","period":"8h"}`)}, "no longer granted", 0},
-		{"grant gone", s, signin.Sighting{Caller: rules()}, "no longer granted", 0},
-		{"narrowed to a namespace", s, signin.Sighting{Caller: rules(`{"role":"view","period":"8h","namespaces":["shop"]}`)}, "no longer granted", 0},
-		{"narrowed, and it was as narrow", narrow, signin.Sighting{Caller: rules(`{"role":"view","period":"8h","namespaces":["shop","jobs"]}`)}, "", 0},
-		{"moved to another namespace", narrow, signin.Sighting{Caller: rules(`{"role":"view","period":"8h","namespaces":["jobs"]}`)}, "no longer granted", 0},
-		{"shorter", s, signin.Sighting{Caller: rules(`{"role":"view","period":"2h"}`)}, "", 2 * time.Hour},
-		{"shorter than the server gives", s, signin.Sighting{Caller: rules(`{"role":"view","period":"5m"}`)}, "shortest period", 0},
-		{"two rules, the longer counts", s, signin.Sighting{Caller: rules(`{"role":"view","period":"2h"}`, eightHours)}, "", 0},
-		{"two rules, the higher priority counts", s, signin.Sighting{Caller: rules(`{"role":"view","period":"2h","priority":1}`, eightHours)}, "", 2 * time.Hour},
-		{"a typing error withdraws nothing", s, signin.Sighting{Caller: rules(`{"role":"view","perod":"8h"}`)}, "", 0},
-		{"expired key", s, signin.Sighting{Caller: with(func(c *access.Caller) { c.Expired = true })}, "has expired", 0},
-		{"tagged now", s, signin.Sighting{Caller: with(func(c *access.Caller) { c.Login, c.Tags = "", []access.Tag{"tag:ci"} })}, "belongs to node:n1.tiny.ts.net now", 0},
-		{"another person's now", s, signin.Sighting{Caller: guarded("bob@example.com", "n1", eightHours)}, "belongs to bob@example.com now", 0},
-		{"shared in now", s, signin.Sighting{Caller: with(func(c *access.Caller) { c.Shared = true })}, "no longer granted", 0},
-		{"not signed by the tailnet's lock", s, signin.Sighting{Caller: with(func(c *access.Caller) { c.Via = access.ViaFunnel })}, "", 0},
-		{"missing for the first time", s, signin.Sighting{Missing: true}, "", 0},
-		{"missing not long enough", s, signin.Sighting{Missing: true, MissingFor: confirm - 1}, "", 0},
-		{"missing", s, signin.Sighting{Missing: true, MissingFor: confirm}, "not in the tailnet", 0},
-		{"ending already", func() signin.Signin { e := s; e.Deleting = true; return e }(), signin.Sighting{Missing: true, MissingFor: time.Hour}, "", 0},
-		{"ended already", func() signin.Signin { e := s; e.ValidUntil = t0; return e }(), signin.Sighting{Caller: rules()}, "", 0},
+		{"still granted", s, signin.DeviceState{Caller: alice}, "", 0},
+		{"by another rule of the role", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"9h","priority":3}`)}, "", 0},
+		{"a longer period changes nothing", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"20h"}`)}, "", 0},
+		{"a better role beside it changes nothing", s, signin.DeviceState{Caller: rules(eightHours, `{"role":"edit","period":"1h","priority":9}`)}, "", 0},
+		{"a tie with another role locks nobody out", s, signin.DeviceState{Caller: rules(eightHours, `{"role":"edit","period":"8h"}`)}, "", 0},
+		{"role gone", s, signin.DeviceState{Caller: rules(`{"role":"edit","period":"8h"}`)}, "no longer granted", 0},
+		{"grant gone", s, signin.DeviceState{Caller: rules()}, "no longer granted", 0},
+		{"narrowed to a namespace", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"8h","namespaces":["shop"]}`)}, "no longer granted", 0},
+		{"narrowed, and it was as narrow", narrow, signin.DeviceState{Caller: rules(`{"role":"view","period":"8h","namespaces":["shop","jobs"]}`)}, "", 0},
+		{"moved to another namespace", narrow, signin.DeviceState{Caller: rules(`{"role":"view","period":"8h","namespaces":["jobs"]}`)}, "no longer granted", 0},
+		{"shorter", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h"}`)}, "", 2 * time.Hour},
+		{"shorter than the server gives", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"5m"}`)}, "shortest period", 0},
+		{"two rules, the longer counts", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h"}`, eightHours)}, "", 0},
+		{"two rules, the higher priority counts", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h","priority":1}`, eightHours)}, "", 2 * time.Hour},
+		{"a typing error withdraws nothing", s, signin.DeviceState{Caller: rules(`{"role":"view","perod":"8h"}`)}, "", 0},
+		{"expired key", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Expired = true })}, "has expired", 0},
+		{"tagged now", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Login, c.Tags = "", []access.Tag{"tag:ci"} })}, "belongs to node:n1.tiny.ts.net now", 0},
+		{"another person's now", s, signin.DeviceState{Caller: guarded("bob@example.com", "n1", eightHours)}, "belongs to bob@example.com now", 0},
+		{"shared in now", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Shared = true })}, "no longer granted", 0},
+		{"not signed by the tailnet's lock", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Via = access.ViaFunnel })}, "", 0},
+		{"missing for the first time", s, signin.DeviceState{Missing: true}, "", 0},
+		{"missing not long enough", s, signin.DeviceState{Missing: true, MissingFor: confirm - 1}, "", 0},
+		{"missing", s, signin.DeviceState{Missing: true, MissingFor: confirm}, "not in the tailnet", 0},
+		{"ending already", func() signin.Signin { e := s; e.Deleting = true; return e }(), signin.DeviceState{Missing: true, MissingFor: time.Hour}, "", 0},
+		{"ended already", func() signin.Signin { e := s; e.ValidUntil = t0; return e }(), signin.DeviceState{Caller: rules()}, "", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := signin.Recheck(tt.s, tt.seen, guardPolicy, confirm, t0)
@@ -89,26 +89,26 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-// A keep is a store in memory.
-type keep struct {
+// A guardStore is a store in memory.
+type guardStore struct {
 	mu      sync.Mutex
 	all     map[string]signin.Signin
 	unknown bool
 	err     error
 }
 
-func (k *keep) All() ([]signin.Signin, bool) {
+func (k *guardStore) All() ([]signin.Signin, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Collect(maps.Values(k.all)), !k.unknown
 }
-func (k *keep) Extend(_ context.Context, s signin.Signin) (signin.Signin, error) {
+func (k *guardStore) Extend(_ context.Context, s signin.Signin) (signin.Signin, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.all[s.Name] = s
 	return s, k.err
 }
-func (k *keep) Delete(_ context.Context, s signin.Signin) error {
+func (k *guardStore) Delete(_ context.Context, s signin.Signin) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.err == nil {
@@ -116,7 +116,7 @@ func (k *keep) Delete(_ context.Context, s signin.Signin) error {
 	}
 	return k.err
 }
-func (k *keep) has(s signin.Signin) bool {
+func (k *guardStore) has(s signin.Signin) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, there := k.all[s.Name]
@@ -129,13 +129,13 @@ type tailnet struct {
 	devices map[string]access.Caller
 	down    error
 	changed chan struct{}
-	looks   int
+	checks  int
 }
 
 func (n *tailnet) Devices(_ context.Context, ids ...string) (map[string]access.Caller, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.looks++
+	n.checks++
 	found := map[string]access.Caller{}
 	for _, id := range ids {
 		if c, ok := n.devices[id]; ok {
@@ -162,7 +162,7 @@ func TestGuard(t *testing.T) {
 	alice, bob := guarded("alice@example.com", "n1", eightHours), guarded("bob@example.com", "n2", eightHours)
 	const interval = 30 * time.Second
 	type world struct {
-		*keep
+		*guardStore
 		*tailnet
 		a, b signin.Signin
 		told []string
@@ -171,11 +171,11 @@ func TestGuard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &world{a: live(alice, "view", time.Now()), b: live(bob, "view", time.Now())}
-				w.keep = &keep{all: map[string]signin.Signin{w.a.Name: w.a, w.b.Name: w.b}}
+				w.guardStore = &guardStore{all: map[string]signin.Signin{w.a.Name: w.a, w.b.Name: w.b}}
 				w.tailnet = &tailnet{devices: map[string]access.Caller{"n1": alice, "n2": bob}, changed: make(chan struct{})}
-				g := &signin.Guard{Store: w.keep, Devices: w.Devices, Changed: w.Changed, Tailnet: func() string { return "example.com" },
+				g := &signin.Guard{Store: w.guardStore, Devices: w.Devices, Changed: w.Changed, Tailnet: func() string { return "example.com" },
 					Policy: guardPolicy, Interval: interval, Log: slog.New(slog.DiscardHandler), Now: time.Now,
-					Tell: func(s signin.Signin, f signin.Finding) {
+					Report: func(s signin.Signin, f signin.CheckResult) {
 						w.told = append(w.told, s.Owner.Login+": "+f.Reason)
 					}}
 				ctx, stop := context.WithCancel(t.Context())
@@ -200,8 +200,8 @@ func TestGuard(t *testing.T) {
 	run("nothing changes", func(t *testing.T, w *world) {
 		time.Sleep(time.Hour)
 		want(t, w, true, true)
-		if len(w.told) != 0 || w.looks < 100 || w.looks > 130 {
-			t.Errorf("told %q after %d looks in an hour", w.told, w.looks)
+		if len(w.told) != 0 || w.checks < 100 || w.checks > 130 {
+			t.Errorf("told %q after %d looks in an hour", w.told, w.checks)
 		}
 	})
 	run("a grant is removed", func(t *testing.T, w *world) {
@@ -213,7 +213,7 @@ func TestGuard(t *testing.T) {
 		}
 	})
 	run("a grant is removed, and nobody says so", func(t *testing.T, w *world) {
-		w.quietly(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
+		w.setQuietly(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
 		time.Sleep(interval)
 		want(t, w, false, true)
 	})
@@ -269,26 +269,26 @@ func TestGuard(t *testing.T) {
 		want(t, w, false, true)
 	})
 	run("the cache is not filled", func(t *testing.T, w *world) {
-		w.keep.mu.Lock()
+		w.guardStore.mu.Lock()
 		w.unknown = true
-		w.keep.mu.Unlock()
+		w.guardStore.mu.Unlock()
 		w.change(func() { w.devices = map[string]access.Caller{} })
 		time.Sleep(5 * time.Minute)
 		want(t, w, true, true)
 	})
 	run("the cluster does not do it", func(t *testing.T, w *world) {
-		w.keep.mu.Lock()
+		w.guardStore.mu.Lock()
 		w.err = errors.New("the API server is down")
-		w.keep.mu.Unlock()
+		w.guardStore.mu.Unlock()
 		w.change(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
 		time.Sleep(interval * 2)
 		want(t, w, true, true)
 		if len(w.told) != 0 {
 			t.Errorf("told %q", w.told)
 		}
-		w.keep.mu.Lock()
+		w.guardStore.mu.Lock()
 		w.err = nil
-		w.keep.mu.Unlock()
+		w.guardStore.mu.Unlock()
 		time.Sleep(6 * time.Second)
 		want(t, w, false, true)
 	})
@@ -296,9 +296,9 @@ func TestGuard(t *testing.T) {
 		other := guarded("carol@other.example", "n9", eightHours)
 		other.Tailnet = "other.example"
 		s := live(other, "view", time.Now())
-		w.keep.mu.Lock()
+		w.guardStore.mu.Lock()
 		w.all[s.Name] = s
-		w.keep.mu.Unlock()
+		w.guardStore.mu.Unlock()
 		time.Sleep(time.Hour)
 		if !w.has(s) {
 			t.Error("it was ended by a server that cannot see its device")
@@ -306,7 +306,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-func (n *tailnet) quietly(f func()) {
+func (n *tailnet) setQuietly(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()

@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // A Token is a bearer token. It cannot be printed; only Reveal returns it. It holds a pointer
@@ -160,15 +160,15 @@ func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Shape selects the form by the Accept header. It returns YAML if the client accepts it and does
+// EncodeResponse selects the form by the Accept header. It returns YAML if the client accepts it and does
 // not prefer JSON. Otherwise it returns the map form.
-func (k Kubeconfig) Shape(accept string) (door.Shape, error) {
+func (k Kubeconfig) EncodeResponse(accept string) (httpapi.Response, error) {
 	h := http.Header{ExpiresHeader: {k.ExpiresAt.UTC().Format(time.RFC3339)}}
 	if !prefersYAML(accept) {
-		return door.Shape{Status: http.StatusOK, Header: h, Body: k}, nil
+		return httpapi.Response{Status: http.StatusOK, Header: h, Body: k}, nil
 	}
 	body, err := k.YAML()
-	return door.Shape{Status: http.StatusOK, Header: h, ContentType: "application/yaml", Body: body}, err
+	return httpapi.Response{Status: http.StatusOK, Header: h, ContentType: "application/yaml", Body: body}, err
 }
 
 func prefersYAML(accept string) bool {

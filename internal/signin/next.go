@@ -27,9 +27,9 @@ const (
 	ReasonEnding                 = "Ending"
 )
 
-// maxAhead is how far AskedAt may be in the future. The clocks of the access server and the
+// maxClockSkew is how far AskedAt may be in the future. The clocks of the access server and the
 // operator may differ by this much.
-const maxAhead = time.Minute
+const maxClockSkew = time.Minute
 
 // Rules are the limits of the operator of one cluster. They apply to every stored sign-in, because
 // the operator does not trust the writer (law 5).
@@ -73,54 +73,54 @@ func BindingName(name string) string { return "tailplane-" + name }
 // Facts are the input of Next: the stored sign-in, the objects that exist for it, and the rules.
 type Facts struct {
 	Signin
-	ExpiredAt time.Time // when the operator recorded the expiry; zero if it did not
-	Held      bool      // the sign-in has Tailplane's finalizer
+	ExpiredAt    time.Time // when the operator recorded the expiry; zero if it did not
+	HasFinalizer bool      // the sign-in has Tailplane's finalizer
 
-	Account    *Account  // nil if there is none
-	Bindings   []Binding // bindings with its name or its UID
-	RoleExists bool
-	Existing   []string // its namespaces that exist in the cluster
-	PolicyOn   bool     // the admission policy is in force
+	Account      *Account  // nil if there is none
+	Bindings     []Binding // bindings with its name or its UID
+	RoleExists   bool
+	Existing     []string // its namespaces that exist in the cluster
+	PolicyActive bool     // the admission policy is in force
 
 	Rules Rules
 }
 
-// A Deed is the name of a step, for logs and events.
-type Deed string
+// An Action is the name of a step, for logs and events.
+type Action string
 
 // The steps.
 const (
-	Keep      Deed = "keep"      // nothing to change
-	Provision Deed = "provision" // create the objects that give access
-	Replace   Deed = "replace"   // like Provision, and also remove objects of an earlier sign-in
-	Extend    Deed = "extend"    // change the end time
-	Correct   Deed = "correct"   // repair bindings that another writer changed
-	Refuse    Deed = "refuse"    // do not provision the sign-in
-	Expire    Deed = "expire"    // record that the sign-in expired
-	Clear     Deed = "clear"     // remove the objects of an expired sign-in
-	Remove    Deed = "remove"    // delete a sign-in whose retention is over
-	End       Deed = "end"       // delete a sign-in whose account was deleted or replaced
-	Revoke    Deed = "revoke"    // remove the objects of a sign-in that is being deleted
+	Keep      Action = "keep"      // nothing to change
+	Provision Action = "provision" // create the objects that give access
+	Replace   Action = "replace"   // like Provision, and also remove objects of an earlier sign-in
+	Extend    Action = "extend"    // change the end time
+	Correct   Action = "correct"   // repair bindings that another writer changed
+	Refuse    Action = "refuse"    // do not provision the sign-in
+	Expire    Action = "expire"    // record that the sign-in expired
+	Clear     Action = "clear"     // remove the objects of an expired sign-in
+	Remove    Action = "remove"    // delete a sign-in whose retention is over
+	End       Action = "end"       // delete a sign-in whose account was deleted or replaced
+	Revoke    Action = "revoke"    // remove the objects of a sign-in that is being deleted
 )
 
 // A Step is the next work on a sign-in. The operator executes the fields in order: it deletes
 // bindings before the account, and both before the sign-in. It reports an object only after it
 // created it. Each part is idempotent.
 type Step struct {
-	Deed    Deed
-	Unbind  []Binding // bindings to delete
-	Drop    *Account  // account to delete
-	Make    bool      // create an account
-	Bind    []Binding // bindings to create
-	Report  Report    // written to the status if it differs
-	Release bool      // remove Tailplane's finalizer
-	Delete  bool      // delete the sign-in
+	Action          Action
+	DeleteBindings  []Binding // bindings to delete
+	DeleteAccount   *Account  // account to delete
+	CreateAccount   bool      // create an account
+	CreateBindings  []Binding // bindings to create
+	Report          Report    // written to the status if it differs
+	RemoveFinalizer bool      // remove Tailplane's finalizer
+	DeleteSignin    bool      // delete the sign-in
 }
 
-// Destroys reports whether the step removes anything. The facts for such a step must come from the
+// IsDestructive reports whether the step removes anything. The facts for such a step must come from the
 // API server and not from a cache (law 7).
-func (s Step) Destroys() bool {
-	return len(s.Unbind) > 0 || s.Drop != nil || s.Release || s.Delete
+func (s Step) IsDestructive() bool {
+	return len(s.DeleteBindings) > 0 || s.DeleteAccount != nil || s.RemoveFinalizer || s.DeleteSignin
 }
 
 // A Report is the operator's status of a sign-in.
@@ -137,7 +137,7 @@ type Report struct {
 	Generation        int64
 }
 
-func (r Report) same(o Report) bool {
+func (r Report) equal(o Report) bool {
 	return r.Phase == o.Phase && r.Reason == o.Reason && r.Message == o.Message && r.ValidUntil.Equal(o.ValidUntil) &&
 		r.Role == o.Role && slices.Equal(r.Namespaces, o.Namespaces) && slices.Equal(r.MissingNamespaces, o.MissingNamespaces) &&
 		r.ServiceAccount == o.ServiceAccount && r.ServiceAccountUID == o.ServiceAccountUID && r.Generation == o.Generation
@@ -166,16 +166,16 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 	case !f.ExpiredAt.IsZero():
 		return f.clear(now)
 	case !now.Before(end):
-		r := f.reported()
+		r := f.storedReport()
 		r.Phase, r.Reason, r.Message = PhaseExpired, ReasonExpired, "It ended at "+end.UTC().Format(time.RFC3339)+"."
 		r.ValidUntil, r.Generation = end, f.Generation
-		return Step{Deed: Expire, Report: r}, now
+		return Step{Action: Expire, Report: r}, now
 	}
 	if reason, message, again := f.refusal(now); reason != "" {
 		return f.refuse(reason, message), earliest(end, again)
 	}
-	if f.ServiceAccountUID != "" && !f.intact() {
-		return Step{Deed: End, Report: f.reported(), Delete: true}, now
+	if f.ServiceAccountUID != "" && !f.isAccountIntact() {
+		return Step{Action: End, Report: f.storedReport(), DeleteSignin: true}, now
 	}
 	return f.provision(end), end
 }
@@ -183,12 +183,12 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 // revoke removes the objects of a sign-in that is being deleted. It writes a report only if another
 // finalizer keeps the sign-in after Tailplane's finalizer is gone.
 func (f Facts) revoke() Step {
-	step := f.takeDown(Step{Deed: Revoke, Report: f.reported(), Release: f.Held})
-	if !f.Held {
-		step.Report = f.nothing(PhaseEnding, ReasonEnding, "It is being deleted.")
+	step := f.deprovision(Step{Action: Revoke, Report: f.storedReport(), RemoveFinalizer: f.HasFinalizer})
+	if !f.HasFinalizer {
+		step.Report = f.unboundReport(PhaseEnding, ReasonEnding, "It is being deleted.")
 		step.Report.ValidUntil = f.ValidUntil
-		if !step.Destroys() && step.Report.same(f.reported()) {
-			step.Deed = Keep
+		if !step.IsDestructive() && step.Report.equal(f.storedReport()) {
+			step.Action = Keep
 		}
 	}
 	return step
@@ -197,44 +197,44 @@ func (f Facts) revoke() Step {
 // clear removes the objects of an expired sign-in, and deletes it after KeepExpired.
 func (f Facts) clear(now time.Time) (Step, time.Time) {
 	due := f.ExpiredAt.Add(f.Rules.KeepExpired)
-	r := f.nothing(PhaseExpired, ReasonExpired, f.Message)
+	r := f.unboundReport(PhaseExpired, ReasonExpired, f.Message)
 	r.ValidUntil = f.ValidUntil
-	step := f.takeDown(Step{Deed: Clear, Report: r, Release: f.Held})
-	if step.Destroys() || !r.same(f.reported()) {
+	step := f.deprovision(Step{Action: Clear, Report: r, RemoveFinalizer: f.HasFinalizer})
+	if step.IsDestructive() || !r.equal(f.storedReport()) {
 		return step, due
 	}
 	if now.Before(due) {
-		return Step{Deed: Keep, Report: r}, due
+		return Step{Action: Keep, Report: r}, due
 	}
-	return Step{Deed: Remove, Report: r, Delete: true}, time.Time{}
+	return Step{Action: Remove, Report: r, DeleteSignin: true}, time.Time{}
 }
 
 // refuse removes the existing objects and reports the reason.
 func (f Facts) refuse(reason, message string) Step {
-	step := f.takeDown(Step{Deed: Refuse, Report: f.nothing(PhaseRefused, reason, message)})
-	if !step.Destroys() && step.Report.same(f.reported()) {
-		step.Deed = Keep
+	step := f.deprovision(Step{Action: Refuse, Report: f.unboundReport(PhaseRefused, reason, message)})
+	if !step.IsDestructive() && step.Report.equal(f.storedReport()) {
+		step.Action = Keep
 	}
 	return step
 }
 
-// takeDown adds the removal of everything that gives access to a step. It does not touch a
+// deprovision adds the removal of everything that gives access to a step. It does not touch a
 // ServiceAccount that Tailplane did not create.
-func (f Facts) takeDown(step Step) Step {
-	step.Unbind = f.Bindings
-	if f.Account != nil && f.ours() {
-		step.Drop = f.Account
+func (f Facts) deprovision(step Step) Step {
+	step.DeleteBindings = f.Bindings
+	if f.Account != nil && f.createdByUs() {
+		step.DeleteAccount = f.Account
 	}
 	return step
 }
 
-// ours reports whether Tailplane created the account, for this sign-in or an earlier one.
-func (f Facts) ours() bool {
+// createdByUs reports whether Tailplane created the account, for this sign-in or an earlier one.
+func (f Facts) createdByUs() bool {
 	return f.Account.Owner == f.UID || f.Account.Signin != "" || f.Account.UID == f.ServiceAccountUID
 }
 
-// intact reports whether the account is still the one that was created.
-func (f Facts) intact() bool {
+// isAccountIntact reports whether the account is still the one that was created.
+func (f Facts) isAccountIntact() bool {
 	return f.Account != nil && f.Account.UID == f.ServiceAccountUID && f.Account.Owner == f.UID && !f.Account.Deleting
 }
 
@@ -245,8 +245,8 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 	switch {
 	case f.Owner.Name() != f.Name:
 		return ReasonNameTaken, "The name is not the one of this user and device, so the access server did not write this sign-in.", time.Time{}
-	case f.AskedAt.Sub(now) > maxAhead:
-		return ReasonClockSkew, fmt.Sprintf("It was asked for more than %v in the future: the clocks of the access server and the operator differ.", maxAhead), f.AskedAt.Add(-maxAhead)
+	case f.AskedAt.Sub(now) > maxClockSkew:
+		return ReasonClockSkew, fmt.Sprintf("It was asked for more than %v in the future: the clocks of the access server and the operator differ.", maxClockSkew), f.AskedAt.Add(-maxClockSkew)
 	case f.Period < r.Min || f.Period > r.Max:
 		return ReasonBadPeriod, fmt.Sprintf("The period of %v is not between %v and %v.", f.Period, r.Min, r.Max), time.Time{}
 	case !slices.Contains(r.Roles, f.Role):
@@ -257,22 +257,22 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 			return ReasonRoleNotAllowed, fmt.Sprintf("Nothing is bound in the namespace %s: it is Tailplane's own.", ns), time.Time{}
 		}
 	}
-	there, _ := f.present()
+	there, _ := f.splitNamespaces()
 	switch {
-	case r.RequireAdmissionPolicy && !f.PolicyOn:
+	case r.RequireAdmissionPolicy && !f.PolicyActive:
 		return ReasonAdmissionPolicyMissing, "The admission policy that lets only the access server write sign-ins is not in force.", now.Add(r.Recheck)
 	case !f.RoleExists:
 		return ReasonRoleNotFound, fmt.Sprintf("The cluster has no ClusterRole %q.", f.Role), now.Add(r.Recheck)
 	case len(f.Namespaces) > 0 && len(there) == 0:
 		return ReasonNoNamespace, "The cluster has none of the namespaces " + strings.Join(f.Namespaces, ", ") + ".", time.Time{}
-	case f.Account != nil && f.ServiceAccountUID == "" && !f.ours():
+	case f.Account != nil && f.ServiceAccountUID == "" && !f.createdByUs():
 		return ReasonNameTaken, "There is a ServiceAccount of this name that Tailplane did not make; it is not adopted.", time.Time{}
 	}
 	return "", "", time.Time{}
 }
 
-// present splits the requested namespaces into those that exist in the cluster and the rest.
-func (f Facts) present() (there, missing []string) {
+// splitNamespaces splits the requested namespaces into those that exist in the cluster and the rest.
+func (f Facts) splitNamespaces() (there, missing []string) {
 	for _, ns := range f.Namespaces {
 		if slices.Contains(f.Existing, ns) {
 			there = append(there, ns)
@@ -289,17 +289,17 @@ func (f Facts) provision(end time.Time) Step {
 	where := "in the whole cluster"
 	places := []string{""}
 	if len(f.Namespaces) > 0 {
-		places, r.MissingNamespaces = f.present()
+		places, r.MissingNamespaces = f.splitNamespaces()
 		where = "in " + strings.Join(places, ", ")
 		r.Namespaces = places
 	}
 	r.Message = fmt.Sprintf("The role %s is bound %s.", f.Role, where)
-	step := Step{Deed: Keep}
+	step := Step{Action: Keep}
 	switch {
 	case f.Account == nil:
-		step.Make = true
+		step.CreateAccount = true
 	case f.Account.Owner != f.UID, f.Account.Deleting:
-		step.Deed, step.Drop, step.Make = Replace, f.Account, true
+		step.Action, step.DeleteAccount, step.CreateAccount = Replace, f.Account, true
 	default:
 		r.ServiceAccountUID = f.Account.UID
 	}
@@ -310,25 +310,25 @@ func (f Facts) provision(end time.Time) Step {
 			right = append(right, b.Namespace)
 			continue
 		}
-		step.Unbind = append(step.Unbind, b)
+		step.DeleteBindings = append(step.DeleteBindings, b)
 		if b.Signin != "" && b.Signin != f.UID {
-			step.Deed = Replace
+			step.Action = Replace
 		}
 	}
 	for _, ns := range places {
 		if !slices.Contains(right, ns) {
-			step.Bind = append(step.Bind, Binding{ns, BindingName(f.Name), "", f.Role, f.Name, f.UID})
+			step.CreateBindings = append(step.CreateBindings, Binding{ns, BindingName(f.Name), "", f.Role, f.Name, f.UID})
 		}
 	}
 	step.Report = r
 	switch {
-	case step.Deed == Replace:
-	case f.Phase != PhaseReady, step.Make, !slices.Equal(r.Namespaces, f.BoundNamespaces):
-		step.Deed = Provision
-	case len(step.Unbind) > 0 || len(step.Bind) > 0:
-		step.Deed = Correct
-	case !r.same(f.reported()):
-		step.Deed = Extend
+	case step.Action == Replace:
+	case f.Phase != PhaseReady, step.CreateAccount, !slices.Equal(r.Namespaces, f.BoundNamespaces):
+		step.Action = Provision
+	case len(step.DeleteBindings) > 0 || len(step.CreateBindings) > 0:
+		step.Action = Correct
+	case !r.equal(f.storedReport()):
+		step.Action = Extend
 	}
 	return step
 }
@@ -336,29 +336,29 @@ func (f Facts) provision(end time.Time) Step {
 // Failed returns the report for a step that failed. It never reports a sign-in as ready or gone
 // because of the failed step.
 func Failed(f Facts, step Step, reason, message string) Report {
-	r := f.reported()
+	r := f.storedReport()
 	r.Generation = f.Generation
-	switch step.Deed {
+	switch step.Action {
 	case Refuse:
 		r.Phase, r.Reason, r.Message = PhaseRefused, step.Report.Reason, step.Report.Message
 	case Revoke, End:
 		r.Phase, r.Reason, r.Message = PhaseEnding, reason, message
 	case Expire, Clear, Remove:
-		return f.reported() // the report already says that it expired
+		return f.storedReport() // the report already says that it expired
 	default:
 		r.Phase, r.Reason, r.Message = PhasePending, reason, message
 	}
 	return r
 }
 
-// reported returns the stored report of the operator.
-func (f Facts) reported() Report {
+// storedReport returns the stored report of the operator.
+func (f Facts) storedReport() Report {
 	return Report{f.Phase, f.Reason, f.Message, f.ValidUntil, f.BoundRole, f.BoundNamespaces, f.MissingNamespaces,
 		f.ServiceAccount, f.ServiceAccountUID, f.ObservedGeneration}
 }
 
-// nothing returns a report without a bound role.
-func (f Facts) nothing(phase Phase, reason, message string) Report {
+// unboundReport returns a report without a bound role.
+func (f Facts) unboundReport(phase Phase, reason, message string) Report {
 	return Report{Phase: phase, Reason: reason, Message: message, Generation: f.Generation}
 }
 

@@ -19,11 +19,11 @@ var (
 		KeepExpired: 10 * time.Minute, Reserved: []string{"tailplane-system", "tailplane-signins"}, RequireAdmissionPolicy: true, Recheck: 30 * time.Second}
 )
 
-// asked returns a sign-in that was just written, in a cluster that allows it.
-func asked(change ...func(*Facts)) Facts {
+// pendingFacts returns a sign-in that was just written, in a cluster that allows it.
+func pendingFacts(change ...func(*Facts)) Facts {
 	f := Facts{
-		Signin: Signin{Name: alice.Name(), UID: "s1", Generation: 1, Owner: alice, Role: "view", Period: 8 * time.Hour, AskedAt: t0, Created: t0},
-		Held:   true, RoleExists: true, PolicyOn: true, Rules: rules,
+		Signin:       Signin{Name: alice.Name(), UID: "s1", Generation: 1, Owner: alice, Role: "view", Period: 8 * time.Hour, AskedAt: t0, Created: t0},
+		HasFinalizer: true, RoleExists: true, PolicyActive: true, Rules: rules,
 	}
 	for _, c := range change {
 		c(&f)
@@ -31,11 +31,11 @@ func asked(change ...func(*Facts)) Facts {
 	return f
 }
 
-// live returns a provisioned sign-in.
-func live(change ...func(*Facts)) Facts {
-	f := asked()
+// liveFacts returns a provisioned sign-in.
+func liveFacts(change ...func(*Facts)) Facts {
+	f := pendingFacts()
 	f.Account = &Account{UID: "a1", Owner: "s1", Signin: "s1"}
-	f.Bindings = []Binding{right("")}
+	f.Bindings = []Binding{bindingIn("")}
 	step, _ := f.provision(f.End()), 0
 	store(&f, step.Report, t0)
 	for _, c := range change {
@@ -48,11 +48,11 @@ func inNamespaces(f *Facts) {
 	f.Namespaces, f.Existing = []string{"jobs", "shop"}, []string{"jobs", "shop"}
 }
 
-func right(ns string) Binding {
+func bindingIn(ns string) Binding {
 	return Binding{Namespace: ns, Name: BindingName(alice.Name()), UID: "b1" + ns, Role: "view", Account: alice.Name(), Signin: "s1"}
 }
 
-func unmade(b Binding) Binding { b.UID = ""; return b }
+func withoutUID(b Binding) Binding { b.UID = ""; return b }
 
 // store changes f as storing a report does.
 func store(f *Facts, r Report, now time.Time) {
@@ -74,133 +74,137 @@ func TestNext(t *testing.T) {
 		why  string
 		f    Facts
 		now  time.Time
-		deed Deed
+		deed Action
 		step func(*Step) // expected step, apart from its name and report
 		wake time.Time
 	}{
-		{"1", "deletion: rights first, then the account, then the sign-in", live(func(f *Facts) { f.Deleting = true }), soon, Revoke,
+		{"1", "deletion: rights first, then the account, then the sign-in", liveFacts(func(f *Facts) { f.Deleting = true }), soon, Revoke,
 			func(s *Step) {
-				s.Unbind, s.Drop, s.Release = []Binding{right("")}, &Account{"a1", "s1", "s1", false}, true
+				s.DeleteBindings, s.DeleteAccount, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true
 			}, time.Time{}},
-		{"1", "deletion with nothing left: not found is success", asked(func(f *Facts) { f.Deleting = true }), soon, Revoke,
-			func(s *Step) { s.Release = true }, time.Time{}},
-		{"1", "deletion that somebody else's finalizer delays: ours is off, so only the status is told", live(func(f *Facts) { f.Deleting, f.Held, f.Account, f.Bindings = true, false, nil, nil }), soon, Revoke, nil, time.Time{}},
-		{"1", "the same once told: no write", asked(func(f *Facts) {
-			f.Deleting, f.Held = true, false
-			store(f, f.nothing(PhaseEnding, ReasonEnding, "It is being deleted."), t0)
+		{"1", "deletion with nothing left: not found is success", pendingFacts(func(f *Facts) { f.Deleting = true }), soon, Revoke,
+			func(s *Step) { s.RemoveFinalizer = true }, time.Time{}},
+		{"1", "deletion that somebody else's finalizer delays: ours is off, so only the status is told", liveFacts(func(f *Facts) { f.Deleting, f.HasFinalizer, f.Account, f.Bindings = true, false, nil, nil }), soon, Revoke, nil, time.Time{}},
+		{"1", "the same once told: no write", pendingFacts(func(f *Facts) {
+			f.Deleting, f.HasFinalizer = true, false
+			store(f, f.unboundReport(PhaseEnding, ReasonEnding, "It is being deleted."), t0)
 		}), soon, Keep, nil, time.Time{}},
-		{"1", "deletion wins over expiry", live(func(f *Facts) { f.Deleting = true }), end.Add(time.Hour), Revoke,
+		{"1", "deletion wins over expiry", liveFacts(func(f *Facts) { f.Deleting = true }), end.Add(time.Hour), Revoke,
 			func(s *Step) {
-				s.Unbind, s.Drop, s.Release = []Binding{right("")}, &Account{"a1", "s1", "s1", false}, true
+				s.DeleteBindings, s.DeleteAccount, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true
 			}, time.Time{}},
-		{"1", "deletion leaves somebody else's ServiceAccount alone", asked(func(f *Facts) { f.Deleting, f.Account = true, &Account{UID: "x"} }), soon, Revoke,
-			func(s *Step) { s.Release = true }, time.Time{}},
+		{"1", "deletion leaves somebody else's ServiceAccount alone", pendingFacts(func(f *Facts) { f.Deleting, f.Account = true, &Account{UID: "x"} }), soon, Revoke,
+			func(s *Step) { s.RemoveFinalizer = true }, time.Time{}},
 		{"2", "expired: take down what is left", expired(end), end, Clear,
 			func(s *Step) {
-				s.Unbind, s.Drop, s.Release = []Binding{right("")}, &Account{"a1", "s1", "s1", false}, true
+				s.DeleteBindings, s.DeleteAccount, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true
 			}, end.Add(10 * time.Minute)},
 		{"2", "expired and taken down: it stays to be read", cleared(end), end.Add(time.Minute), Keep, nil, end.Add(10 * time.Minute)},
-		{"2", "expired long enough: delete it", cleared(end), end.Add(10 * time.Minute), Remove, func(s *Step) { s.Delete = true }, time.Time{}},
+		{"2", "expired long enough: delete it", cleared(end), end.Add(10 * time.Minute), Remove, func(s *Step) { s.DeleteSignin = true }, time.Time{}},
 		{"2", "expired never goes back, whatever is written after", cleared(end, func(f *Facts) { f.AskedAt, f.Generation = end, 2 }), end.Add(time.Minute), Clear, nil, end.Add(10 * time.Minute)},
-		{"3", "the second of the end is no longer the sign-in's", live(), end, Expire, nil, end},
-		{"3", "a nanosecond before it still is", live(), end.Add(-1), Keep, nil, end},
-		{"3", "a sign-in that nobody provisioned ends as well", asked(), end, Expire, nil, end},
+		{"3", "the second of the end is no longer the sign-in's", liveFacts(), end, Expire, nil, end},
+		{"3", "a nanosecond before it still is", liveFacts(), end.Add(-1), Keep, nil, end},
+		{"3", "a sign-in that nobody provisioned ends as well", pendingFacts(), end, Expire, nil, end},
 		{"3", "a refused one too", refused(), end, Expire, nil, end},
-		{"3", "extended before the old end was acted upon: it goes on", live(func(f *Facts) { f.AskedAt, f.Generation = end.Add(-time.Second), 2 }), end.Add(time.Second), Extend, nil, end.Add(8*time.Hour - time.Second)},
-		{"3", "maxLife ends it whatever was asked", live(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(24 * time.Hour), Expire, nil, t0.Add(24 * time.Hour)},
-		{"4", "role not on the list", asked(func(f *Facts) { f.Role = "cluster-admin" }), soon, Refuse, nil, end},
-		{"4", "no role", asked(func(f *Facts) { f.Role = "" }), soon, Refuse, nil, end},
-		{"4", "role taken off the list while bound: it goes", live(func(f *Facts) { f.Rules.Roles = []access.Role{"edit"} }), soon, Refuse,
-			func(s *Step) { s.Unbind, s.Drop = []Binding{right("")}, &Account{"a1", "s1", "s1", false} }, end},
-		{"4", "role absent in the cluster: cannot be watched", asked(func(f *Facts) { f.RoleExists = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
-		{"4", "period below the least", asked(func(f *Facts) { f.Period = 10*time.Minute - 1 }), soon, Refuse, nil, t0.Add(10*time.Minute - time.Second)},
-		{"4", "period above the most", asked(func(f *Facts) { f.Period, f.Rules.MaxLife = 25*time.Hour, 0 }), soon, Refuse, nil, t0.Add(25 * time.Hour)},
-		{"4", "a negative period is over at once", asked(func(f *Facts) { f.Period = -time.Hour }), soon, Expire, nil, soon},
-		{"4", "a name that is another owner's: forged", asked(func(f *Facts) { f.Name = "ceo-0123456789abcdef0123" }), soon, Refuse, nil, end},
-		{"4", "a login of the same first part is another person", asked(func(f *Facts) { f.Owner.Login = "alice@b.example" }), soon, Refuse, nil, end},
-		{"4", "asked more than a minute ahead: it waits for the clock", asked(func(f *Facts) { f.AskedAt, f.Rules.MaxLife = soon.Add(time.Hour), 0 }), soon, Refuse, nil, soon.Add(time.Hour - time.Minute)},
-		{"4", "a minute ahead is tolerable", asked(func(f *Facts) { f.AskedAt = soon.Add(time.Minute) }), soon, Provision,
-			func(s *Step) { s.Make, s.Bind = true, []Binding{unmade(right(""))} }, soon.Add(time.Minute + 8*time.Hour)},
-		{"4", "the year 9999: refused, and over when its life is", asked(func(f *Facts) { f.AskedAt = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) }), soon, Refuse, nil, t0.Add(24 * time.Hour)},
-		{"4", "no admission policy: anybody might have written it", asked(func(f *Facts) { f.PolicyOn = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
-		{"4", "no admission policy, and none required", asked(func(f *Facts) { f.PolicyOn, f.Rules.RequireAdmissionPolicy = false, false }), soon, Provision,
-			func(s *Step) { s.Make, s.Bind = true, []Binding{unmade(right(""))} }, end},
-		{"4", "one of our own namespaces", asked(inNamespaces, func(f *Facts) { f.Namespaces = []string{"shop", "tailplane-system"} }), soon, Refuse, nil, end},
-		{"4", "none of the namespaces exists: one is watched for", asked(inNamespaces, func(f *Facts) { f.Existing = nil }), soon, Refuse, nil, end},
+		{"3", "extended before the old end was acted upon: it goes on", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = end.Add(-time.Second), 2 }), end.Add(time.Second), Extend, nil, end.Add(8*time.Hour - time.Second)},
+		{"3", "maxLife ends it whatever was asked", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(24 * time.Hour), Expire, nil, t0.Add(24 * time.Hour)},
+		{"4", "role not on the list", pendingFacts(func(f *Facts) { f.Role = "cluster-admin" }), soon, Refuse, nil, end},
+		{"4", "no role", pendingFacts(func(f *Facts) { f.Role = "" }), soon, Refuse, nil, end},
+		{"4", "role taken off the list while bound: it goes", liveFacts(func(f *Facts) { f.Rules.Roles = []access.Role{"edit"} }), soon, Refuse,
+			func(s *Step) {
+				s.DeleteBindings, s.DeleteAccount = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}
+			}, end},
+		{"4", "role absent in the cluster: cannot be watched", pendingFacts(func(f *Facts) { f.RoleExists = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
+		{"4", "period below the least", pendingFacts(func(f *Facts) { f.Period = 10*time.Minute - 1 }), soon, Refuse, nil, t0.Add(10*time.Minute - time.Second)},
+		{"4", "period above the most", pendingFacts(func(f *Facts) { f.Period, f.Rules.MaxLife = 25*time.Hour, 0 }), soon, Refuse, nil, t0.Add(25 * time.Hour)},
+		{"4", "a negative period is over at once", pendingFacts(func(f *Facts) { f.Period = -time.Hour }), soon, Expire, nil, soon},
+		{"4", "a name that is another owner's: forged", pendingFacts(func(f *Facts) { f.Name = "ceo-0123456789abcdef0123" }), soon, Refuse, nil, end},
+		{"4", "a login of the same first part is another person", pendingFacts(func(f *Facts) { f.Owner.Login = "alice@b.example" }), soon, Refuse, nil, end},
+		{"4", "asked more than a minute ahead: it waits for the clock", pendingFacts(func(f *Facts) { f.AskedAt, f.Rules.MaxLife = soon.Add(time.Hour), 0 }), soon, Refuse, nil, soon.Add(time.Hour - time.Minute)},
+		{"4", "a minute ahead is tolerable", pendingFacts(func(f *Facts) { f.AskedAt = soon.Add(time.Minute) }), soon, Provision,
+			func(s *Step) { s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn(""))} }, soon.Add(time.Minute + 8*time.Hour)},
+		{"4", "the year 9999: refused, and over when its life is", pendingFacts(func(f *Facts) { f.AskedAt = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) }), soon, Refuse, nil, t0.Add(24 * time.Hour)},
+		{"4", "no admission policy: anybody might have written it", pendingFacts(func(f *Facts) { f.PolicyActive = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
+		{"4", "no admission policy, and none required", pendingFacts(func(f *Facts) { f.PolicyActive, f.Rules.RequireAdmissionPolicy = false, false }), soon, Provision,
+			func(s *Step) { s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn(""))} }, end},
+		{"4", "one of our own namespaces", pendingFacts(inNamespaces, func(f *Facts) { f.Namespaces = []string{"shop", "tailplane-system"} }), soon, Refuse, nil, end},
+		{"4", "none of the namespaces exists: one is watched for", pendingFacts(inNamespaces, func(f *Facts) { f.Existing = nil }), soon, Refuse, nil, end},
 		{"4", "refused and told: no write", refused(), soon, Keep, nil, end},
 		{"4", "refused, and allowed now", refused(func(f *Facts) { f.Rules.Roles = []access.Role{"view", "admin"} }), soon, Provision,
 			func(s *Step) {
-				b := unmade(right(""))
+				b := withoutUID(bindingIn(""))
 				b.Role = "admin"
-				s.Make, s.Bind = true, []Binding{b}
+				s.CreateAccount, s.CreateBindings = true, []Binding{b}
 			}, end},
-		{"5", "its ServiceAccount is gone", live(func(f *Facts) { f.Account = nil }), soon, End, func(s *Step) { s.Delete = true }, soon},
-		{"5", "its ServiceAccount was made anew by somebody", live(func(f *Facts) { f.Account = &Account{UID: "a2"} }), soon, End, func(s *Step) { s.Delete = true }, soon},
-		{"5", "its ServiceAccount is dying", live(func(f *Facts) { f.Account.Deleting = true }), soon, End, func(s *Step) { s.Delete = true }, soon},
-		{"5", "its ServiceAccount was taken from it", live(func(f *Facts) { f.Account.Owner = "" }), soon, End, func(s *Step) { s.Delete = true }, soon},
-		{"5b", "no ServiceAccount yet", asked(), soon, Provision, func(s *Step) { s.Make, s.Bind = true, []Binding{unmade(right(""))} }, end},
-		{"5b", "ours, from before we were killed", asked(func(f *Facts) { f.Account = &Account{UID: "a1", Owner: "s1", Signin: "s1"} }), soon, Provision,
-			func(s *Step) { s.Bind = []Binding{unmade(right(""))} }, end},
-		{"5b", "left by a dead sign-in of that name", asked(func(f *Facts) { f.Account = new(dead) }), soon, Replace,
-			func(s *Step) { s.Drop, s.Make, s.Bind = new(dead), true, []Binding{unmade(right(""))} }, end},
-		{"5b", "foreign: never adopted, it may have a token that lasts", asked(func(f *Facts) { f.Account = &Account{UID: "x", Owner: "somebody"} }), soon, Refuse, nil, end},
-		{"6", "binding missing", live(func(f *Facts) { f.Bindings = nil }), soon, Correct, func(s *Step) { s.Bind = []Binding{unmade(right(""))} }, end},
-		{"6", "binding of another role: a roleRef cannot be changed, so it goes", live(func(f *Facts) { f.Bindings[0].Role = "edit" }), soon, Correct,
+		{"5", "its ServiceAccount is gone", liveFacts(func(f *Facts) { f.Account = nil }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
+		{"5", "its ServiceAccount was made anew by somebody", liveFacts(func(f *Facts) { f.Account = &Account{UID: "a2"} }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
+		{"5", "its ServiceAccount is dying", liveFacts(func(f *Facts) { f.Account.Deleting = true }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
+		{"5", "its ServiceAccount was taken from it", liveFacts(func(f *Facts) { f.Account.Owner = "" }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
+		{"5b", "no ServiceAccount yet", pendingFacts(), soon, Provision, func(s *Step) { s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn(""))} }, end},
+		{"5b", "ours, from before we were killed", pendingFacts(func(f *Facts) { f.Account = &Account{UID: "a1", Owner: "s1", Signin: "s1"} }), soon, Provision,
+			func(s *Step) { s.CreateBindings = []Binding{withoutUID(bindingIn(""))} }, end},
+		{"5b", "left by a dead sign-in of that name", pendingFacts(func(f *Facts) { f.Account = new(dead) }), soon, Replace,
 			func(s *Step) {
-				b := right("")
+				s.DeleteAccount, s.CreateAccount, s.CreateBindings = new(dead), true, []Binding{withoutUID(bindingIn(""))}
+			}, end},
+		{"5b", "foreign: never adopted, it may have a token that lasts", pendingFacts(func(f *Facts) { f.Account = &Account{UID: "x", Owner: "somebody"} }), soon, Refuse, nil, end},
+		{"6", "binding missing", liveFacts(func(f *Facts) { f.Bindings = nil }), soon, Correct, func(s *Step) { s.CreateBindings = []Binding{withoutUID(bindingIn(""))} }, end},
+		{"6", "binding of another role: a roleRef cannot be changed, so it goes", liveFacts(func(f *Facts) { f.Bindings[0].Role = "edit" }), soon, Correct,
+			func(s *Step) {
+				b := bindingIn("")
 				b.Role = "edit"
-				s.Unbind, s.Bind = []Binding{b}, []Binding{unmade(right(""))}
+				s.DeleteBindings, s.CreateBindings = []Binding{b}, []Binding{withoutUID(bindingIn(""))}
 			}, end},
-		{"6", "binding with other subjects", live(func(f *Facts) { f.Bindings[0].Account = "" }), soon, Correct,
+		{"6", "binding with other subjects", liveFacts(func(f *Facts) { f.Bindings[0].Account = "" }), soon, Correct,
 			func(s *Step) {
-				b := right("")
+				b := bindingIn("")
 				b.Account = ""
-				s.Unbind, s.Bind = []Binding{b}, []Binding{unmade(right(""))}
+				s.DeleteBindings, s.CreateBindings = []Binding{b}, []Binding{withoutUID(bindingIn(""))}
 			}, end},
-		{"6", "binding without our labels", live(func(f *Facts) { f.Bindings[0].Signin = "" }), soon, Correct,
+		{"6", "binding without our labels", liveFacts(func(f *Facts) { f.Bindings[0].Signin = "" }), soon, Correct,
 			func(s *Step) {
-				b := right("")
+				b := bindingIn("")
 				b.Signin = ""
-				s.Unbind, s.Bind = []Binding{b}, []Binding{unmade(right(""))}
+				s.DeleteBindings, s.CreateBindings = []Binding{b}, []Binding{withoutUID(bindingIn(""))}
 			}, end},
-		{"6", "binding left by a dead sign-in", asked(func(f *Facts) { b := right(""); b.Signin = "s0"; f.Bindings = []Binding{b} }), soon, Replace,
+		{"6", "binding left by a dead sign-in", pendingFacts(func(f *Facts) { b := bindingIn(""); b.Signin = "s0"; f.Bindings = []Binding{b} }), soon, Replace,
 			func(s *Step) {
-				b := right("")
+				b := bindingIn("")
 				b.Signin = "s0"
-				s.Unbind, s.Make, s.Bind = []Binding{b}, true, []Binding{unmade(right(""))}
+				s.DeleteBindings, s.CreateAccount, s.CreateBindings = []Binding{b}, true, []Binding{withoutUID(bindingIn(""))}
 			}, end},
-		{"6", "one binding too many, elsewhere", live(func(f *Facts) { f.Bindings = append(f.Bindings, right("kube-system")) }), soon, Correct,
-			func(s *Step) { s.Unbind = []Binding{right("kube-system")} }, end},
-		{"6", "a copy of the binding under another name", live(func(f *Facts) { b := right(""); b.Name = "copy"; f.Bindings = append(f.Bindings, b) }), soon, Correct,
-			func(s *Step) { b := right(""); b.Name = "copy"; s.Unbind = []Binding{b} }, end},
-		{"6", "a binding of the whole cluster beside those of namespaces", asked(inNamespaces, func(f *Facts) { f.Bindings = []Binding{right("")} }), soon, Provision,
+		{"6", "one binding too many, elsewhere", liveFacts(func(f *Facts) { f.Bindings = append(f.Bindings, bindingIn("kube-system")) }), soon, Correct,
+			func(s *Step) { s.DeleteBindings = []Binding{bindingIn("kube-system")} }, end},
+		{"6", "a copy of the binding under another name", liveFacts(func(f *Facts) { b := bindingIn(""); b.Name = "copy"; f.Bindings = append(f.Bindings, b) }), soon, Correct,
+			func(s *Step) { b := bindingIn(""); b.Name = "copy"; s.DeleteBindings = []Binding{b} }, end},
+		{"6", "a binding of the whole cluster beside those of namespaces", pendingFacts(inNamespaces, func(f *Facts) { f.Bindings = []Binding{bindingIn("")} }), soon, Provision,
 			func(s *Step) {
-				s.Unbind, s.Make, s.Bind = []Binding{right("")}, true, []Binding{unmade(right("jobs")), unmade(right("shop"))}
+				s.DeleteBindings, s.CreateAccount, s.CreateBindings = []Binding{bindingIn("")}, true, []Binding{withoutUID(bindingIn("jobs")), withoutUID(bindingIn("shop"))}
 			}, end},
-		{"6", "a namespace that is missing is left out, and reported", asked(inNamespaces, func(f *Facts) { f.Existing = []string{"shop"} }), soon, Provision,
+		{"6", "a namespace that is missing is left out, and reported", pendingFacts(inNamespaces, func(f *Facts) { f.Existing = []string{"shop"} }), soon, Provision,
 			func(s *Step) {
-				s.Make, s.Bind = true, []Binding{unmade(right("shop"))}
+				s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn("shop"))}
 				s.Report.MissingNamespaces = []string{"jobs"}
 			}, end},
-		{"6", "a namespace that was missing has appeared", live(func(f *Facts) {
+		{"6", "a namespace that was missing has appeared", liveFacts(func(f *Facts) {
 			inNamespaces(f)
-			f.BoundNamespaces, f.MissingNamespaces, f.Bindings = []string{"shop"}, []string{"jobs"}, []Binding{right("shop")}
-		}), soon, Provision, func(s *Step) { s.Bind = []Binding{unmade(right("jobs"))} }, end},
-		{"6", "a namespace has gone, and the binding with it", live(func(f *Facts) {
+			f.BoundNamespaces, f.MissingNamespaces, f.Bindings = []string{"shop"}, []string{"jobs"}, []Binding{bindingIn("shop")}
+		}), soon, Provision, func(s *Step) { s.CreateBindings = []Binding{withoutUID(bindingIn("jobs"))} }, end},
+		{"6", "a namespace has gone, and the binding with it", liveFacts(func(f *Facts) {
 			inNamespaces(f)
-			f.Existing, f.BoundNamespaces, f.Bindings = []string{"shop"}, []string{"jobs", "shop"}, []Binding{right("shop")}
+			f.Existing, f.BoundNamespaces, f.Bindings = []string{"shop"}, []string{"jobs", "shop"}, []Binding{bindingIn("shop")}
 		}), soon, Provision, func(s *Step) { s.Report.MissingNamespaces = []string{"jobs"} }, end},
-		{"7", "asked again: the end moves", live(func(f *Facts) { f.AskedAt, f.Generation = soon, 2 }), soon, Extend, nil, soon.Add(8 * time.Hour)},
-		{"7", "a shorter period shortens", live(func(f *Facts) { f.Period, f.Generation = time.Hour, 2 }), soon, Extend, nil, t0.Add(time.Hour)},
-		{"7", "maxLife bounds extensions", live(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(24 * time.Hour)},
-		{"7", "no maxLife", live(func(f *Facts) { f.AskedAt, f.Generation, f.Rules.MaxLife = t0.Add(20*time.Hour), 2, 0 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(28 * time.Hour)},
-		{"8", "all as wished: no write", live(), soon, Keep, nil, end},
-		{"8", "a fraction of a second cannot be stored, so it is no difference", live(func(f *Facts) { f.Period += time.Second / 2 }), soon, Keep, nil, end},
+		{"7", "asked again: the end moves", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = soon, 2 }), soon, Extend, nil, soon.Add(8 * time.Hour)},
+		{"7", "a shorter period shortens", liveFacts(func(f *Facts) { f.Period, f.Generation = time.Hour, 2 }), soon, Extend, nil, t0.Add(time.Hour)},
+		{"7", "maxLife bounds extensions", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(24 * time.Hour)},
+		{"7", "no maxLife", liveFacts(func(f *Facts) { f.AskedAt, f.Generation, f.Rules.MaxLife = t0.Add(20*time.Hour), 2, 0 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(28 * time.Hour)},
+		{"8", "all as wished: no write", liveFacts(), soon, Keep, nil, end},
+		{"8", "a fraction of a second cannot be stored, so it is no difference", liveFacts(func(f *Facts) { f.Period += time.Second / 2 }), soon, Keep, nil, end},
 	}
 	for _, tt := range tests {
 		t.Run(tt.row+" "+tt.why, func(t *testing.T) {
 			step, wake := Next(tt.f, tt.now)
-			want := Step{Deed: tt.deed, Report: step.Report}
+			want := Step{Action: tt.deed, Report: step.Report}
 			if tt.step != nil {
 				tt.step(&want)
 			}
@@ -210,15 +214,15 @@ func TestNext(t *testing.T) {
 			if !wake.Equal(tt.wake) {
 				t.Errorf("wake at %v, want %v", wake, tt.wake)
 			}
-			if tt.deed == Keep && !step.Report.same(tt.f.reported()) {
-				t.Errorf("kept, and yet there is something to write: %+v, stored is %+v", step.Report, tt.f.reported())
+			if tt.deed == Keep && !step.Report.equal(tt.f.storedReport()) {
+				t.Errorf("kept, and yet there is something to write: %+v, stored is %+v", step.Report, tt.f.storedReport())
 			}
 		})
 	}
 }
 
 func expired(at time.Time) Facts {
-	f := live()
+	f := liveFacts()
 	step, _ := Next(f, at)
 	store(&f, step.Report, at)
 	return f
@@ -235,7 +239,7 @@ func cleared(at time.Time, change ...func(*Facts)) Facts {
 }
 
 func refused(change ...func(*Facts)) Facts {
-	f := asked(func(f *Facts) { f.Role = "admin" })
+	f := pendingFacts(func(f *Facts) { f.Role = "admin" })
 	step, _ := Next(f, t0)
 	store(&f, step.Report, t0)
 	for _, c := range change {
@@ -246,27 +250,27 @@ func refused(change ...func(*Facts)) Facts {
 
 // carry changes the facts as the execution of a step does.
 func carry(f *Facts, s Step, now time.Time) {
-	f.Bindings = slices.DeleteFunc(slices.Clone(f.Bindings), func(b Binding) bool { return slices.Contains(s.Unbind, b) })
+	f.Bindings = slices.DeleteFunc(slices.Clone(f.Bindings), func(b Binding) bool { return slices.Contains(s.DeleteBindings, b) })
 	if len(f.Bindings) == 0 {
 		f.Bindings = nil
 	}
-	if s.Drop != nil {
+	if s.DeleteAccount != nil {
 		f.Account = nil
 	}
 	r := s.Report
-	if s.Make {
+	if s.CreateAccount {
 		f.Account = &Account{UID: "made" + now.String(), Owner: f.UID, Signin: f.UID}
 		r.ServiceAccountUID = f.Account.UID
 	}
-	for _, b := range s.Bind {
+	for _, b := range s.CreateBindings {
 		b.UID = fmt.Sprint("made", b.Namespace, now)
 		f.Bindings = append(f.Bindings, b)
 	}
 	store(f, r, now)
-	if s.Release {
-		f.Held = false
+	if s.RemoveFinalizer {
+		f.HasFinalizer = false
 	}
-	if s.Delete {
+	if s.DeleteSignin {
 		f.Deleting = true
 	}
 }
@@ -280,19 +284,19 @@ func TestNextRefusals(t *testing.T) {
 		ReasonNameTaken:              func(f *Facts) { f.Name = "else" },
 		ReasonBadPeriod:              func(f *Facts) { f.Period = time.Minute },
 		ReasonClockSkew:              func(f *Facts) { f.AskedAt = t0.Add(2 * time.Minute) },
-		ReasonAdmissionPolicyMissing: func(f *Facts) { f.PolicyOn = false },
+		ReasonAdmissionPolicyMissing: func(f *Facts) { f.PolicyActive = false },
 	} {
 		t.Run(reason, func(t *testing.T) {
-			for name, f := range map[string]Facts{"new": asked(change), "live": live(change)} {
+			for name, f := range map[string]Facts{"new": pendingFacts(change), "live": liveFacts(change)} {
 				step, _ := Next(f, t0)
 				r := step.Report
-				if step.Deed != Refuse || r.Reason != reason || r.Message == "" || r.Phase != PhaseRefused || r.Generation != f.Generation {
-					t.Errorf("%s: %s %+v", name, step.Deed, r)
+				if step.Action != Refuse || r.Reason != reason || r.Message == "" || r.Phase != PhaseRefused || r.Generation != f.Generation {
+					t.Errorf("%s: %s %+v", name, step.Action, r)
 				}
 				if r.Role != "" || r.ServiceAccountUID != "" || !r.ValidUntil.IsZero() {
 					t.Errorf("%s: a refusal says that something is bound: %+v", name, r)
 				}
-				if !reflect.DeepEqual(step.Unbind, f.Bindings) || (f.Account != nil) != (step.Drop != nil) || step.Release || step.Delete {
+				if !reflect.DeepEqual(step.DeleteBindings, f.Bindings) || (f.Account != nil) != (step.DeleteAccount != nil) || step.RemoveFinalizer || step.DeleteSignin {
 					t.Errorf("%s: a refusal takes down what exists, and keeps the sign-in: %+v", name, step)
 				}
 			}
@@ -302,12 +306,12 @@ func TestNextRefusals(t *testing.T) {
 
 // Failed never reports a sign-in as ready, expired or gone.
 func TestFailedClaimsNothing(t *testing.T) {
-	for _, deed := range []Deed{"", Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {
-		f := live()
-		r := Failed(f, Step{Deed: deed, Report: Report{Phase: PhaseRefused, Reason: ReasonRoleNotAllowed}}, ReasonForbidden, "no")
-		over := deed == Expire || deed == Clear || deed == Remove
+	for _, action := range []Action{"", Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {
+		f := liveFacts()
+		r := Failed(f, Step{Action: action, Report: Report{Phase: PhaseRefused, Reason: ReasonRoleNotAllowed}}, ReasonForbidden, "no")
+		over := action == Expire || action == Clear || action == Remove
 		if r.Phase == PhaseExpired || r.Phase == PhaseReady && !over || r.Role != f.BoundRole || r.ServiceAccountUID != f.ServiceAccountUID {
-			t.Errorf("%q: %+v", deed, r)
+			t.Errorf("%q: %+v", action, r)
 		}
 	}
 }
@@ -318,7 +322,7 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 	pick := func(p float64) bool { return r.Float64() < p }
 	when := func() time.Time { return t0.Add(time.Duration(r.Int64N(int64(60*time.Hour))) - 6*time.Hour) }
 	if pick(.5) { // consistent facts with foreign changes
-		f := []func() Facts{func() Facts { return asked() }, func() Facts { return live() }, func() Facts { return asked(inNamespaces) },
+		f := []func() Facts{func() Facts { return pendingFacts() }, func() Facts { return liveFacts() }, func() Facts { return pendingFacts(inNamespaces) },
 			func() Facts { return refused() }, func() Facts { return expired(t0.Add(8 * time.Hour)) }, func() Facts { return cleared(t0.Add(8 * time.Hour)) }}[r.IntN(6)]()
 		for range r.IntN(3) {
 			g, _ := anyFacts(r)
@@ -334,9 +338,9 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 			case 4:
 				f.Period, f.Generation = g.Period, f.Generation+1
 			case 5:
-				f.RoleExists, f.PolicyOn, f.Existing = g.RoleExists, g.PolicyOn, g.Existing
+				f.RoleExists, f.PolicyActive, f.Existing = g.RoleExists, g.PolicyActive, g.Existing
 			case 6:
-				f.Held = g.Held
+				f.HasFinalizer = g.HasFinalizer
 			case 7:
 				f.Rules.Roles = []access.Role{"edit"}
 			}
@@ -349,7 +353,7 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 			Period:  []time.Duration{0, -time.Hour, time.Minute, 10 * time.Minute, time.Hour, 8 * time.Hour, 24 * time.Hour, 100 * time.Hour, 1<<63 - 1}[r.IntN(9)],
 			AskedAt: when(), Created: when(), Deleting: pick(.1),
 			Phase: []Phase{"", PhasePending, PhaseReady, PhaseRefused, PhaseEnding, PhaseExpired}[r.IntN(6)], ObservedGeneration: r.Int64N(3)},
-		Held: pick(.8), RoleExists: pick(.8), PolicyOn: pick(.8), Rules: rules,
+		HasFinalizer: pick(.8), RoleExists: pick(.8), PolicyActive: pick(.8), Rules: rules,
 	}
 	if pick(.1) {
 		f.Name = "else"
@@ -388,23 +392,23 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 // SGN-07: The laws of Next, on random facts.
 func TestNextLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
-	seen := map[Deed]int{}
+	seen := map[Action]int{}
 	for range 200_000 {
 		f, now := anyFacts(r)
 		step, wake := Next(f, now)
-		seen[step.Deed]++
+		seen[step.Action]++
 		fail := func(law string) { t.Fatalf("%s:\nfacts %+v\nnow %v\nstep %+v\nwake %v", law, f, now, step, wake) }
 
 		if again, when := Next(f, now); !reflect.DeepEqual(step, again) || !wake.Equal(when) {
 			fail("same input, same step")
 		}
-		for _, b := range step.Bind {
+		for _, b := range step.CreateBindings {
 			if !slices.Contains(f.Rules.Roles, b.Role) || b.Account != f.Name || f.Name != f.Owner.Name() || slices.Contains(f.Rules.Reserved, b.Namespace) ||
 				(b.Namespace == "") != (len(f.Namespaces) == 0) || !now.Before(f.End()) || f.Deleting || !f.ExpiredAt.IsZero() {
 				fail("no step grants what is not allowed")
 			}
 		}
-		if step.Make && (len(step.Bind) == 0 && len(f.Bindings) == 0) {
+		if step.CreateAccount && (len(step.CreateBindings) == 0 && len(f.Bindings) == 0) {
 			fail("an account is made for a role")
 		}
 		if !f.ExpiredAt.IsZero() && !f.Deleting && step.Report.Phase != PhaseExpired {
@@ -412,25 +416,25 @@ func TestNextLaws(t *testing.T) {
 		}
 		after := f
 		carry(&after, step, now)
-		if gives(after) && wake.IsZero() {
+		if wantAccess(after) && wake.IsZero() {
 			fail("what gives access has a wake time")
 		}
-		if gives(after) && step.Deed != Expire && step.Deed != End && wake.After(f.End()) {
+		if wantAccess(after) && step.Action != Expire && step.Action != End && wake.After(f.End()) {
 			fail("what gives access is looked at when it ends, at the latest")
 		}
-		if f.Account != nil && f.Account.Owner != f.UID && f.Account.Signin == "" && f.Account.UID != f.ServiceAccountUID && step.Drop != nil {
+		if f.Account != nil && f.Account.Owner != f.UID && f.Account.Signin == "" && f.Account.UID != f.ServiceAccountUID && step.DeleteAccount != nil {
 			fail("somebody else's account is never deleted")
 		}
-		if step.Report.Phase == PhaseReady && (step.Report.ValidUntil.IsZero() || !step.Report.ValidUntil.After(now) || step.Report.Role != f.Role) && step.Deed != End && step.Deed != Revoke {
+		if step.Report.Phase == PhaseReady && (step.Report.ValidUntil.IsZero() || !step.Report.ValidUntil.After(now) || step.Report.Role != f.Role) && step.Action != End && step.Action != Revoke {
 			fail("ready is what is bound, and not over")
 		}
-		if step.Deed == Keep && step.Destroys() {
+		if step.Action == Keep && step.IsDestructive() {
 			fail("to keep is to do nothing")
 		}
 
 		// Repeated execution reaches a stable state.
 		for i := 0; ; i++ {
-			if step.Deed == Keep || step.Deed == Remove || after.Deleting && !after.Held && step.Deed != End {
+			if step.Action == Keep || step.Action == Remove || after.Deleting && !after.HasFinalizer && step.Action != End {
 				break
 			}
 			if i == 5 {
@@ -439,11 +443,11 @@ func TestNextLaws(t *testing.T) {
 			step, wake = Next(after, now)
 			carry(&after, step, now)
 		}
-		if rest, _ := Next(after, now); rest.Deed != Keep && rest.Deed != Remove && !after.Deleting {
+		if rest, _ := Next(after, now); rest.Action != Keep && rest.Action != Remove && !after.Deleting {
 			fail("at rest there is nothing to do")
 		}
 	}
-	for _, d := range []Deed{Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {
+	for _, d := range []Action{Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {
 		if seen[d] == 0 {
 			t.Errorf("no facts led to %q: the laws were not tried on it", d)
 		}
@@ -451,7 +455,7 @@ func TestNextLaws(t *testing.T) {
 	t.Log(seen)
 }
 
-func gives(f Facts) bool {
+func wantAccess(f Facts) bool {
 	return f.Account != nil && f.Account.Owner == f.UID && slices.ContainsFunc(f.Bindings, func(b Binding) bool { return b.Account == f.Name && b.Signin == f.UID })
 }
 
@@ -460,19 +464,19 @@ func gives(f Facts) bool {
 func TestEightHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now().Truncate(time.Second)
-		f := asked(func(f *Facts) { f.AskedAt, f.Created = start, start })
+		f := pendingFacts(func(f *Facts) { f.AskedAt, f.Created = start, start })
 		writes, ended := 0, time.Time{}
 		for range 20 {
 			now := time.Now()
 			step, wake := Next(f, now)
-			if step.Deed != Keep {
+			if step.Action != Keep {
 				writes++
 			}
 			carry(&f, step, now)
-			if !gives(f) && ended.IsZero() {
+			if !wantAccess(f) && ended.IsZero() {
 				ended = now
 			}
-			if step.Deed == Remove {
+			if step.Action == Remove {
 				if got := ended.Sub(start); got != 8*time.Hour {
 					t.Errorf("access ended after %v, want 8h0m0s", got)
 				}
@@ -496,7 +500,7 @@ func TestEightHours(t *testing.T) {
 func TestEightHoursExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now().Truncate(time.Second)
-		f := asked(func(f *Facts) { f.AskedAt, f.Created = start, start })
+		f := pendingFacts(func(f *Facts) { f.AskedAt, f.Created = start, start })
 		for range 20 {
 			now := time.Now()
 			if since := now.Sub(start); since == 6*time.Hour && f.Generation == 1 {
@@ -504,7 +508,7 @@ func TestEightHoursExtended(t *testing.T) {
 			}
 			step, wake := Next(f, now)
 			carry(&f, step, now)
-			if step.Deed == Expire {
+			if step.Action == Expire {
 				if got := now.Sub(start); got != 14*time.Hour {
 					t.Errorf("over after %v, want 14h0m0s", got)
 				}

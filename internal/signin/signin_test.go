@@ -59,7 +59,7 @@ func TestKubeconfigForms(t *testing.T) {
 		"application/yaml;q=0": false, "application/json, application/yaml;q=0.5": false, "application/json;q=0.5, text/yaml": true,
 		"application/json, application/yaml": true,
 	} {
-		s, err := sample().Shape(accept)
+		s, err := sample().EncodeResponse(accept)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -35,12 +35,12 @@ type Seen struct {
 
 // A Rule is one matching rule, as far as it could be parsed.
 type Rule struct {
-	Role       string        `json:"role"`
-	Period     door.Duration `json:"period,omitzero"`
-	Priority   int           `json:"priority"`
-	Namespaces []string      `json:"namespaces" doc:"none: the whole cluster"`
-	Chosen     bool          `json:"chosen" doc:"a login that names nothing uses this rule"`
-	Problem    string        `json:"problem" doc:"why the rule cannot be used; empty when it can"`
+	Role       string           `json:"role"`
+	Period     httpapi.Duration `json:"period,omitzero"`
+	Priority   int              `json:"priority"`
+	Namespaces []string         `json:"namespaces" doc:"none: the whole cluster"`
+	Chosen     bool             `json:"chosen" doc:"a login that names nothing uses this rule"`
+	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty when it can"`
 }
 
 // A Decision is the result of a login without parameters.
@@ -66,8 +66,8 @@ func (w Whoami) WithAuditID(id string) any {
 	return w
 }
 
-func (d *Desk) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) (Whoami, error) {
-	ctx, cancel := asking(ctx)
+func (d *Service) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) (Whoami, error) {
+	ctx, cancel := withCallTimeout(ctx)
 	defer cancel()
 	if err := p.Require(access.Whoami, d.Now()); err != nil {
 		return Whoami{}, err
@@ -82,11 +82,11 @@ func (d *Desk) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) (Wh
 	}
 	e := p.Explain()
 	for _, r := range e.Rules {
-		w.Rules = append(w.Rules, Rule{Role: string(r.Role), Period: door.Duration(r.Period), Priority: r.Priority,
+		w.Rules = append(w.Rules, Rule{Role: string(r.Role), Period: httpapi.Duration(r.Period), Priority: r.Priority,
 			Namespaces: append([]string{}, r.Namespaces...), Chosen: r.Chosen, Problem: r.Problem})
 	}
 	w.Decision = decisionOf(e)
-	switch s, there, err := d.glance(ctx, p); {
+	switch s, there, err := d.findSignin(ctx, p); {
 	case err != nil:
 		return Whoami{}, err
 	case there:
@@ -103,15 +103,15 @@ func decisionOf(e access.Explanation) Decision {
 	if ns := e.Permit.Namespaces(); len(ns) > 0 {
 		where = "in " + strings.Join(ns, ", ")
 	}
-	return Decision{Allowed: true, Advice: []string{}, Message: fmt.Sprintf("A login gives the role %q for %v %s.", e.Permit.Role(), door.Duration(e.Permit.Period()), where)}
+	return Decision{Allowed: true, Advice: []string{}, Message: fmt.Sprintf("A login gives the role %q for %v %s.", e.Permit.Role(), httpapi.Duration(e.Permit.Period()), where)}
 }
 
-// glance returns the caller's sign-in from the cache. For a caller with a grant it also queries the
+// findSignin returns the caller's sign-in from the cache. For a caller with a grant it also queries the
 // API server, because the cache may lag behind a login. A caller without a grant causes no call to
 // the API server.
-func (d *Desk) glance(ctx context.Context, p access.Permit) (Signin, bool, error) {
+func (d *Service) findSignin(ctx context.Context, p access.Permit) (Signin, bool, error) {
 	name := OwnerOf(p.Caller()).Name()
-	if s, there := d.Store.Known(name); there || p.OwnerOnly() != nil {
+	if s, there := d.Store.GetCached(name); there || p.OwnerOnly() != nil {
 		return s, there, nil
 	}
 	s, err := d.Store.Get(ctx, name)

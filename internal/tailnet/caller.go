@@ -67,7 +67,7 @@ func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 	mark, ok := r.Context().Value(connKey{}).(connMark)
 	if !ok {
 		return access.Caller{}, problem.New(problem.Internal, "internal error").
-			Because(errors.New("the server does not use the node's ConnContext, so Funnel cannot be told apart"))
+			WithCause(errors.New("the server does not use the node's ConnContext, so Funnel cannot be told apart"))
 	}
 	if _, ok := r.Header[funnelHeader]; ok || mark.funnel {
 		return access.Caller{Via: access.ViaFunnel}, nil
@@ -81,32 +81,32 @@ func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 func (n *Node) whoIs(ctx context.Context, addr string) (access.Caller, error) {
 	st := n.Status()
 	if !st.Running() {
-		return access.Caller{}, unavailable(fmt.Errorf("the node is %s", st.State))
+		return access.Caller{}, errUnavailable(fmt.Errorf("the node is %s", st.State))
 	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()
-	who, err := n.askWhoIs(ctx, addr)
+	who, err := n.queryWhoIs(ctx, addr)
 	switch {
 	case errors.Is(err, local.ErrPeerNotFound):
-		return access.Caller{}, nobody(fmt.Errorf("WhoIs of %s: %w", addr, err))
+		return access.Caller{}, errNoIdentity(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	case err != nil:
-		return access.Caller{}, unavailable(fmt.Errorf("WhoIs of %s: %w", addr, err))
+		return access.Caller{}, errUnavailable(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	}
 	c, err := callerOf(who, tailcfg.PeerCapability(n.cfg.Capability), st.Tailnet)
 	if err != nil {
-		return access.Caller{}, nobody(fmt.Errorf("WhoIs of %s: %w", addr, err))
+		return access.Caller{}, errNoIdentity(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	}
 	return c, nil
 }
 
-func unavailable(cause error) error {
+func errUnavailable(cause error) error {
 	return problem.New(problem.IdentityUnavailable, "This server cannot ask its tailnet who you are.",
-		"Try again in a moment.").After(time.Second).Because(cause)
+		"Try again in a moment.").WithRetryAfter(time.Second).WithCause(cause)
 }
 
-func nobody(cause error) error {
+func errNoIdentity(cause error) error {
 	return problem.New(problem.NoIdentity, "The tailnet does not say who you are.",
-		"Connect directly from a device of the tailnet, not through a router or a proxy.").Because(cause)
+		"Connect directly from a device of the tailnet, not through a router or a proxy.").WithCause(cause)
 }
 
 // callerOf converts a WhoIs response to a Caller. It rejects incomplete responses and never fills
@@ -206,12 +206,12 @@ func (n *Node) Devices(ctx context.Context, ids ...string) (map[string]access.Ca
 
 // addresses returns one address of each peer, by stable ID.
 func (n *Node) addresses(ctx context.Context) (map[string]netip.Addr, error) {
-	st, err := n.ask(ctx)
+	st, err := n.queryPeers(ctx)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(st.Peer) == 0: // an empty list is no evidence that devices are gone
-		return nil, unavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
+		return nil, errUnavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
 	}
 	addrs := make(map[string]netip.Addr, len(st.Peer))
 	for _, p := range st.Peer {

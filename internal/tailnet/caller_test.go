@@ -156,7 +156,7 @@ func aRunningNode(t testing.TB, ask func(context.Context, string) (*apitype.WhoI
 		t.Fatal(err)
 	}
 	n.publish(&Status{State: ipn.Running.String(), Names: []string{"tka.tiny.ts.net"}, Tailnet: "example.com"})
-	n.askWhoIs = ask
+	n.queryWhoIs = ask
 	return n
 }
 
@@ -171,9 +171,9 @@ func aRequest(n *Node, c net.Conn) *http.Request {
 func TestIdentifyRefusals(t *testing.T) {
 	var answer *apitype.WhoIsResponse
 	var fails error
-	asked := 0
+	requested := 0
 	n := aRunningNode(t, func(_ context.Context, addr string) (*apitype.WhoIsResponse, error) {
-		if asked++; addr != "100.64.0.7:4242" {
+		if requested++; addr != "100.64.0.7:4242" {
 			t.Errorf("asked about %q", addr)
 		}
 		return answer, fails
@@ -208,11 +208,11 @@ func TestIdentifyRefusals(t *testing.T) {
 		answer = hollow
 		want(why, problem.NoIdentity)
 	}
-	before := asked
+	before := requested
 	answer = person()
 	n.publish(&Status{State: ipn.NeedsLogin.String()})
 	want("not running", problem.IdentityUnavailable)
-	if asked != before {
+	if requested != before {
 		t.Error("a node that is not Running was asked")
 	}
 	n.publish(&Status{State: ipn.Running.String()})
@@ -242,9 +242,9 @@ func TestIdentifyTimeout(t *testing.T) {
 // ID-01: A request from the public internet is detected before any WhoIs query. This works at any
 // depth of connection wrappers and for any value of the header.
 func TestIdentifyFunnel(t *testing.T) {
-	asked := false
+	requested := false
 	n := aRunningNode(t, func(context.Context, string) (*apitype.WhoIsResponse, error) {
-		asked = true
+		requested = true
 		return person(), nil
 	})
 	a, b := net.Pipe()
@@ -255,19 +255,19 @@ func TestIdentifyFunnel(t *testing.T) {
 		"plain": funnel, "TLS": tls.Server(funnel, &tls.Config{}), "TLS in TLS": tls.Server(tls.Server(funnel, &tls.Config{}), &tls.Config{}),
 	} {
 		got, err := n.Identify(aRequest(n, c))
-		if err != nil || asked || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
-			t.Errorf("%s: %+v %v, asked %v", why, got, err, asked)
+		if err != nil || requested || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
+			t.Errorf("%s: %+v %v, asked %v", why, got, err, requested)
 		}
 	}
 	for _, value := range []string{"?1", "", "0", "false"} {
 		r := aRequest(n, a)
 		r.Header.Set("tailscale-funnel-request", value)
 		got, err := n.Identify(r)
-		if err != nil || asked || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
-			t.Errorf("header %q: %+v %v, asked %v", value, got, err, asked)
+		if err != nil || requested || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
+			t.Errorf("header %q: %+v %v, asked %v", value, got, err, requested)
 		}
 	}
-	if got, err := n.Identify(aRequest(n, tls.Server(a, &tls.Config{}))); err != nil || !asked || access.Admit(got) != nil {
+	if got, err := n.Identify(aRequest(n, tls.Server(a, &tls.Config{}))); err != nil || !requested || access.Admit(got) != nil {
 		t.Errorf("not Funnel: %+v %v", got, err)
 	}
 }

@@ -24,7 +24,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
@@ -85,9 +85,9 @@ func TestFunnel(t *testing.T) {
 		return err == nil && problem.CodeOf(access.Admit(c)) == problem.FunnelRefused
 	})
 
-	whoIs, asked := n.askWhoIs, make(chan string, 10)
-	n.askWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
-		asked <- addr
+	whoIs, requested := n.queryWhoIs, make(chan string, 10)
+	n.queryWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
+		requested <- addr
 		return whoIs(ctx, addr)
 	}
 	ln, err := n.backend.Load().server.ListenFunnel("tcp", ":443")
@@ -107,16 +107,16 @@ func TestFunnel(t *testing.T) {
 		return true
 	})
 	stranger := &http.Client{Transport: &http.Transport{DialContext: funnel, TLSClientConfig: &tls.Config{RootCAs: roots}}}
-	got := ask(t, stranger, "https://tka.tiny.ts.net/")
+	got := get(t, stranger, "https://tka.tiny.ts.net/")
 	if got.Code != problem.FunnelRefused || got.Caller.Via != access.ViaFunnel || got.Caller.Login != "" {
 		t.Errorf("from the internet: %+v", got)
 	}
-	if len(asked) != 0 {
-		t.Errorf("WhoIs was asked about %s", <-asked)
+	if len(requested) != 0 {
+		t.Errorf("WhoIs was asked about %s", <-requested)
 	}
 	// From the tailnet, the same listener works normally.
 	hc := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, TLSClientConfig: &tls.Config{RootCAs: roots}}}
-	if got := ask(t, hc, "https://tka.tiny.ts.net/"); got.Code != "" || got.Caller.Login != "alice@example.com" || len(asked) != 1 {
+	if got := get(t, hc, "https://tka.tiny.ts.net/"); got.Code != "" || got.Caller.Login != "alice@example.com" || len(requested) != 1 {
 		t.Errorf("from the tailnet: %+v", got)
 	}
 }
@@ -142,7 +142,7 @@ func TestListen(t *testing.T) {
 		serve(t, n.Node, listen(t, n.Node), identified(n.Node))
 		ready(t, tn, "tka", alice)
 		hc := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, TLSClientConfig: &tls.Config{RootCAs: roots}}}
-		if got := ask(t, hc, "https://tka.tiny.ts.net/"); got.Caller.Login != "alice@example.com" {
+		if got := get(t, hc, "https://tka.tiny.ts.net/"); got.Caller.Login != "alice@example.com" {
 			t.Errorf("%+v", got)
 		}
 		res, err := hc.Get("https://tka/") // the short name is not in the certificate
@@ -424,7 +424,7 @@ type whoami struct {
 
 // With the complete server: host, identity, decision and audit log on a real connection (ID-04,
 // ID-09).
-func TestBehindTheDoor(t *testing.T) {
+func TestBehindServer(t *testing.T) {
 	t.Parallel()
 	good := strings.Replace(policy, `{"Role": "edit", "role": "odd", "period": "1h"},`, "", 1)
 	tn := tailnettest.Start(t, good)
@@ -435,13 +435,13 @@ func TestBehindTheDoor(t *testing.T) {
 	var record bytes.Buffer
 	entries := audit.NewLog(&record)
 	pol := access.Policy{Capability: string(testCap), Roles: []access.Role{"view"}, Min: access.MinPeriod, Max: 24 * time.Hour}
-	d := &door.Door{
+	d := &httpapi.Server{
 		Names: n.Names, Identify: n.Identify, Record: entries.Write, Now: time.Now, Log: book.logger(slog.LevelInfo),
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, pol, now)
 		},
 	}
-	op := door.Op[struct{}, whoami]{Pattern: "GET /api/v1alpha1/whoami", Verb: access.SigninRead}
+	op := httpapi.Op[struct{}, whoami]{Pattern: "GET /api/v1alpha1/whoami", Verb: access.SigninRead}
 	route := op.Serve(func(_ context.Context, p access.Permit, _ struct{}) (whoami, error) {
 		if err := p.Require(access.SigninRead, time.Now()); err != nil {
 			return whoami{}, err
@@ -455,7 +455,7 @@ func TestBehindTheDoor(t *testing.T) {
 	ready(t, tn, "tka", alice, bob)
 
 	call := func(hc *http.Client, base string) (whoami, error) {
-		return op.Call(within(t), door.Client{HTTP: hc, Base: base}, struct{}{})
+		return op.Call(within(t), httpapi.Client{HTTP: hc, Base: base}, struct{}{})
 	}
 	for _, name := range n.Names() {
 		if strings.Contains(name, ":") {

@@ -39,12 +39,12 @@ import (
 type Node struct {
 	cfg Config
 
-	askWhoIs func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error)
+	queryWhoIs func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error)
 
 	status  atomic.Pointer[Status]
 	backend atomic.Pointer[backend] // nil until started
 	peers   atomic.Pointer[peers]
-	hosts   hosting
+	hosts   serviceHost
 	ran     atomic.Bool
 	joined  chan struct{} // closed when the node is Running for the first time
 	ended   chan struct{} // closed when Run returns; err is set before
@@ -99,7 +99,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, joined: make(chan struct{}), ended: make(chan struct{})}
 	n.status.Store(&Status{State: ipn.NoState.String()})
-	n.askWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
+	n.queryWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
 		return n.backend.Load().client.WhoIsProto(ctx, "tcp", addr)
 	}
 	return n, nil
@@ -163,7 +163,7 @@ func (n *Node) run(ctx context.Context) (err error) {
 	wg.Go(func() { // warn early, because the limit may be long
 		ctx, cancel := context.WithTimeout(joining, reachTime)
 		defer cancel()
-		if err := n.reach(ctx); err != nil && joining.Err() == nil {
+		if err := n.waitControl(ctx); err != nil && joining.Err() == nil {
 			n.cfg.Log.Warn("the control server cannot be reached yet", "controlURL", n.cfg.ControlURL, "err", err, "giveUpAfter", n.cfg.JoinTimeout)
 		}
 	})
@@ -192,14 +192,14 @@ func (n *Node) explain(ctx, joining context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
-	if err := n.reach(ctx); err != nil {
+	if err := n.waitControl(ctx); err != nil {
 		return fmt.Errorf("the node did not join its tailnet in %v, because the control server %s cannot be reached: check tailnet.controlURL and the way out of this machine: %w", n.cfg.JoinTimeout, n.cfg.ControlURL, err)
 	}
 	return fmt.Errorf("the node did not join its tailnet in %v, although the control server %s answers; it is %s: %s", n.cfg.JoinTimeout, n.cfg.ControlURL, n.Status().State, strings.Join(n.Status().Health, "; "))
 }
 
-// reach requests the control server's key, as the node does first.
-func (n *Node) reach(ctx context.Context) error {
+// waitControl requests the control server's key, as the node does first.
+func (n *Node) waitControl(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/key?v=%d", n.cfg.ControlURL, tailcfg.CurrentCapabilityVersion), nil)
 	if err != nil {
 		return err
@@ -299,11 +299,11 @@ func (n *Node) watch(ctx context.Context, b *backend, limit *time.Timer) error {
 // A watcher updates the Status and the log from the backend's notifications.
 type watcher struct {
 	*Node
-	b     *backend
-	limit *time.Timer
-	in    bool   // the node has joined since the start
-	state string // last state
-	asked string // last request to a person
+	b              *backend
+	limit          *time.Timer
+	in             bool   // the node has joined since the start
+	state          string // last state
+	loginRequested string // last request to a person
 }
 
 // follow reads notifications until the watch ends. The backend disconnects a reader that fell
@@ -326,13 +326,13 @@ func (w *watcher) follow(ctx context.Context) error {
 			return nil // ctx ended, or the backend disconnected the reader
 		}
 		if note.ErrMessage != nil {
-			if err := w.complain(*note.ErrMessage); err != nil {
+			if err := w.logProblem(*note.ErrMessage); err != nil {
 				return err
 			}
 			continue
 		}
 		if note.State != nil || note.SelfChange != nil || note.Health != nil || note.BrowseToURL != nil {
-			if err := w.look(ctx); err != nil {
+			if err := w.check(ctx); err != nil {
 				return err
 			}
 			continue
@@ -346,9 +346,9 @@ func (w *watcher) follow(ctx context.Context) error {
 // ErrRefused is in the error chain if the control server refused the node.
 var ErrRefused = errors.New("refused the node")
 
-// complain handles an error message of the backend. Before the node has joined, the message means
+// logProblem handles an error message of the backend. Before the node has joined, the message means
 // that the control server refused it.
-func (w *watcher) complain(message string) error {
+func (w *watcher) logProblem(message string) error {
 	switch {
 	case strings.HasPrefix(message, "IPN bus consumer fell behind"):
 		return nil // watch calls follow again
@@ -366,8 +366,8 @@ func (w *watcher) complain(message string) error {
 	return fmt.Errorf("the control server %s %w: %s; %s", w.cfg.ControlURL, ErrRefused, message, todo)
 }
 
-// look reads the backend's status and publishes it.
-func (w *watcher) look(ctx context.Context) error {
+// check reads the backend's status and publishes it.
+func (w *watcher) check(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	raw, err := w.b.client.StatusWithoutPeers(asking)
@@ -378,7 +378,7 @@ func (w *watcher) look(ctx context.Context) error {
 		return fmt.Errorf("status of the tailnet node: %w", err)
 	}
 	st := statusOf(raw)
-	w.hosts.learn(raw)
+	w.hosts.setMappings(raw)
 	w.publish(&st)
 	if st.Running() && !w.in { // published before joined is closed, because Listen reads the status then
 		// Up on a running node only removes settings that an earlier program left in the state:
@@ -386,19 +386,19 @@ func (w *watcher) look(ctx context.Context) error {
 		if _, err := w.b.server.Up(asking); err != nil {
 			return fmt.Errorf("the tailnet node: %w", err)
 		}
-		if err := w.carry(asking); err != nil {
+		if err := w.publishPeers(asking); err != nil {
 			return err
 		}
 		w.in = true
 		w.limit.Stop()
 		close(w.joined)
 	}
-	w.tell(st)
+	w.update(st)
 	return nil
 }
 
-// tell logs changes and asks for actions that only a person can do.
-func (w *watcher) tell(st Status) {
+// update logs changes and asks for actions that only a person can do.
+func (w *watcher) update(st Status) {
 	log := w.cfg.Log
 	was := w.state
 	w.state = st.State
@@ -407,11 +407,11 @@ func (w *watcher) tell(st Status) {
 	case st.Running():
 		if was != st.State {
 			log.Info("the node is in its tailnet", "status", st)
-			if asked := strings.ToLower(w.cfg.Hostname); len(st.Names) > 1 && st.Names[1] != asked {
-				log.Warn("the host name is taken; control assigned another", "asked", asked, "assigned", st.Names[0])
+			if requested := strings.ToLower(w.cfg.Hostname); len(st.Names) > 1 && st.Names[1] != requested {
+				log.Warn("the host name is taken; control assigned another", "asked", requested, "assigned", st.Names[0])
 			}
 		}
-		w.asked = ""
+		w.loginRequested = ""
 		return
 	case was == ipn.Running.String():
 		log.Error("the node has lost its tailnet: every request is refused until it is back. "+
@@ -422,8 +422,8 @@ func (w *watcher) tell(st Status) {
 	case st.State == ipn.NeedsMachineAuth.String():
 		ask = "the node waits for an administrator of the tailnet to approve it in the admin console"
 	}
-	if said := fmt.Sprint(ask, attrs); ask != "" && said != w.asked && !w.in {
-		w.asked = said
+	if reported := fmt.Sprint(ask, attrs); ask != "" && reported != w.loginRequested && !w.in {
+		w.loginRequested = reported
 		w.limit.Stop()
 		log.Warn(ask, attrs...)
 	}

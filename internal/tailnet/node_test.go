@@ -72,31 +72,31 @@ func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 	return time.Since(begin)
 }
 
-// A logbook stores the log of a node.
-type logbook struct {
+// A recordingLog stores the log of a node.
+type recordingLog struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *logbook) Write(p []byte) (int, error) {
+func (l *recordingLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
 }
 
-func (l *logbook) String() string {
+func (l *recordingLog) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
 }
 
-func (l *logbook) logger(level slog.Level) *slog.Logger {
+func (l *recordingLog) logger(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level}))
 }
 
 // serverConfig returns the configuration of a node with the name tka and the tag tag:tailplane.
-func serverConfig(t testing.TB, tn *tailnettest.Net) (Config, *logbook) {
-	book := new(logbook)
+func serverConfig(t testing.TB, tn *tailnettest.Net) (Config, *recordingLog) {
+	book := new(recordingLog)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the node's log:\n%s", book)
@@ -109,8 +109,8 @@ func serverConfig(t testing.TB, tn *tailnettest.Net) (Config, *logbook) {
 	}, book
 }
 
-// running is a node whose Run has started.
-type running struct {
+// runningNode is a node whose Run has started.
+type runningNode struct {
 	*Node
 	stop context.CancelFunc
 	done chan struct{}
@@ -118,14 +118,14 @@ type running struct {
 }
 
 // run starts a node. The end of the test stops it and requires a nil error.
-func run(t testing.TB, cfg Config) *running {
+func run(t testing.TB, cfg Config) *runningNode {
 	t.Helper()
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // the context of t ends before Cleanup
-	r := &running{Node: n, stop: cancel, done: make(chan struct{})}
+	r := &runningNode{Node: n, stop: cancel, done: make(chan struct{})}
 	go func() { r.err = n.Run(ctx); close(r.done) }()
 	t.Cleanup(func() {
 		if err := r.end(t); err != nil {
@@ -136,7 +136,7 @@ func run(t testing.TB, cfg Config) *running {
 }
 
 // end stops the node if it is running, and returns the error of Run once.
-func (r *running) end(t testing.TB) error {
+func (r *runningNode) end(t testing.TB) error {
 	t.Helper()
 	r.stop()
 	select {
@@ -150,7 +150,7 @@ func (r *running) end(t testing.TB) error {
 }
 
 // refused waits until Run returns an error.
-func (r *running) refused(t testing.TB) error {
+func (r *runningNode) refused(t testing.TB) error {
 	t.Helper()
 	select {
 	case <-r.done:
@@ -165,7 +165,7 @@ func (r *running) refused(t testing.TB) error {
 	return err
 }
 
-func (r *running) up(t testing.TB) {
+func (r *runningNode) up(t testing.TB) {
 	t.Helper()
 	select {
 	case <-r.joined:
@@ -176,8 +176,8 @@ func (r *running) up(t testing.TB) {
 	}
 }
 
-// who is the response of a server that uses Identify.
-type who struct {
+// identity is the response of a server that uses Identify.
+type identity struct {
 	Caller access.Caller
 	Code   problem.Code // of Identify, or of Admit if Identify succeeded
 }
@@ -188,7 +188,7 @@ func identified(n *Node) http.Handler {
 		if err == nil {
 			err = access.Admit(c)
 		}
-		json.NewEncoder(w).Encode(who{c, problem.CodeOf(err)})
+		json.NewEncoder(w).Encode(identity{c, problem.CodeOf(err)})
 	})
 }
 
@@ -208,8 +208,8 @@ func listen(t testing.TB, n *Node) net.Listener {
 	return ln
 }
 
-// ask sends a request with the given client.
-func ask(t testing.TB, hc *http.Client, url string) who {
+// get sends a request with the given client.
+func get(t testing.TB, hc *http.Client, url string) identity {
 	t.Helper()
 	req, err := http.NewRequestWithContext(within(t), http.MethodGet, url, nil)
 	if err != nil {
@@ -221,7 +221,7 @@ func ask(t testing.TB, hc *http.Client, url string) who {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	var got who
+	var got identity
 	if err == nil {
 		err = json.Unmarshal(body, &got)
 	}
@@ -273,7 +273,7 @@ func TestIdentities(t *testing.T) {
 	guestID, bobID := stableID(t, tn, guest), stableID(t, tn, bob)
 	tn.Share(guestID)
 
-	a := ask(t, alice.HTTPClient(), "http://tka/")
+	a := get(t, alice.HTTPClient(), "http://tka/")
 	want := access.Caller{
 		Login: "alice@example.com", DisplayName: a.Caller.DisplayName, UserID: a.Caller.UserID, Tailnet: "example.com", Via: access.ViaTailnet,
 		Device: access.Device{ID: string(stableID(t, tn, alice)), Name: "alice-laptop.tiny.ts.net"},
@@ -282,28 +282,28 @@ func TestIdentities(t *testing.T) {
 	if got, want := fmt.Sprintf("%+v", a.Caller), fmt.Sprintf("%+v", want); got != want || a.Code != "" || a.Caller.UserID == "" {
 		t.Errorf("alice:\n got %s %s\nwant %s", got, a.Code, want)
 	}
-	if b := ask(t, bob.HTTPClient(), "http://tka/"); b.Caller.Login != "bob@example.com" || len(b.Caller.Rules) != 0 || b.Code != "" {
+	if b := get(t, bob.HTTPClient(), "http://tka/"); b.Caller.Login != "bob@example.com" || len(b.Caller.Rules) != 0 || b.Code != "" {
 		t.Errorf("bob: %+v", b)
 	}
-	c := ask(t, ci.HTTPClient(), "http://tka.tiny.ts.net/")
+	c := get(t, ci.HTTPClient(), "http://tka.tiny.ts.net/")
 	if c.Caller.Identity() != "node:runner.tiny.ts.net" || c.Caller.Login != "" || c.Caller.UserID != "" || len(c.Caller.Tags) != 1 ||
 		c.Caller.Device.ID != string(stableID(t, tn, ci)) || len(c.Caller.Rules) != 1 || c.Code != "" {
 		t.Errorf("tagged: %+v", c)
 	}
-	eventually(t, "the guest is shared in", func() bool { return ask(t, guest.HTTPClient(), "http://tka/").Caller.Shared })
+	eventually(t, "the guest is shared in", func() bool { return get(t, guest.HTTPClient(), "http://tka/").Caller.Shared })
 
 	// ID-14, on one open connection per client.
 	warm := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, MaxConnsPerHost: 1}}
-	ask(t, warm, "http://tka/")
+	get(t, warm, "http://tka/")
 	changed := n.Changed()
 	if err := tn.SetPolicy(strings.Replace(policy, "alice@example.com", "carol@example.com", 1)); err != nil {
 		t.Fatal(err)
 	}
-	asked := 0
-	took := eventually(t, "alice's grant is gone", func() bool { asked++; return len(ask(t, warm, "http://tka/").Caller.Rules) == 0 })
-	t.Logf("ID-14: the grant was gone on a warm connection after %v, %d questions", took.Round(time.Millisecond), asked)
-	if took > 2*time.Second && asked > 500 { // a busy machine also sends fewer requests
-		t.Errorf("the change took %v, and %d questions were answered meanwhile", took, asked)
+	requested := 0
+	took := eventually(t, "alice's grant is gone", func() bool { requested++; return len(get(t, warm, "http://tka/").Caller.Rules) == 0 })
+	t.Logf("ID-14: the grant was gone on a warm connection after %v, %d questions", took.Round(time.Millisecond), requested)
+	if took > 2*time.Second && requested > 500 { // a busy machine also sends fewer requests
+		t.Errorf("the change took %v, and %d questions were answered meanwhile", took, requested)
 	}
 	select {
 	case <-changed:

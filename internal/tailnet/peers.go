@@ -44,7 +44,7 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	if known := n.peers.Load(); known != nil && known.at == changed {
 		return known.list, nil
 	}
-	st, err := n.ask(ctx)
+	st, err := n.queryPeers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -72,20 +72,20 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	return list, nil
 }
 
-// ask returns the backend's status with peers. The error is a problem with the code
+// queryPeers returns the backend's status with peers. The error is a problem with the code
 // identity_unavailable. If err is nil, the node is Running.
-func (n *Node) ask(ctx context.Context) (*ipnstate.Status, error) {
+func (n *Node) queryPeers(ctx context.Context) (*ipnstate.Status, error) {
 	if st := n.Status(); !st.Running() {
-		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
+		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
 	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()
 	st, err := n.backend.Load().client.Status(ctx)
 	switch {
 	case err != nil:
-		return nil, unavailable(fmt.Errorf("peers: %w", err))
+		return nil, errUnavailable(fmt.Errorf("peers: %w", err))
 	case st.BackendState != ipn.Running.String():
-		return nil, unavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
+		return nil, errUnavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
 	}
 	return st, nil
 }
@@ -94,7 +94,7 @@ func (n *Node) ask(ctx context.Context) (*ipnstate.Status, error) {
 // it sends data.
 func (n *Node) Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	if st := n.Status(); !st.Running() {
-		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
+		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
 	}
 	return n.backend.Load().server.Dial(ctx, "tcp", to.String())
 }
@@ -104,7 +104,7 @@ func (n *Node) Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 // in either network, such as a token issuer.
 func (n *Node) DialHost(ctx context.Context, network, address string) (net.Conn, error) {
 	if st := n.Status(); !st.Running() {
-		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
+		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
 	}
 	return n.backend.Load().server.Dial(ctx, network, address)
 }

@@ -92,8 +92,8 @@ func TestPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	if from, said := <-heard, <-heard; from != a.Status().ID || said != "hello" {
-		t.Errorf("west heard %q from %s", said, from)
+	if from, reported := <-heard, <-heard; from != a.Status().ID || reported != "hello" {
+		t.Errorf("west heard %q from %s", reported, from)
 	}
 	if _, err := a.WhoIs(within(t), netip.MustParseAddrPort("100.127.1.1:7946")); problem.CodeOf(err) != problem.NoIdentity {
 		t.Errorf("an address that is nobody's: %v", err)

@@ -64,12 +64,12 @@ func TestClaimStateOfAnotherProcess(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var said strings.Builder
-	for buf := make([]byte, 1024); !strings.Contains(said.String(), "claimed"); {
+	var reported strings.Builder
+	for buf := make([]byte, 1024); !strings.Contains(reported.String(), "claimed"); {
 		k, err := stdout.Read(buf)
-		said.Write(buf[:k])
+		reported.Write(buf[:k])
 		if err != nil {
-			t.Fatalf("the other process: %s %v", said.String(), err)
+			t.Fatalf("the other process: %s %v", reported.String(), err)
 		}
 	}
 	if _, err := claimState(dir); err == nil || !strings.Contains(err.Error(), "in use by another process") {

@@ -92,6 +92,6 @@ func BenchmarkRequest(b *testing.B) {
 	ready(b, tn, "tka", alice)
 	hc := &http.Client{Transport: &http.Transport{DialContext: alice.Dial}}
 	for b.Loop() {
-		ask(b, hc, "http://tka/")
+		get(b, hc, "http://tka/")
 	}
 }

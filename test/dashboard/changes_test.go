@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/git"
 	"github.com/tailplane/tailplane/internal/plane/kube"
@@ -129,7 +129,7 @@ func (h *env) configured(t *testing.T, desk *plane.Service) *configuration {
 // proposeSome creates the changes that the pages show: one pending, one approved, and one abandoned.
 func (h *env) proposeSome(t *testing.T) {
 	t.Helper()
-	ask := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.ParseEnvelope}
+	ask := httpapi.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.ParseEnvelope}
 	as := func(name string) { h.as(somebody(name)) }
 	propose := func(who, kind, name, title, reason, patch string) plane.Change {
 		as(who)

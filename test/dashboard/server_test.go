@@ -19,7 +19,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -38,7 +38,7 @@ type env struct {
 	stop    func() error // of the dashboard; nil while it is stopped
 	caller  access.Caller
 	entries []audit.Entry
-	trail   audit.Trail // the recent audit log entries
+	trail   audit.Recent // the recent audit log entries
 	revoked []string
 	confirm string // the confirmation page of alice's last request
 
@@ -66,13 +66,13 @@ func open(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door.Door{
+	d := &httpapi.Server{
 		Names:    func() []string { return []string{"127.0.0.1"} },
 		Identify: func(*http.Request) (access.Caller, error) { return h.who(), nil },
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: capability, Contact: "#platform"}, now)
 		},
-		Record: h.record, Form: site.Form(plane.EnvelopeForm()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Record: h.record, Encoder: site.Form(plane.EnvelopeForm()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	}
 	h.serve = func(ln net.Listener) (stop func() error) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -197,7 +197,7 @@ func (h *env) acting() http.Handler {
 func (h *env) asked() error {
 	h.as(somebody("alice"))
 	h.board.Set(plane.KindHold, "kubernetes", holding("all-1", plane.Scope{All: true}, plane.ModePause, "node upgrade", "alice@acme.dev", plane.HoldApplied))
-	c := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.ParseEnvelope}
+	c := httpapi.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.ParseEnvelope}
 	_, err := plane.LiftHold.Call(context.Background(), c, plane.LiftRequest{Name: "all-1", Reason: "the job's log says so"})
 	p, ok := errors.AsType[*problem.Error](err)
 	if !ok || p.Confirm == nil {
@@ -225,7 +225,7 @@ func (h *env) record(e audit.Entry) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.entries = append(h.entries, e)
-	h.trail.Put(e)
+	h.trail.Add(e)
 	return nil
 }
 

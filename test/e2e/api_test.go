@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -153,12 +153,12 @@ func TestServerProof(t *testing.T) {
 	host := strings.TrimPrefix(r.Server(), "https://")
 	info := func() (i signin.ClusterInfo) {
 		t.Helper()
-		nonce := door.NewNonce()
-		a := ask(t, alice, "GET", r.Server()+signin.Base+"/cluster-info", "", door.NonceHeader+": "+nonce)
+		nonce := httpapi.NewNonce()
+		a := ask(t, alice, "GET", r.Server()+signin.Base+"/cluster-info", "", httpapi.NonceHeader+": "+nonce)
 		if err := json.Unmarshal(a.body, &i); err != nil || a.status != http.StatusOK {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
-		if err := i.Key.Check(nonce, host, a.body, a.header.Get(door.ProofHeader)); err != nil {
+		if err := i.Key.Check(nonce, host, a.body, a.header.Get(httpapi.ProofHeader)); err != nil {
 			t.Errorf("the key it names does not sign: %v", err)
 		}
 		return i
@@ -171,18 +171,18 @@ func TestServerProof(t *testing.T) {
 	for _, op := range signin.Operations() {
 		method, path, _ := strings.Cut(op.Pattern, " ")
 		for _, p := range []*testenv.Person{alice, bob} {
-			nonce := door.NewNonce()
-			a := ask(t, p, method, r.Server()+path, "", door.NonceHeader+": "+nonce)
-			if err := i.Key.Check(nonce, host, a.body, a.header.Get(door.ProofHeader)); err != nil {
+			nonce := httpapi.NewNonce()
+			a := ask(t, p, method, r.Server()+path, "", httpapi.NonceHeader+": "+nonce)
+			if err := i.Key.Check(nonce, host, a.body, a.header.Get(httpapi.ProofHeader)); err != nil {
 				t.Errorf("%s, %d: %v", op.Pattern, a.status, err)
 			}
-			if err := i.Key.Check(door.NewNonce(), host, a.body, a.header.Get(door.ProofHeader)); err == nil {
+			if err := i.Key.Check(httpapi.NewNonce(), host, a.body, a.header.Get(httpapi.ProofHeader)); err == nil {
 				t.Errorf("%s: the proof fits another nonce", op.Pattern)
 			}
 		}
 	}
-	a := ask(t, alice, "GET", r.Server()+signin.Base+"/cluster-info", "", door.NonceHeader+": "+door.NewNonce(), "Host: tka.evil.example")
-	if a.status != http.StatusMisdirectedRequest || a.header.Get(door.ProofHeader) != "" {
+	a := ask(t, alice, "GET", r.Server()+signin.Base+"/cluster-info", "", httpapi.NonceHeader+": "+httpapi.NewNonce(), "Host: tka.evil.example")
+	if a.status != http.StatusMisdirectedRequest || a.header.Get(httpapi.ProofHeader) != "" {
 		t.Errorf("by a name that is not its own: %d %v", a.status, a.header)
 	}
 	if err := r.Access.Stop(20 * time.Second); err != nil {
@@ -212,14 +212,14 @@ func TestServerProof(t *testing.T) {
 func TestExamplesOfTheReference(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "ex-alice", "alice@example.com"), person(t, r, "ex-bob", "bob@example.com")
-	call := func(p *testenv.Person, op door.Declaration) answer {
+	call := func(p *testenv.Person, op httpapi.Declaration) answer {
 		t.Helper()
 		method, path, _ := strings.Cut(op.Pattern, " ")
 		url, body := r.Server()+path, ""
 		var headers []string
 		for f := range op.Request.Fields() {
 			if name := f.Tag.Get("query"); name != "" {
-				text, err := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(door.Duration).MarshalText()
+				text, err := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(httpapi.Duration).MarshalText()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -235,20 +235,20 @@ func TestExamplesOfTheReference(t *testing.T) {
 		}
 		return ask(t, p, method, url, body, headers...)
 	}
-	check := func(op door.Declaration, a answer) {
+	check := func(op httpapi.Declaration, a answer) {
 		t.Helper()
 		if code := a.code(); code != "" && a.status != http.StatusOK {
-			if !slices.Contains(slices.Concat(door.Before(), op.Refusals), code) || code.Status() != a.status {
+			if !slices.Contains(slices.Concat(httpapi.CommonRefusals(), op.Refusals), code) || code.Status() != a.status {
 				t.Errorf("%s: %d %s is not in its reference", op.Pattern, a.status, code)
 			}
 			return
 		}
 		var statuses []int
-		for _, example := range op.Answers {
-			shape := door.Shape{Status: http.StatusOK}
-			if s, ok := example.(door.Shaped); ok {
+		for _, example := range op.Responses {
+			shape := httpapi.Response{Status: http.StatusOK}
+			if s, ok := example.(httpapi.Responder); ok {
 				var err error
-				if shape, err = s.Shape("application/json"); err != nil {
+				if shape, err = s.EncodeResponse("application/json"); err != nil {
 					t.Fatal(err)
 				}
 			}

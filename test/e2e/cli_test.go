@@ -14,7 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -110,7 +110,7 @@ func TestSGN20_Plugin(t *testing.T) {
 
 	// Another program ends the sign-in and signs in again from the same device. The cached token belongs to a
 	// ServiceAccount that no longer exists.
-	if _, err := signin.Logout.Call(t.Context(), alice.Client(), signin.LogoutRequest{Wait: door.Duration(5 * time.Second)}); err != nil {
+	if _, err := signin.Logout.Call(t.Context(), alice.Client(), signin.LogoutRequest{Wait: httpapi.Duration(5 * time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := signin.Login.Call(t.Context(), alice.Client(), signin.LoginRequest{}); err != nil {
@@ -269,7 +269,7 @@ func TestAuditVerify(t *testing.T) {
 // its own key.
 type impostor struct {
 	info signin.ClusterInfo
-	key  door.Key
+	key  httpapi.Key
 
 	mu   sync.Mutex
 	seen []string
@@ -286,7 +286,7 @@ func (i *impostor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(err)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set(door.ProofHeader, i.key.Prove(r.Header.Get(door.NonceHeader), r.Host, body))
+	w.Header().Set(httpapi.ProofHeader, i.key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, body))
 	w.Write(body)
 }
 
@@ -334,7 +334,7 @@ func TestSGN24_NameTakenOver(t *testing.T) {
 	}
 	freeName(t, r, host)
 	seed := [32]byte{1}
-	key, err := door.NewKey(seed[:])
+	key, err := httpapi.NewKey(seed[:])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
@@ -36,7 +36,7 @@ func TestEndsThatNoRequestCaused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := signin.GetKubeconfig.Call(t.Context(), p.Client(), signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)}); err != nil {
+		if _, err := signin.GetKubeconfig.Call(t.Context(), p.Client(), signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)}); err != nil {
 			t.Fatal(err)
 		}
 		names[who] = st.Name

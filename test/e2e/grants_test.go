@@ -12,7 +12,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -22,7 +22,7 @@ import (
 const grantCheck = 30 * time.Second
 
 // lasting returns a person's device that stays in the tailnet while it is offline.
-func lasting(t *testing.T, r *testenv.Env, host, login string) (*tsnet.Server, door.Client) {
+func lasting(t *testing.T, r *testenv.Env, host, login string) (*tsnet.Server, httpapi.Client) {
 	t.Helper()
 	n := r.Net.Node(host, login)
 	n.Ephemeral, n.Store = false, nil
@@ -36,7 +36,7 @@ func lasting(t *testing.T, r *testenv.Env, host, login string) (*tsnet.Server, d
 	}
 	transport := &http.Transport{DialContext: n.Dial, TLSClientConfig: &tls.Config{RootCAs: r.Roots}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return n, door.Client{HTTP: &http.Client{Transport: transport, Timeout: time.Minute}, Base: r.Server()}
+	return n, httpapi.Client{HTTP: &http.Client{Transport: transport, Timeout: time.Minute}, Base: r.Server()}
 }
 
 // ended returns the only audit log entry about an end of that sign-in that the server started itself.
@@ -82,13 +82,13 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 	gone, goneClient := lasting(t, r, "hank-gone", "hank@example.com")
 	offline, offlineClient := lasting(t, r, "hank-offline", "hank@example.com")
 	names := map[string]string{}
-	for who, c := range map[string]door.Client{"gina": gina.Client(), "gone": goneClient, "offline": offlineClient} {
+	for who, c := range map[string]httpapi.Client{"gina": gina.Client(), "gone": goneClient, "offline": offlineClient} {
 		eventually(t, 5*time.Second, who+" is let in", func() bool {
 			st, err := signin.Login.Call(t.Context(), c, signin.LoginRequest{})
 			names[who] = st.Name
 			return err == nil
 		})
-		if _, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)}); err != nil {
+		if _, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
@@ -63,8 +63,8 @@ func TestTwoReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := alice.Client()
-	two := door.Client{HTTP: alice.HTTP(), Base: "https://tka-two." + r.Net.Suffix()}
-	wait := signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)}
+	two := httpapi.Client{HTTP: alice.HTTP(), Base: "https://tka-two." + r.Net.Suffix()}
+	wait := signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)}
 
 	a, err := signin.GetClusterInfo.Call(t.Context(), one, signin.ClusterInfoRequest{})
 	if err != nil {
@@ -79,7 +79,7 @@ func TestTwoReplicas(t *testing.T) {
 		t.Errorf("they are two clusters: %+v and %+v", a, b)
 	}
 	// Neither answers to the other's name.
-	if got := ask(t, alice, "GET", two.Base+signin.Base+"/cluster-info", "", "Host: tka."+r.Net.Suffix(), door.NonceHeader+": "+door.NewNonce()); got.code() != problem.WrongHost || got.header.Get(door.ProofHeader) != "" {
+	if got := ask(t, alice, "GET", two.Base+signin.Base+"/cluster-info", "", "Host: tka."+r.Net.Suffix(), httpapi.NonceHeader+": "+httpapi.NewNonce()); got.code() != problem.WrongHost || got.header.Get(httpapi.ProofHeader) != "" {
 		t.Errorf("the second by the first's name: %d %s", got.status, got.body)
 	}
 

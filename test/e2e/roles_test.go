@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -208,7 +208,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 				if st.Name != name || st.Role != role {
 					t.Fatalf("change %d, to %s: %+v", i, role, st)
 				}
-				k, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(25 * time.Second)})
+				k, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(25 * time.Second)})
 				if err != nil {
 					t.Fatalf("change %d, kubeconfig as %s: %v", i, role, err)
 				}
@@ -237,7 +237,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 					}
 				}
 			}
-			if _, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{Wait: door.Duration(20 * time.Second)}); err != nil {
+			if _, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{Wait: httpapi.Duration(20 * time.Second)}); err != nil {
 				t.Error(err)
 			}
 			eventually(t, time.Minute, "every token is unknown", func() bool {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -120,14 +120,14 @@ func TestExtendAndReplace(t *testing.T) {
 		ns   string
 	}{
 		{signin.LoginRequest{}, "view", ""},
-		{signin.LoginRequest{Period: door.Duration(30 * time.Minute)}, "view", ""},
+		{signin.LoginRequest{Period: httpapi.Duration(30 * time.Minute)}, "view", ""},
 		{signin.LoginRequest{Role: "edit"}, "edit", "shop"},
 		{signin.LoginRequest{Role: "view"}, "view", ""},
 	} {
 		if _, err := signin.Login.Call(t.Context(), c, tt.req); err != nil {
 			t.Fatal(err)
 		}
-		k, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
+		k, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func TestSGN02_Refusals(t *testing.T) {
 	r := start(t)
 	type persona struct {
 		name string
-		c    door.Client
+		c    httpapi.Client
 		want [4]problem.Code // login, read, kubeconfig, logout
 	}
 	bob := person(t, r, "bob", "bob@example.com")

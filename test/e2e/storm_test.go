@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/kubetest"
@@ -187,16 +187,16 @@ func TestSGN17_Storms(t *testing.T) {
 	toAccess.Blow(nil)
 	toOperator.Blow(nil)
 	for _, p := range people {
-		c := door.Client{HTTP: p.HTTP(), Base: base}
+		c := httpapi.Client{HTTP: p.HTTP(), Base: base}
 		var last error
 		eventually(t, time.Minute, "a kubeconfig after the storm", func() bool {
 			if _, last = signin.Login.Call(t.Context(), c, signin.LoginRequest{}); last != nil {
 				return false
 			}
-			_, last = signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
+			_, last = signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)})
 			return last == nil
 		})
-		st, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{Wait: door.Duration(20 * time.Second)})
+		st, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{Wait: httpapi.Duration(20 * time.Second)})
 		if err != nil {
 			t.Errorf("logout after the storm: %v", err)
 		}
@@ -269,7 +269,7 @@ func TestSGN17_SilentAPIServer(t *testing.T) {
 	if err := r.Net.WaitPeer(t.Context(), p.Node, "tka-silent"); err != nil {
 		t.Fatal(err)
 	}
-	c := door.Client{HTTP: p.HTTP(), Base: "https://tka-silent." + r.Net.Suffix()}
+	c := httpapi.Client{HTTP: p.HTTP(), Base: "https://tka-silent." + r.Net.Suffix()}
 	if _, err := signin.Login.Call(t.Context(), c, signin.LoginRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestSGN17_SilentAPIServer(t *testing.T) {
 		"login": func() error { _, err := signin.Login.Call(t.Context(), c, signin.LoginRequest{}); return err },
 		"read":  func() error { _, err := signin.Read.Call(t.Context(), c, signin.ReadRequest{}); return err },
 		"kubeconfig": func() error {
-			_, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(time.Second)})
+			_, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(time.Second)})
 			return err
 		},
 		"logout": func() error { _, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{}); return err },
@@ -297,7 +297,7 @@ func TestSGN17_SilentAPIServer(t *testing.T) {
 	wg.Wait()
 	storm.Blow(nil)
 	eventually(t, time.Minute, "a kubeconfig when it speaks again", func() bool {
-		_, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(5 * time.Second)})
+		_, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(5 * time.Second)})
 		return err == nil
 	})
 	logout(t, p)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -100,7 +100,7 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 	var waiting sync.WaitGroup
 	for range 4 {
 		waiting.Go(func() {
-			_, err := signin.GetKubeconfig.Call(ctx, a.Client(), signin.KubeconfigRequest{Wait: door.Duration(25 * time.Second)})
+			_, err := signin.GetKubeconfig.Call(ctx, a.Client(), signin.KubeconfigRequest{Wait: httpapi.Duration(25 * time.Second)})
 			if ctx.Err() == nil {
 				t.Errorf("a waiter was answered %v", err)
 			}

@@ -141,7 +141,7 @@ func TestFleetAlerts(t *testing.T) {
 	}
 	ours := ""
 	for _, name := range []string{"fleet.go", "metrics.go"} {
-		b, err := os.ReadFile(filepath.Join(root, "internal/health", name))
+		b, err := os.ReadFile(filepath.Join(root, "internal/server/health", name))
 		if err != nil {
 			t.Fatal(err)
 		}

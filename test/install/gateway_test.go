@@ -627,7 +627,7 @@ func TestGatewayAlerts(t *testing.T) {
 	}
 	sources := ""
 	for _, name := range []string{"gateway.go", "relay.go"} {
-		b, err := os.ReadFile(filepath.Join(root, "internal/health", name))
+		b, err := os.ReadFile(filepath.Join(root, "internal/server/health", name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,9 +73,9 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			}
 			permit := func(who string, v access.Verb) access.Permit {
 				t.Helper()
-				admin := access.Duty{Name: access.PlatformAdmin}
+				admin := access.PlaneRole{Name: access.PlatformAdmin}
 				p, err := access.DecidePlane(access.Caller{Login: access.Login(who), Via: access.ViaTailnet, Device: access.Device{ID: "n", Name: "n"}}, v,
-					access.PlanePolicy{Capability: "c", Settings: []access.Holder{{Login: "pat@platform.dev", Duty: admin}, {Login: "paula@platform.dev", Duty: admin}}}, time.Now())
+					access.PlanePolicy{Capability: "c", Settings: []access.Holder{{Login: "pat@platform.dev", Role: admin}, {Login: "paula@platform.dev", Role: admin}}}, time.Now())
 				if err == nil {
 					p, err = p.In("newco")
 				}

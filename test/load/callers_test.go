@@ -18,10 +18,10 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/signin/signinkube"
+	"github.com/tailplane/tailplane/internal/signin/controller"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -50,7 +50,7 @@ func newCrowd(b *testing.B, r *testenv.Env) *callers {
 	if err != nil {
 		b.Fatal(err)
 	}
-	store, err := signinkube.NewStore(config, testenv.SigninNamespace, nil)
+	store, err := controller.NewStore(config, testenv.SigninNamespace, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -65,13 +65,13 @@ func newCrowd(b *testing.B, r *testenv.Env) *callers {
 	}
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: 24 * time.Hour,
 		Reserved: []string{testenv.SystemNamespace, testenv.SigninNamespace}}
-	way := &door.Door{
+	way := &httpapi.Server{
 		Names: func() []string { return []string{"127.0.0.1"} }, Record: record.Write, Log: log, Now: time.Now, Identify: identify,
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},
 	}
-	desk := &signin.Desk{Store: store, Cluster: signin.ClusterInfo{Name: "east", ServerURL: r.Cluster.Server, CAData: r.Cluster.CA}, Prefix: "tka-",
+	desk := &signin.Service{Store: store, Cluster: signin.ClusterInfo{Name: "east", ServerURL: r.Cluster.Server, CAData: r.Cluster.CA}, Prefix: "tka-",
 		MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now}
 	ctx, stop := context.WithCancel(context.WithoutCancel(b.Context()))
 	var wg sync.WaitGroup
@@ -107,8 +107,8 @@ func identify(r *http.Request) (access.Caller, error) {
 }
 
 // client returns the client of one person of the crowd.
-func (c *callers) client(name string) door.Client {
-	return door.Client{Base: c.base, HTTP: &http.Client{Transport: named{name, c.http}, Timeout: 2 * time.Minute}}
+func (c *callers) client(name string) httpapi.Client {
+	return httpapi.Client{Base: c.base, HTTP: &http.Client{Transport: named{name, c.http}, Timeout: 2 * time.Minute}}
 }
 
 type named struct {
@@ -123,11 +123,11 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // usable signs in and returns when the kubeconfig is available.
-func usable(ctx context.Context, c door.Client) error {
+func usable(ctx context.Context, c httpapi.Client) error {
 	if _, err := signin.Login.Call(ctx, c, signin.LoginRequest{}); err != nil {
 		return fmt.Errorf("login: %w", err)
 	}
-	k, err := signin.GetKubeconfig.Call(ctx, c, signin.KubeconfigRequest{Wait: door.Duration(30 * time.Second)})
+	k, err := signin.GetKubeconfig.Call(ctx, c, signin.KubeconfigRequest{Wait: httpapi.Duration(30 * time.Second)})
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}

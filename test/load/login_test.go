@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -55,7 +55,7 @@ func BenchmarkSigninLogin(b *testing.B) {
 		if _, err := signin.Login.Call(ctx, c, signin.LoginRequest{}); err != nil {
 			b.Fatal(err)
 		}
-		k, err := signin.GetKubeconfig.Call(ctx, c, signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
+		k, err := signin.GetKubeconfig.Call(ctx, c, signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func BenchmarkSigninWait(b *testing.B) {
 				}
 			}
 		}()
-		if _, err := signin.GetKubeconfig.Call(ctx, c, signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)}); err != nil {
+		if _, err := signin.GetKubeconfig.Call(ctx, c, signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)}); err != nil {
 			b.Fatal(err)
 		}
 		answered := time.Now()
@@ -236,7 +236,7 @@ func BenchmarkSigninExtend(b *testing.B) {
 		if _, err := signin.Login.Call(b.Context(), c, signin.LoginRequest{}); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := signin.GetKubeconfig.Call(b.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)}); err != nil {
+		if _, err := signin.GetKubeconfig.Call(b.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)}); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(began))

@@ -13,15 +13,15 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // IdentityServer is the product's HTTP API with a single operation. It serves tests of identities that the programs
 // cannot produce. It records the audit entries and the callers that passed the decision.
 type IdentityServer struct {
-	door.Door
-	Op    door.Op[struct{}, Whoami]
-	Route door.Route
+	httpapi.Server
+	Op    httpapi.Op[struct{}, Whoami]
+	Route httpapi.Route
 
 	mu      sync.Mutex
 	record  bytes.Buffer
@@ -34,10 +34,10 @@ type Whoami struct {
 
 // NewIdentityServer returns a server that identifies callers by identify.
 func NewIdentityServer(names []string, identify func(*http.Request) (access.Caller, error)) *IdentityServer {
-	s := &IdentityServer{Op: door.Op[struct{}, Whoami]{Pattern: "GET /who", Verb: access.SigninRead}}
+	s := &IdentityServer{Op: httpapi.Op[struct{}, Whoami]{Pattern: "GET /who", Verb: access.SigninRead}}
 	log := audit.NewLog(&s.record)
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: 24 * time.Hour}
-	s.Door = door.Door{
+	s.Server = httpapi.Server{
 		Names: func() []string { return names }, Identify: identify, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 		Record: func(e audit.Entry) error { s.mu.Lock(); defer s.mu.Unlock(); return log.Write(e) },
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -26,8 +26,8 @@ func (s *Env) HTTPClient(p *testenv.Person) *http.Client {
 }
 
 // APIClient returns p's client of the HTTP API.
-func (s *Env) APIClient(p *testenv.Person) door.Client {
-	return door.Client{HTTP: s.HTTPClient(p), Base: s.Server()}
+func (s *Env) APIClient(p *testenv.Person) httpapi.Client {
+	return httpapi.Client{HTTP: s.HTTPClient(p), Base: s.Server()}
 }
 
 // watchman is a login to which each policy grants a different period. waitPolicy uses it.
@@ -122,7 +122,7 @@ func (s *Env) Kubeconfig(t *testing.T, p *testenv.Person) signin.Kubeconfig {
 	var k signin.Kubeconfig
 	Eventually(t, Long, "the kubeconfig", func() bool {
 		var err error
-		k, err = signin.GetKubeconfig.Call(t.Context(), s.APIClient(p), signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
+		k, err = signin.GetKubeconfig.Call(t.Context(), s.APIClient(p), signin.KubeconfigRequest{Wait: httpapi.Duration(20 * time.Second)})
 		if err != nil && problem.CodeOf(err) != problem.NotReady {
 			t.Fatalf("kubeconfig: %v", err)
 		}
@@ -138,7 +138,7 @@ func (s *Env) Logout(t *testing.T, p *testenv.Person) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Long)
 	defer cancel()
 	for {
-		st, err := signin.Logout.Call(ctx, s.APIClient(p), signin.LogoutRequest{Wait: door.Duration(20 * time.Second)})
+		st, err := signin.Logout.Call(ctx, s.APIClient(p), signin.LogoutRequest{Wait: httpapi.Duration(20 * time.Second)})
 		switch code := problem.CodeOf(err); {
 		case err == nil && st.State == signin.Ended, err != nil && code != problem.Internal && code != problem.Unavailable:
 			return

@@ -17,7 +17,7 @@ import (
 
 	"tailscale.com/tsnet"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // Person is a user on a tailnet device: a node, a home directory, and programs that connect to the tailnet as that
@@ -153,4 +153,4 @@ func (p *Person) HTTP() *http.Client {
 }
 
 // Client returns an API client of the access server that connects as this person's device.
-func (p *Person) Client() door.Client { return door.Client{HTTP: p.HTTP(), Base: p.env.Server()} }
+func (p *Person) Client() httpapi.Client { return httpapi.Client{HTTP: p.HTTP(), Base: p.env.Server()} }

@@ -22,7 +22,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -32,9 +32,9 @@ type Client struct {
 	Base    string        // URL: scheme and host
 	Timeout time.Duration // of the whole command, for messages
 	Last    Exchange
-	http    door.Client
+	http    httpapi.Client
 
-	Key          door.PublicKey     // must prove every response; zero: not yet known
+	Key          httpapi.PublicKey  // must prove every response; zero: not yet known
 	Pinned       bool               // the key is in the settings
 	Source       string             // the server that reported the key; "": this machine knows it
 	Info         signin.ClusterInfo // of the server's cluster, once the server has proved its identity
@@ -60,7 +60,7 @@ func New(base string, limit time.Duration, agent string) *Client {
 
 // NewDiscovered is [New] for a server whose address and key another server reported; source is that server. It connects only within the
 // tailnet.
-func NewDiscovered(base string, key door.PublicKey, source string, limit time.Duration, agent string) *Client {
+func NewDiscovered(base string, key httpapi.PublicKey, source string, limit time.Duration, agent string) *Client {
 	c := newClient(base, limit, agent, dialpolicy.TailnetTransport())
 	c.Key, c.Source = key, source
 	return c
@@ -68,7 +68,7 @@ func NewDiscovered(base string, key door.PublicKey, source string, limit time.Du
 
 func newClient(base string, limit time.Duration, agent string, transport http.RoundTripper) *Client {
 	c := &Client{Base: base, Timeout: limit}
-	c.http = door.Client{Base: base, HTTP: &http.Client{
+	c.http = httpapi.Client{Base: base, HTTP: &http.Client{
 		Transport:     &responseRecorder{client: c, next: transport, agent: agent},
 		CheckRedirect: func(r *http.Request, _ []*http.Request) error { return redirectError(r.URL.String()) },
 	}}
@@ -94,9 +94,9 @@ func (o *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
 		GotConn: func(httptrace.GotConnInfo) { o.client.Last.Reached = true },
 	})
 	r = r.Clone(ctx)
-	o.client.Last.nonce, o.client.Last.host = door.NewNonce(), r.URL.Host
+	o.client.Last.nonce, o.client.Last.host = httpapi.NewNonce(), r.URL.Host
 	r.Header.Set("User-Agent", o.agent)
-	r.Header.Set(door.NonceHeader, o.client.Last.nonce)
+	r.Header.Set(httpapi.NonceHeader, o.client.Last.nonce)
 	res, err := o.next.RoundTrip(r)
 	if err == nil {
 		o.client.Last.Status, o.client.Last.Header = res.StatusCode, res.Header
@@ -112,7 +112,7 @@ type teeBody struct {
 }
 
 // Call sends a request for op to the server. Every error is an *output.Error.
-func Call[Req, Resp any](ctx context.Context, c *Client, op door.Op[Req, Resp], req Req) (Resp, error) {
+func Call[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp], req Req) (Resp, error) {
 	resp, err := op.Call(ctx, c.http, req)
 	p, refused := errors.AsType[*problem.Error](err)
 	if err != nil && !refused {
@@ -121,7 +121,7 @@ func Call[Req, Resp any](ctx context.Context, c *Client, op door.Op[Req, Resp], 
 	if !c.Key.IsZero() && c.verifyResponse(c.Key) != nil {
 		if !refused || !mayBeUnproved(p.Code) {
 			var none Resp
-			return none, c.wrongKeyError(door.PublicKey{})
+			return none, c.wrongKeyError(httpapi.PublicKey{})
 		}
 		p.Advice = append([]string{"This answer is without proof, so it may be somebody else's than the server's."}, p.Advice...)
 	}

@@ -10,15 +10,15 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 const server = "https://tka.tail1234.ts.net"
 
 // newCluster returns a cluster that is not excluded, with change applied.
 func newCluster(name string, change ...func(*gossip.Cluster)) gossip.Cluster {
-	c := gossip.Cluster{Name: name, ID: "id-" + name, URL: "https://tka-" + name + ".tail1234.ts.net", State: gossip.Alive, Verified: true, Key: door.PublicKey{1}}
+	c := gossip.Cluster{Name: name, ID: "id-" + name, URL: "https://tka-" + name + ".tail1234.ts.net", State: gossip.Alive, Verified: true, Key: httpapi.PublicKey{1}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -40,7 +40,7 @@ func TestExclusions(t *testing.T) {
 	for _, state := range states {
 		for _, verified := range []bool{true, false} {
 			for _, conflict := range []bool{true, false} {
-				for _, key := range []door.PublicKey{{1}, {}} {
+				for _, key := range []httpapi.PublicKey{{1}, {}} {
 					for u, inTailnet := range urls {
 						c := newCluster("a", func(c *gossip.Cluster) {
 							c.State, c.Verified, c.Conflict, c.Key, c.URL = state, verified, conflict, key, u
@@ -116,10 +116,10 @@ func TestTailnetScope(t *testing.T) {
 
 // Choosing a cluster by a name or an id.
 func TestResolve(t *testing.T) {
-	other := func(c *gossip.Cluster) { c.ID, c.Key = "id-other", door.PublicKey{2} }
+	other := func(c *gossip.Cluster) { c.ID, c.Key = "id-other", httpapi.PublicKey{2} }
 	suspect := func(c *gossip.Cluster) { c.State, c.URL = gossip.Suspect, "https://second.tail1234.ts.net" }
 	claim := func(c *gossip.Cluster) {
-		c.Conflict, c.Verified, c.Key, c.URL = true, false, door.PublicKey{9}, "https://evil.tail1234.ts.net"
+		c.Conflict, c.Verified, c.Key, c.URL = true, false, httpapi.PublicKey{9}, "https://evil.tail1234.ts.net"
 	}
 	for _, tt := range []struct {
 		why  string
@@ -141,7 +141,7 @@ func TestResolve(t *testing.T) {
 		{"a namesake of one that nobody hears", []gossip.Cluster{newCluster("a", func(c *gossip.Cluster) { c.State = gossip.Unknown }), newCluster("a", other)}, "a", "", output.ExitUsage, "several clusters"},
 		{"a name like the id of one that is dead", []gossip.Cluster{newCluster("a", func(c *gossip.Cluster) { c.State = gossip.Dead }), newCluster("id-a", other)}, "id-a", "", output.ExitUsage, "several clusters"},
 		{"a name that is another's id", []gossip.Cluster{newCluster("a"), newCluster("id-a", other)}, "id-a", "", output.ExitUsage, "several clusters"},
-		{"one id with two keys", []gossip.Cluster{newCluster("a"), newCluster("a", func(c *gossip.Cluster) { c.Key = door.PublicKey{2} })}, "a", "", output.ExitUsage, "several clusters"},
+		{"one id with two keys", []gossip.Cluster{newCluster("a"), newCluster("a", func(c *gossip.Cluster) { c.Key = httpapi.PublicKey{2} })}, "a", "", output.ExitUsage, "several clusters"},
 		{"alive before suspect", []gossip.Cluster{newCluster("a", suspect), newCluster("a")}, "a", "id-a", 0, "https://tka-a"},
 		{"suspect before alive elsewhere", []gossip.Cluster{newCluster("a", suspect), newCluster("a", func(c *gossip.Cluster) { c.URL = "https://evil.example" })}, "a", "id-a", 0, "https://second"},
 		{"who contests a cluster does not hide it", []gossip.Cluster{newCluster("a", claim), newCluster("a")}, "a", "id-a", 0, "https://tka-a"},

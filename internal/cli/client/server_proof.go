@@ -7,14 +7,14 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // verifyResponse returns an error unless key proves the last response.
-func (c *Client) verifyResponse(key door.PublicKey) error {
-	return key.Check(c.Last.nonce, c.Last.host, c.Last.body.Bytes(), c.Last.Header.Get(door.ProofHeader))
+func (c *Client) verifyResponse(key httpapi.PublicKey) error {
+	return key.Check(c.Last.nonce, c.Last.host, c.Last.body.Bytes(), c.Last.Header.Get(httpapi.ProofHeader))
 }
 
 // mayBeUnproved reports whether a refusal with code c carries no proof. The server sends these refusals before it has identified the caller
@@ -30,7 +30,7 @@ func mayBeUnproved(c problem.Code) bool {
 
 // wrongKeyError returns the error for a server that is not the one that this machine knows, or that does not prove it. shown is the key in
 // its response, if any.
-func (c *Client) wrongKeyError(shown door.PublicKey) *output.Error {
+func (c *Client) wrongKeyError(shown httpapi.PublicKey) *output.Error {
 	shownKey := "it shows no key that it could prove"
 	if !shown.IsZero() && c.verifyResponse(shown) == nil {
 		shownKey = "it has the key " + shown.String()
@@ -55,14 +55,14 @@ func (c *Client) wrongKeyError(shown door.PublicKey) *output.Error {
 // that cluster.
 func (c *Client) Verify(ctx context.Context, cluster string) error {
 	known := c.Key
-	c.Key = door.PublicKey{}
+	c.Key = httpapi.PublicKey{}
 	info, err := Call(ctx, c, signin.GetClusterInfo, signin.ClusterInfoRequest{})
 	p, refused := errors.AsType[*problem.Error](err)
 	c.Key = known
 	switch {
 	case refused && !known.IsZero() && c.verifyResponse(known) != nil:
 		if !mayBeUnproved(p.Code) {
-			return c.wrongKeyError(door.PublicKey{})
+			return c.wrongKeyError(httpapi.PublicKey{})
 		}
 		f := output.Errorf(output.ProblemExitCode(p.Code), "The server %s refuses, and without proof that it is the one that this machine knows: %s", c.Base, p.Message).Because(err)
 		f.AuditID = p.AuditID

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/retry"
@@ -21,7 +21,7 @@ const maxWait = 25 * time.Second
 
 // CallUntilReady repeats the request until the response is other than "not yet" or the time limit is near. A server that supports waiting
 // holds the request for the wait that req gets. For other servers, CallUntilReady repeats the request after their Retry-After.
-func CallUntilReady[Req, Resp any](ctx context.Context, c *Client, op door.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
+func CallUntilReady[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
 	deadline, _ := ctx.Deadline()
 	var lateErr error // error for the last response, if no other one comes in time
 	for last := false; ; {
@@ -84,7 +84,7 @@ type IssuedKubeconfig struct {
 // Kubeconfig waits for the sign-in and fetches its kubeconfig.
 func (c *Client) Kubeconfig(ctx context.Context) (IssuedKubeconfig, error) {
 	k, err := CallUntilReady(ctx, c, signin.GetKubeconfig, func(wait time.Duration) signin.KubeconfigRequest {
-		return signin.KubeconfigRequest{Wait: door.Duration(wait)}
+		return signin.KubeconfigRequest{Wait: httpapi.Duration(wait)}
 	})
 	if err != nil {
 		return IssuedKubeconfig{}, err

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/util/yamledit"
 )
 
@@ -36,8 +36,8 @@ type Settings struct {
 type ServerSettings struct {
 	Name         string
 	URL          string
-	Key          door.PublicKey // the server must prove it; zero: trusted at first contact
-	InsecureHTTP bool           // allows http://: WireGuard encrypts, but nothing proves the server's name
+	Key          httpapi.PublicKey // the server must prove it; zero: trusted at first contact
+	InsecureHTTP bool              // allows http://: WireGuard encrypts, but nothing proves the server's name
 }
 
 // defaults returns the settings of an empty file.
@@ -146,7 +146,7 @@ func (e *ServerSettings) set(key, v string) error {
 		}
 		e.URL = v
 	case "key":
-		key, err := door.ParsePublicKey(v)
+		key, err := httpapi.ParsePublicKey(v)
 		if err != nil {
 			return fmt.Errorf("is no key: %w", err)
 		}
@@ -236,7 +236,7 @@ func (s *Settings) server(name string) *ServerSettings {
 }
 
 // KeyFor returns the key in the settings for the server at base.
-func (s *Settings) KeyFor(base string) (key door.PublicKey) {
+func (s *Settings) KeyFor(base string) (key httpapi.PublicKey) {
 	for _, e := range s.Servers {
 		if at, err := s.Address(e.Name); err == nil && at == base && !e.Key.IsZero() {
 			return e.Key

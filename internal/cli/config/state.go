@@ -11,7 +11,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
@@ -23,14 +23,14 @@ type State struct {
 
 // A ServerRecord is what is stored about one server.
 type ServerRecord struct {
-	URL        string         `yaml:"url"`
-	Cluster    string         `yaml:"cluster"`
-	Key        door.PublicKey `yaml:"key,omitempty"`
-	Chosen     bool           `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
-	CASHA256   string         `yaml:"caSHA256,omitempty"` // of the cluster's authority
-	Login      string         `yaml:"login,omitempty"`    // of the last sign-in from this machine
-	Role       string         `yaml:"role,omitempty"`
-	Namespaces []string       `yaml:"namespaces,omitempty"`
+	URL        string            `yaml:"url"`
+	Cluster    string            `yaml:"cluster"`
+	Key        httpapi.PublicKey `yaml:"key,omitempty"`
+	Chosen     bool              `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
+	CASHA256   string            `yaml:"caSHA256,omitempty"` // of the cluster's authority
+	Login      string            `yaml:"login,omitempty"`    // of the last sign-in from this machine
+	Role       string            `yaml:"role,omitempty"`
+	Namespaces []string          `yaml:"namespaces,omitempty"`
 }
 
 // Server returns what is stored about the server at base.

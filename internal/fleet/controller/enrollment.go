@@ -142,7 +142,7 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 		err = errors.Join(err, l.report(context.WithoutCancel(ctx), step))
 	}
 	switch {
-	case kube.Stale(err):
+	case kube.IsStale(err):
 		return requeueIn(debounce)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("enrollment %s: %w", e.Name, err)

@@ -428,7 +428,7 @@ func (p *env) runManagers() {
 }
 
 func ignoreStale(err error) error {
-	if kube.Stale(err) {
+	if kube.IsStale(err) {
 		return nil
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tailplane/tailplane/internal/manifest"
+	"github.com/tailplane/tailplane/internal/util/manifest"
 )
 
 // Group is the API group of the objects of a configuration.

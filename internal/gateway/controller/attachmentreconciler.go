@@ -126,7 +126,7 @@ func changedGateways(was, is *gateway.Result) (names []types.NamespacedName) {
 
 // requeueIfStale requeues soon if the object was stale, and otherwise returns the error.
 func requeueIfStale(err error) (reconcile.Result, error) {
-	if kube.Stale(err) {
+	if kube.IsStale(err) {
 		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil
 	}
 	return reconcile.Result{}, err

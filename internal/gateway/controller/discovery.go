@@ -95,7 +95,7 @@ func (d *discoveryReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	}
 	wake, err := d.reconcileGateway(ctx, g)
 	switch {
-	case kube.Stale(err):
+	case kube.IsStale(err):
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("discovery for %s: %w", req, err)

@@ -82,7 +82,7 @@ func (k *ExtensionCertificates) run(ctx context.Context) error {
 		message := ""
 		if err != nil {
 			wait = min(certificateRetryTime, k.CheckInterval)
-			if message = err.Error(); message != logged && !kube.Stale(err) && ctx.Err() == nil {
+			if message = err.Error(); message != logged && !kube.IsStale(err) && ctx.Err() == nil {
 				k.Log.Error("the extension server's certificates cannot be kept", "err", err)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/authority"
+	"github.com/tailplane/tailplane/internal/kube"
 )
 
 // A certificateSet contains the certificates of both sides, signed by one CA, in PEM. The CA's key is
@@ -138,7 +138,7 @@ func (s certificateSet) validity() (begin, end time.Time, err error) {
 
 // issueCertificates creates a set with a server certificate for names and a client certificate for client.
 func issueCertificates(names []string, client string, now time.Time, life time.Duration) (certificateSet, error) {
-	a, err := authority.New("tailplane-extension", now, life)
+	a, err := kube.NewCertificateAuthority("tailplane-extension", now, life)
 	if err != nil {
 		return certificateSet{}, err
 	}

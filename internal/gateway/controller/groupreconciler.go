@@ -255,7 +255,7 @@ func (c *groupReconciler) changedGroups(was, is *gateway.Result) (out []types.Na
 func (c *groupReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	wake, err := c.reconcileGroup(ctx, req.NamespacedName)
 	switch {
-	case kube.Stale(err):
+	case kube.IsStale(err):
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale object: try again in a moment
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("proxy group %s: %w", req.NamespacedName, err)

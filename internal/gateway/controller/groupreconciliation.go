@@ -85,7 +85,7 @@ func (c *groupReconciler) reconcileGroup(ctx context.Context, key types.Namespac
 		return l.wake, err
 	}
 	err := l.run(ctx)
-	if kube.Stale(err) {
+	if kube.IsStale(err) {
 		return time.Time{}, err // the facts are outdated, so they are not reported
 	}
 	if l.group.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(l.group, v1alpha1.Finalizer) {

@@ -211,7 +211,7 @@ func (c *serviceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	l := &serviceReconciliation{serviceReconciler: c, object: o, before: o.DeepCopy()}
 	err := l.run(ctx)
 	switch {
-	case kube.Stale(err):
+	case kube.IsStale(err):
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale object: try again in a moment
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("service %s: %w", req, err)

@@ -67,7 +67,7 @@ func (r *tailnetReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	reconciliation := &tailnetReconciliation{tailnetReconciler: r, object: o, before: o.DeepCopy()}
 	wake, err := reconciliation.run(ctx)
 	switch {
-	case kube.Stale(err):
+	case kube.IsStale(err):
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale cache: try again in a moment
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("tailnet %s: %w", req.Name, err)
@@ -108,7 +108,7 @@ func (l *tailnetReconciliation) run(ctx context.Context) (wake time.Time, err er
 	if action == gateway.TailnetRemoveFinalizer && err == nil {
 		return time.Time{}, nil
 	}
-	if kube.Stale(err) {
+	if kube.IsStale(err) {
 		return time.Time{}, err // the facts are outdated, so they are not reported
 	}
 	if action != gateway.TailnetWait && wake.IsZero() {

@@ -109,7 +109,7 @@ func (a *TranslationReports) store(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		if !kube.Stale(err) {
+		if !kube.IsStale(err) {
 			a.Log.Warn("what Envoy Gateway was answered cannot be noted", "gateway", n.String(), "err", err)
 		}
 		a.mu.Lock()
@@ -152,7 +152,7 @@ func (a *TranslationReports) requestTranslations(ctx context.Context) {
 			err = a.patch(ctx, p, map[string]any{"metadata": map[string]any{"resourceVersion": p.ResourceVersion}, "spec": map[string]any{"revision": incrementRevision(p.Spec.Revision)}})
 		}
 		if err != nil {
-			if ctx.Err() == nil && !kube.Stale(err) {
+			if ctx.Err() == nil && !kube.IsStale(err) {
 				a.Log.Warn("Envoy Gateway cannot be made to ask again", "gateway", n.String(), "err", err)
 			}
 			continue // tried again with the next tick

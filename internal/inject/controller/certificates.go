@@ -153,7 +153,7 @@ func (c *Certificates) getSecret(ctx context.Context) (*corev1.Secret, error) {
 	defer cancel()
 	s, err := c.client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
 	if err != nil {
-		return nil, kube.ExplainGiven("get", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
+		return nil, kube.ExplainManifestObject("get", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
 	}
 	return s, nil
 }
@@ -251,7 +251,7 @@ func (c *Certificates) runRotation(ctx context.Context) {
 		message := ""
 		if err != nil && ctx.Err() == nil {
 			wake = c.Now().Add(c.PollInterval)
-			if message = err.Error(); message != reported && !kube.Stale(err) {
+			if message = err.Error(); message != reported && !kube.IsStale(err) {
 				c.Log.Error("the webhook's certificates cannot be kept", "err", err)
 			}
 		}
@@ -289,7 +289,7 @@ func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err erro
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
-		return time.Time{}, kube.ExplainGiven("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
+		return time.Time{}, kube.ExplainManifestObject("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
 	}
 	c.Log.Info("a step of the webhook's certificates", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
 	select {

@@ -112,7 +112,7 @@ func (r *Restarter) restartOutdated(ctx context.Context, client *kubernetes.Clie
 			continue
 		}
 		if err := restartWorkload(ctx, client, w, hashes[w.String()]); err != nil {
-			if kube.Stale(err) {
+			if kube.IsStale(err) {
 				continue
 			}
 			return "", fmt.Errorf("restart %s: %w", w, err)
@@ -140,7 +140,7 @@ func (r *Restarter) optedIn(ctx context.Context, client *kubernetes.Clientset) (
 					continue
 				}
 				w, err := getWorkload(ctx, client, kind, o.Namespace, o.Name)
-				if kube.Stale(err) {
+				if kube.IsStale(err) {
 					continue
 				}
 				if err != nil {

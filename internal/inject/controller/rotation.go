@@ -8,7 +8,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/authority"
+	"github.com/tailplane/tailplane/internal/kube"
 )
 
 // keyPair is a certificate with its key and the CA certificate that signed it. The CA key is discarded at once,
@@ -143,7 +143,7 @@ func (p keyPair) leaf() (*x509.Certificate, error) {
 
 // issue creates a CA and a serving certificate for names.
 func issue(names []string, now time.Time, life time.Duration) (keyPair, error) {
-	a, err := authority.New("tailplane-inject", now, life)
+	a, err := kube.NewCertificateAuthority("tailplane-inject", now, life)
 	if err != nil {
 		return keyPair{}, err
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
-	"github.com/tailplane/tailplane/internal/printable"
-	"github.com/tailplane/tailplane/internal/profile"
+	"github.com/tailplane/tailplane/internal/util/profile"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // AdminServer is the admin server of one adapter. It listens on a loopback address:
@@ -262,7 +262,7 @@ func (p *AdminServer) writeJSONStatus(w http.ResponseWriter, status int, value a
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(append(printable.JSON(b), '\n')) // a caller that disconnected needs no response
+	w.Write(append(sanitize.JSON(b), '\n')) // a caller that disconnected needs no response
 }
 
 func writeText(w http.ResponseWriter, status int, value string) {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -144,7 +144,7 @@ func open(t testing.TB, u Upstream) *env {
 		t.Fatal(err)
 	}
 	h.addr = ln.Addr().String()
-	h.serve(t, ln, u, door.Door{
+	h.serve(t, ln, u, httpapi.Server{
 		Names:    func() []string { return []string{u.Name} },
 		Identify: func(*http.Request) (access.Caller, error) { return *h.caller.Load(), nil }, // removes no header
 	}, nil)
@@ -152,12 +152,12 @@ func open(t testing.TB, u Upstream) *env {
 }
 
 // serve serves u on ln. way is the server with its names and its identification of callers.
-func (h *env) serve(t testing.TB, ln net.Listener, u Upstream, server door.Door, connContext func(context.Context, net.Conn) context.Context) {
+func (h *env) serve(t testing.TB, ln net.Listener, u Upstream, server httpapi.Server, connContext func(context.Context, net.Conn) context.Context) {
 	t.Helper()
 	if err := u.Check(); err != nil {
 		t.Fatal(err)
 	}
-	d := &door.Door{
+	d := &httpapi.Server{
 		Names: server.Names, Identify: server.Identify, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 		Decide: u.Decide(func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, policy, now)

@@ -72,7 +72,7 @@ func FuzzRequest(f *testing.F) {
 				if !slices.Equal(values, []string{"Viewer"}) {
 					t.Errorf("%q: the role is %q", head, values)
 				}
-			case identity.NamesSomebody(name), name == "Authorization", name == "Upgrade" && !strings.EqualFold(values[0], "websocket"), !headerPattern.MatchString(name):
+			case identity.IsIdentityHeader(name), name == "Authorization", name == "Upgrade" && !strings.EqualFold(values[0], "websocket"), !headerPattern.MatchString(name):
 				t.Errorf("%q: the upstream gets %s: %q", head, name, values)
 			case name == "Origin" && !slices.Equal(values, []string{"http://grafana.monitoring.svc:3000"}):
 				t.Errorf("%q: the origin is %q", head, values)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -25,20 +25,20 @@ func adminPatterns() (patterns []string) {
 }
 
 // Routes returns the routes of the upstream's server: every path, with the verb that it needs. It panics if Check would return an error.
-func (u Upstream) Routes() []door.Route {
+func (u Upstream) Routes() []httpapi.Route {
 	p := newProxy(u)
 	if u.Access == AccessIdentified {
-		return []door.Route{u.route("/{path...}", UpstreamUse, p)}
+		return []httpapi.Route{u.route("/{path...}", UpstreamUse, p)}
 	}
-	routes := []door.Route{u.route("/{path...}", access.ObserveRead, p)}
+	routes := []httpapi.Route{u.route("/{path...}", access.ObserveRead, p)}
 	for _, pattern := range adminPatterns() {
 		routes = append(routes, u.route(pattern, access.ObserveAdmin, p))
 	}
 	return routes
 }
 
-func (u Upstream) route(pattern string, v access.Verb, p *proxy) door.Route {
-	op := door.Op[struct{}, struct{}]{Pattern: pattern, Verb: v, Doc: "Use " + u.Name + ".", Page: true}
+func (u Upstream) route(pattern string, v access.Verb, p *proxy) httpapi.Route {
+	op := httpapi.Op[struct{}, struct{}]{Pattern: pattern, Verb: v, Doc: "Use " + u.Name + ".", Page: true}
 	return op.ServeHandler(func(w http.ResponseWriter, r *http.Request, permit access.Permit) { p.serve(w, r, permit, v) })
 }
 
@@ -58,7 +58,7 @@ func (u Upstream) Decide(plane func(access.Caller, access.Verb, time.Time) (acce
 		}
 		switch {
 		case v != UpstreamUse:
-			return access.Permit{}, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("nobody decided about the verb %q", v))
+			return access.Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("nobody decided about the verb %q", v))
 		case c.Shared:
 			return access.Permit{}, problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared in from another tailnet.", c.Device.Name),
 				"Use a device of this tailnet.")
@@ -71,7 +71,7 @@ func (u Upstream) Decide(plane func(access.Caller, access.Verb, time.Time) (acce
 // grafanaRole returns the Grafana role for the permit's roles. Only a role for all organisations counts, as for observe.read.
 func grafanaRole(p access.Permit) string {
 	best := ""
-	for _, d := range p.Duties() { // the widest first
+	for _, d := range p.PlaneRoles() { // the widest first
 		switch everywhere := slices.Contains(d.Orgs, access.AllOrgs); {
 		case d.Name == access.PlatformAdmin:
 			return "Admin"

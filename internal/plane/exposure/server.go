@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
@@ -28,7 +28,7 @@ type Server struct {
 	OpenNode func(context.Context) (Node, func(*http.Request) (access.Caller, error), error)
 	// Door holds the settings that all servers of the plane share, with the plane's Decide. Keeper sets Names and Identify from the node,
 	// and replaces Decide by the upstream's.
-	Door door.Door
+	Door httpapi.Server
 	// Report receives the state: the names that serve the upstream, or the error. It is optional.
 	Report func(names []string, err error)
 	// RetryAfter is the time before a failed node is started again.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // shortNode is a node on loopback that stops on request.
@@ -44,7 +44,7 @@ func TestServer(t *testing.T) {
 	var mu sync.Mutex
 	opened, at := 0, ""
 	k := Server{Upstream: prometheus(t, up), RetryAfter: time.Millisecond,
-		Door: door.Door{Record: func(audit.Entry) error { return nil }, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Door: httpapi.Server{Record: func(audit.Entry) error { return nil }, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 			Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 				return access.DecidePlane(c, v, policy, now)
 			}},

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -63,12 +63,12 @@ func TestPLANE03_OnATailnet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	identify, err := identity.Whois{Ask: node.Identify}.Identifier(ln.Addr())
+	identify, err := identity.Whois{WhoIs: node.Identify}.Identifier(ln.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	up, h := newUpstream(t), &env{}
-	h.serve(t, ln, grafana(t, up), door.Door{Names: node.Names, Identify: identify}, node.ConnContext)
+	h.serve(t, ln, grafana(t, up), httpapi.Server{Names: node.Names, Identify: identify}, node.ConnContext)
 
 	dials := map[string]func(ctx context.Context, network, address string) (net.Conn, error){}
 	for _, who := range []string{"vic", "mel", "pat", "mallory", "ci"} {

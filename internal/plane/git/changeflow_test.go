@@ -28,9 +28,9 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/fleet/gitops/tfvars"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/git"
 	"github.com/tailplane/tailplane/internal/plane/kube"
@@ -172,10 +172,10 @@ type env struct {
 func (f *env) policy() access.PlanePolicy {
 	p := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", EmailDomains: []string{"acme.dev", "globex.dev", "initech.dev"},
 		Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev", "ann@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}, {Name: "initech", Owners: []string{"ivy@initech.dev"}}},
-		Settings: []access.Holder{{Login: "olga@platform.dev", Duty: access.Duty{Name: access.Operator, Orgs: []string{"*"}}}}}
+		Settings: []access.Holder{{Login: "olga@platform.dev", Role: access.PlaneRole{Name: access.Operator, Orgs: []string{"*"}}}}}
 	if f.pat {
-		p.Settings = append(p.Settings, access.Holder{Login: "ivy@initech.dev", Duty: access.Duty{Name: access.OrgAdmin, Orgs: []string{"globex"}}},
-			access.Holder{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin, Orgs: []string{"*"}}})
+		p.Settings = append(p.Settings, access.Holder{Login: "ivy@initech.dev", Role: access.PlaneRole{Name: access.OrgAdmin, Orgs: []string{"globex"}}},
+			access.Holder{Login: "pat@platform.dev", Role: access.PlaneRole{Name: access.PlatformAdmin, Orgs: []string{"*"}}})
 	}
 	return p
 }
@@ -237,7 +237,7 @@ func newEnvOf(t *testing.T, at string, x format) *env {
 			return err == nil
 		}}
 	f.watch = &plane.ChangePoller{Changes: f.changes, Live: stored.GetSpec, Interval: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
-	d := door.Door{Names: func() []string { return []string{"dashboard"} },
+	d := httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(*http.Request) (access.Caller, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -257,7 +257,7 @@ func newEnvOf(t *testing.T, at string, x format) *env {
 			f.entries = append(f.entries, e)
 			return nil
 		},
-		Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
+		Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
 	f.enroll = &plane.EnrollmentService{Plane: f.changes.Plane, Changes: f.changes}
 	f.api = d.Handler(slices.Concat(f.changes.Routes(), f.enroll.Routes())...)
 	return f

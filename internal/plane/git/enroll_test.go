@@ -22,8 +22,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/kube"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -313,7 +313,7 @@ func TestRoles(t *testing.T) {
 	}
 	declared := map[string][]problem.Code{}
 	for _, op := range plane.EnrollmentOperations() {
-		declared[op.Pattern] = slices.Concat(door.Before(), op.Refusals)
+		declared[op.Pattern] = slices.Concat(httpapi.CommonRefusals(), op.Refusals)
 	}
 	var got strings.Builder
 	for _, mode := range []string{"git", "plane"} {
@@ -331,7 +331,7 @@ func TestRoles(t *testing.T) {
 			{"nobody", person("mallory@evil.example"), nil}, {"shared in, owner's name", with(person("amy@acme.dev"), func(c *access.Caller) { c.Shared, c.Tailnet = true, "other.example" }), nil},
 			{"tagged", tagged(`{"role":"org-admin","orgs":["acme"]}`), nil}, {"tagged, let in", tagged(`{"role":"platform-admin","orgs":["*"],"tags":["tag:ci"]}`), nil},
 			{"key expired", with(person("pat@platform.dev"), func(c *access.Caller) { c.Expired = true }), nil}, {"Funnel", with(person("pat@platform.dev"), func(c *access.Caller) { c.Via = access.ViaFunnel }), nil},
-			{"unknown", access.Caller{}, problem.New(problem.NoIdentity, "Nobody.", "Connect directly.")}, {"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").After(time.Second)},
+			{"unknown", access.Caller{}, problem.New(problem.NoIdentity, "Nobody.", "Connect directly.")}, {"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").WithRetryAfter(time.Second)},
 		} {
 			for _, op := range plane.EnrollmentOperations() {
 				method, path, _ := strings.Cut(op.Pattern, " ")

@@ -175,11 +175,11 @@ func forgeError(err error) error {
 	case forge.NotFound, forge.Invalid:
 		return problem.New(problem.Conflict, message, "Look at the pull request at the forge.")
 	case forge.Refused, forge.Forbidden:
-		return problem.New(problem.Unavailable, message, "Whoever runs the plane has to renew its credential for the repository (plane.gitops).").After(time.Minute)
+		return problem.New(problem.Unavailable, message, "Whoever runs the plane has to renew its credential for the repository (plane.gitops).").WithRetryAfter(time.Minute)
 	}
 	wait := 10 * time.Second
 	if e, ok := errors.AsType[*forge.Error](err); ok && e.RetryAfter > 0 {
 		wait = e.RetryAfter
 	}
-	return problem.New(problem.Unavailable, message, "Try again in a while.").After(wait)
+	return problem.New(problem.Unavailable, message, "Try again in a while.").WithRetryAfter(wait)
 }

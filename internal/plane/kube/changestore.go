@@ -122,7 +122,7 @@ func (s *ChangeStore) DryRunSpec(ctx context.Context, r gitops.Ref, spec map[str
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), isUndeclaredField(err):
 		return nil, problem.New(problem.Validation, err.Error())
 	}
-	return nil, problem.New(problem.Unavailable, "The API server has not said whether it would take the object.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("dry run of %s: %w", r, err))
+	return nil, problem.New(problem.Unavailable, "The API server has not said whether it would take the object.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("dry run of %s: %w", r, err))
 }
 
 // isUndeclaredField reports whether an apply failed because the kind does not have a field. API servers up to 1.37 call this an internal error.
@@ -165,7 +165,7 @@ func changeName(id string) string { return "change-" + id }
 func parseChange(m *corev1.ConfigMap) (plane.StoredChange, error) {
 	k := plane.StoredChange{StoreVersion: m.ResourceVersion}
 	if err := json.Unmarshal([]byte(m.Data[changeKey]), &k.Change); err != nil || changeName(k.ID) != m.Name {
-		return k, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("the ConfigMap %s is no change: %w", m.Name, err))
+		return k, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("the ConfigMap %s is no change: %w", m.Name, err))
 	}
 	return k, nil
 }
@@ -180,5 +180,5 @@ func changeOf(m *corev1.ConfigMap, now time.Time) ([]plane.Object, string) {
 }
 
 func changeUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server has not said what has become of the change.", "Look at it, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
+	return problem.New(problem.Unavailable, "The API server has not said what has become of the change.", "Look at it, and try again in a moment: what was done is found again.").WithRetryAfter(time.Second).WithCause(err)
 }

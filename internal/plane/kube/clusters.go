@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/gossip/controller"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -28,8 +28,8 @@ type clusterList struct {
 
 // clusters converts the list to clusters.
 func (m *clusterList) clusters(o *corev1.ConfigMap, _ time.Time) ([]plane.Object, string) {
-	var list gossipkube.Members
-	text, found := o.Data[gossipkube.MembersData]
+	var list controller.Members
+	text, found := o.Data[controller.MembersData]
 	if !found {
 		return nil, fmt.Sprintf("The ConfigMap %s/%s has no list yet: no access server has published one.", o.Namespace, o.Name)
 	}

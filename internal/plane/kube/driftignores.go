@@ -70,8 +70,8 @@ func (s *DriftIgnores) Set(ctx context.Context, p access.Permit, o plane.Drift, 
 	if err := p.Require(access.ConfigPropose, now); err != nil {
 		return err
 	}
-	if p.Org() != o.OrgName || !p.Sees(o.OrgName) {
-		return problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for drift of %q", p.Org(), o.OrgName))
+	if p.Org() != o.OrgName || !p.CanSee(o.OrgName) {
+		return problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("a permit of %q was used for drift of %q", p.Org(), o.OrgName))
 	}
 	is := ignoreEntry{FindingIgnore: fleet.FindingIgnore{ID: o.ID}}
 	if !i.Until.IsZero() {
@@ -90,14 +90,14 @@ func (s *DriftIgnores) Set(ctx context.Context, p access.Permit, o plane.Drift, 
 		case apierrors.IsConflict(err) && n < tries, apierrors.IsAlreadyExists(err) && n < tries:
 			continue
 		case apierrors.IsForbidden(err):
-			return problem.New(problem.Unavailable, "This server's account may not keep which drift is ignored.", "Let it update the ConfigMap "+ignoresConfigMap+".").After(time.Minute).Because(err)
+			return problem.New(problem.Unavailable, "This server's account may not keep which drift is ignored.", "Let it update the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
 		case err == nil:
 			return nil
 		}
 		if _, own := errors.AsType[*problem.Error](err); own {
 			return err
 		}
-		return problem.New(problem.Unavailable, "The API server has not said whether that is kept.", "Try again in a moment.").After(time.Second).Because(err)
+		return problem.New(problem.Unavailable, "The API server has not said whether that is kept.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
 	}
 }
 
@@ -111,7 +111,7 @@ func (s *DriftIgnores) write(ctx context.Context, is ignoreEntry, now time.Time,
 	}
 	all, err := parseIgnores(m)
 	if err != nil {
-		return problem.New(problem.Unavailable, "What is kept of ignored drift cannot be read.", "Mend or empty the ConfigMap "+ignoresConfigMap+".").After(time.Minute).Because(err)
+		return problem.New(problem.Unavailable, "What is kept of ignored drift cannot be read.", "Mend or empty the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
 	}
 	all = slices.DeleteFunc(all, func(k ignoreEntry) bool { return k.ID == is.ID || !now.Before(k.Until) })
 	if !is.Until.IsZero() {

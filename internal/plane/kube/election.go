@@ -170,7 +170,7 @@ func (g existingLease) Get(ctx context.Context) (*resourcelock.LeaderElectionRec
 	r, b, err := g.Interface.Get(ctx)
 	switch {
 	case apierrors.IsForbidden(err):
-		g.election.report(kube.ExplainGiven("read", "Lease", g.election.lease(), err))
+		g.election.report(kube.ExplainManifestObject("read", "Lease", g.election.lease(), err))
 	case err == nil:
 		g.election.report(nil)
 	}
@@ -179,7 +179,7 @@ func (g existingLease) Get(ctx context.Context) (*resourcelock.LeaderElectionRec
 
 // Create is called when the Lease does not exist. It always returns an error, because the manifests must create the Lease.
 func (g existingLease) Create(context.Context, resourcelock.LeaderElectionRecord) error {
-	err := kube.ExplainGiven("read", "Lease", g.election.lease(), apierrors.NewNotFound(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, LeaseName))
+	err := kube.ExplainManifestObject("read", "Lease", g.election.lease(), apierrors.NewNotFound(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, LeaseName))
 	g.election.report(err)
 	return err
 }

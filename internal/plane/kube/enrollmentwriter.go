@@ -49,7 +49,7 @@ func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, 
 // requirePermit returns an error unless p permits one of the verbs for one organisation. It does not trust the caller's own checks.
 func (s *EnrollmentWriter) requirePermit(p access.Permit, verbs ...access.Verb) error {
 	if p.Org() == "" {
-		return problem.New(problem.Internal, "internal error").Because(errors.New("a permit for no organisation was used for an enrollment"))
+		return problem.New(problem.Internal, "internal error").WithCause(errors.New("a permit for no organisation was used for an enrollment"))
 	}
 	var err error
 	for _, v := range verbs {
@@ -323,9 +323,9 @@ func (s *EnrollmentWriter) refused(org string, err error) error {
 	case apierrors.IsNotFound(err):
 		return problem.New(problem.NotFound, "There is no such organisation any more.", "List those that you may see.")
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return problem.New(problem.Validation, "The API server does not take it: "+err.Error()).Because(err)
+		return problem.New(problem.Validation, "The API server does not take it: "+err.Error()).WithCause(err)
 	case apierrors.IsForbidden(err):
-		return problem.New(problem.Unavailable, "The API server does not let the plane write enrollments.", "Whoever runs the plane looks at fleet.approval and at its rights.").After(time.Minute).Because(err)
+		return problem.New(problem.Unavailable, "The API server does not let the plane write enrollments.", "Whoever runs the plane looks at fleet.approval and at its rights.").WithRetryAfter(time.Minute).WithCause(err)
 	}
 	return enrollmentUnavailable(fmt.Errorf("write the enrollment %s: %w", org, err))
 }
@@ -373,5 +373,5 @@ func annotate(e *v1alpha1.RunnerEnrollment, key, value string) {
 }
 
 func enrollmentUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server has not said what has become of the enrollment.", "Look at it, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
+	return problem.New(problem.Unavailable, "The API server has not said what has become of the enrollment.", "Look at it, and try again in a moment: what was done is found again.").WithRetryAfter(time.Second).WithCause(err)
 }

@@ -30,10 +30,10 @@ func TestPL06_Enrollments(t *testing.T) {
 	permit := func(who string, verb access.Verb) access.Permit {
 		t.Helper()
 		admin := func(login string) access.Holder {
-			return access.Holder{Login: access.Login(login), Duty: access.Duty{Name: access.PlatformAdmin}}
+			return access.Holder{Login: access.Login(login), Role: access.PlaneRole{Name: access.PlatformAdmin}}
 		}
 		policy := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Settings: []access.Holder{admin("pat@platform.dev"), admin("paula@platform.dev"), admin("quinn@platform.dev"),
-			{Login: "nora@newco.dev", Duty: access.Duty{Name: access.OrgAdmin, Orgs: []string{org}}}}}
+			{Login: "nora@newco.dev", Role: access.PlaneRole{Name: access.OrgAdmin, Orgs: []string{org}}}}}
 		out, err := access.DecidePlane(access.Caller{Login: access.Login(who), Via: access.ViaTailnet, Device: access.Device{ID: "n1", Name: "laptop"}}, verb, policy, time.Now())
 		p.Must(err)
 		out, err = out.In(org)

@@ -13,7 +13,7 @@ import (
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/gossip/controller"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/planekubetest"
@@ -30,7 +30,7 @@ func newEnv(t *testing.T, c *kubetest.Cluster) *env {
 	p := &env{planekubetest.New(t, c, planekubetest.Rights{
 		Here: []rbacv1.PolicyRule{
 			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"tkasignins"}, Verbs: read},
-			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{gossipkube.MembersConfigMap}, Verbs: read},
+			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{controller.MembersConfigMap}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{ignoresConfigMap}, Verbs: append([]string{"update"}, read...)},
 		},
 		Everywhere: []rbacv1.PolicyRule{

@@ -16,7 +16,7 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
-	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/gossip/controller"
 	"github.com/tailplane/tailplane/internal/inject"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -101,9 +101,9 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 		// No ConfigMap means that nothing is ignored.
 		list: func() client.ObjectList { return new(corev1.ConfigMapList) }, sink: w.DriftIgnores, stale: w.DriftIgnores.stale})
 	published := &clusterList{version: w.Version}
-	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: gossipkube.MembersConfigMap, object: new(corev1.ConfigMap),
+	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: controller.MembersConfigMap, object: new(corev1.ConfigMap),
 		list:    func() client.ObjectList { return new(corev1.ConfigMapList) },
-		absent:  fmt.Sprintf("The ConfigMap %s/%s is not there: no access server with discovery runs here.", w.SystemNamespace, gossipkube.MembersConfigMap),
+		absent:  fmt.Sprintf("The ConfigMap %s/%s is not there: no access server with discovery runs here.", w.SystemNamespace, controller.MembersConfigMap),
 		convert: convertMany(published.clusters), stale: published.stale})
 	for _, f := range all {
 		f.client, f.store, f.log, f.now, f.shown = c, w.Store, w.Log, w.Now, map[string][]string{}

@@ -45,7 +45,7 @@ func (s *HoldWriter) checkPermit(p access.Permit, v access.Verb, scope plane.Sco
 	if scope.Org != "" && p.Org() == scope.Org || p.Everywhere() {
 		return nil
 	}
-	return problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for a hold of %v", p.Org(), scope))
+	return problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("a permit of %q was used for a hold of %v", p.Org(), scope))
 }
 
 // Create makes a hold in the name of the permit's caller. If the name exists, it returns that hold unchanged, provided the same caller sent
@@ -64,7 +64,7 @@ func (s *HoldWriter) Create(ctx context.Context, p access.Permit, d plane.HoldDr
 	case apierrors.IsAlreadyExists(err):
 		return s.existing(ctx, d, p.Caller().Identity())
 	case apierrors.IsInvalid(err):
-		return plane.Hold{}, false, problem.New(problem.Validation, "The API server does not take this hold.", "Look at the names in its scope, and at the reason.").Because(err)
+		return plane.Hold{}, false, problem.New(problem.Validation, "The API server does not take this hold.", "Look at the names in its scope, and at the reason.").WithCause(err)
 	case err != nil:
 		return plane.Hold{}, false, holdUnavailable("The API server has not said that the hold was made.", fmt.Errorf("make the hold %s: %w", d.Name, err))
 	}
@@ -130,7 +130,7 @@ func (s *HoldWriter) Reschedule(ctx context.Context, p access.Permit, h plane.Ho
 	case apierrors.IsNotFound(err):
 		return plane.Hold{}, holdNotFound()
 	case apierrors.IsConflict(err):
-		return plane.Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.").Because(err)
+		return plane.Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.").WithCause(err)
 	case err != nil:
 		return plane.Hold{}, holdUnavailable("The API server has not said that the hold was changed.", fmt.Errorf("change the end of the hold %s: %w", h.Name, err))
 	}
@@ -143,5 +143,5 @@ func holdNotFound() error {
 
 // holdUnavailable returns the problem for a request whose result is unknown.
 func holdUnavailable(message string, err error) error {
-	return problem.New(problem.Unavailable, message, "Look at the holds, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
+	return problem.New(problem.Unavailable, message, "Look at the holds, and try again in a moment: what was done is found again.").WithRetryAfter(time.Second).WithCause(err)
 }

@@ -42,18 +42,18 @@ func (s *LogReader) Open(ctx context.Context, p access.Permit, o plane.LogOption
 		return nil, err
 	}
 	if r := o.Runner; p.Org() != r.OrgName && !p.Everywhere() {
-		return nil, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for the log of %s, which is of %q", p.Org(), r.ID, r.OrgName))
+		return nil, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("a permit of %q was used for the log of %s, which is of %q", p.Org(), r.ID, r.OrgName))
 	}
 	text, err := s.client.Pods(o.Runner.Namespace).GetLogs(o.Runner.Name, &corev1.PodLogOptions{Container: o.Container, TailLines: new(int64(o.Tail)), Follow: o.Follow}).Stream(ctx)
 	switch {
 	case err == nil:
 		return text, nil
 	case apierrors.IsNotFound(err):
-		return nil, problem.New(problem.NotFound, "There is no such log any more.", "The pod has gone: look at the job at its forge.").Because(err)
+		return nil, problem.New(problem.NotFound, "There is no such log any more.", "The pod has gone: look at the job at its forge.").WithCause(err)
 	case apierrors.IsBadRequest(err): // the container has not started, or does not exist
-		return nil, problem.New(problem.Conflict, "There is no log of it yet.", "Look at the runner's pod, and try again in a moment.").Because(err)
+		return nil, problem.New(problem.Conflict, "There is no log of it yet.", "Look at the runner's pod, and try again in a moment.").WithCause(err)
 	case apierrors.IsForbidden(err):
-		return nil, problem.New(problem.Unavailable, "This server's account may not read logs.", "Give it get on pods/log: the chart does with plane.logs.enabled: true.").Because(err)
+		return nil, problem.New(problem.Unavailable, "This server's account may not read logs.", "Give it get on pods/log: the chart does with plane.logs.enabled: true.").WithCause(err)
 	}
-	return nil, problem.New(problem.Unavailable, "The log cannot be read now.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("log of %s: %w", o.Runner.ID, err))
+	return nil, problem.New(problem.Unavailable, "The log cannot be read now.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("log of %s: %w", o.Runner.ID, err))
 }

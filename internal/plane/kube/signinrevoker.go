@@ -80,5 +80,5 @@ func (s *SigninRevoker) Revoke(ctx context.Context, p access.Permit, namespace, 
 
 func signinUnavailable(err error) error {
 	return problem.New(problem.Unavailable, "The API server has not said that the sign-in was ended.", "Try again in a moment, and look whether it is still there.").
-		After(time.Second).Because(err)
+		WithRetryAfter(time.Second).WithCause(err)
 }

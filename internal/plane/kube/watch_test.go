@@ -19,17 +19,17 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/gossip/controller"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/testkit/arctest"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
-func (p *env) members(at time.Time, clusters ...gossipkube.Cluster) *corev1.ConfigMap {
-	b, err := json.Marshal(gossipkube.Members{ObservedAt: at, Clusters: clusters})
+func (p *env) members(at time.Time, clusters ...controller.Cluster) *corev1.ConfigMap {
+	b, err := json.Marshal(controller.Members{ObservedAt: at, Clusters: clusters})
 	p.Must(err)
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: gossipkube.MembersConfigMap}, Data: map[string]string{gossipkube.MembersData: string(b)}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: controller.MembersConfigMap}, Data: map[string]string{controller.MembersData: string(b)}}
 }
 
 // Each kind appears joined with its related kinds. The source of a kind that the cluster lacks says so until the kind exists.
@@ -201,8 +201,8 @@ func TestWatch(t *testing.T) {
 		}
 	})
 	p.Step("clusters", func() {
-		cm := p.members(time.Now(), gossipkube.Cluster{ID: "c1", Name: "east", State: "alive", Self: true, Software: "v1", LastSeen: time.Now()},
-			gossipkube.Cluster{ID: "c2", Name: "west", State: "suspect", Software: "v2"}, gossipkube.Cluster{ID: "c1", Name: "evil", State: "dead", Conflict: true})
+		cm := p.members(time.Now(), controller.Cluster{ID: "c1", Name: "east", State: "alive", Self: true, Software: "v1", LastSeen: time.Now()},
+			controller.Cluster{ID: "c2", Name: "west", State: "suspect", Software: "v2"}, controller.Cluster{ID: "c1", Name: "evil", State: "dead", Conflict: true})
 		p.Must(p.Admin.Create(t.Context(), cm))
 		p.Until("three are shown", func() bool { return len(store.List(plane.KindCluster).Objects) == 3 })
 		east, _ := objectOf[plane.Cluster](store, plane.KindCluster, "c1")
@@ -226,14 +226,14 @@ func TestWatch(t *testing.T) {
 			}
 		}
 		broken := cm.DeepCopy()
-		broken.Data[gossipkube.MembersData] = "{"
+		broken.Data[controller.MembersData] = "{"
 		change(broken)
 		says("cannot be read")
-		change(p.members(time.Now().Add(-time.Hour), gossipkube.Cluster{ID: "c1"}, gossipkube.Cluster{ID: "c2"}, gossipkube.Cluster{ID: "c3"}))
+		change(p.members(time.Now().Add(-time.Hour), controller.Cluster{ID: "c1"}, controller.Cluster{ID: "c2"}, controller.Cluster{ID: "c3"}))
 		says("since")
 		p.Must(p.Admin.Delete(t.Context(), cm))
 		says("is not there")
-		again := p.members(time.Now(), gossipkube.Cluster{ID: "c2", Name: "west", State: "alive"})
+		again := p.members(time.Now(), controller.Cluster{ID: "c2", Name: "west", State: "alive"})
 		p.Must(p.Admin.Create(t.Context(), again))
 		p.Until("one is shown, and it is well", func() bool {
 			return len(store.List(plane.KindCluster).Objects) == 1 && sourceOf(store, "members").Status == plane.StatusOK
@@ -306,7 +306,7 @@ func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 	stays, goes := p.Signin("stays", "alice@example.com"), p.Signin("goes", "bob@example.com")
 	p.Create(stays)
 	p.Create(goes)
-	p.Must(p.Admin.Create(t.Context(), p.members(time.Now(), gossipkube.Cluster{ID: "c1", Name: "east", State: "alive"})))
+	p.Must(p.Admin.Create(t.Context(), p.members(time.Now(), controller.Cluster{ID: "c1", Name: "east", State: "alive"})))
 	p.Must(p.Admin.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: fleetLease}}))
 	store := p.startWatch(through)
 	well := func() bool {

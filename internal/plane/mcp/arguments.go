@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -27,7 +27,7 @@ var argumentNames = map[string]string{"q": "query"}
 
 // arguments returns the arguments for an operation's request type.
 func arguments(request reflect.Type) (args []argument) {
-	for f := range door.Fields(request) {
+	for f := range httpapi.Fields(request) {
 		name := f.Tag.Get("query")
 		if name == "" {
 			continue

@@ -19,12 +19,12 @@ func changeTools() []tool {
 		})
 	}
 	alone := func(o plane.Change) table { return changes([]plane.Change{o}) }
-	list := readTool[plane.ChangeListRequest](tool{name: "list_changes", title: "Changes", set: Config, verb: plane.ListChanges.Verb, doc: plane.ListChanges.Doc, pattern: plane.ListChanges.Pattern, maxResponse: plane.ListChanges.MaxAnswer},
+	list := readTool[plane.ChangeListRequest](tool{name: "list_changes", title: "Changes", set: Config, verb: plane.ListChanges.Verb, doc: plane.ListChanges.Doc, pattern: plane.ListChanges.Pattern, maxResponse: plane.ListChanges.MaxResponse},
 		func(e *plane.Envelope[[]plane.Change]) plane.Envelope[[]plane.Change] { return *e }, func(all []plane.Change, m plane.Meta) string { return pageSummary(len(all), "change", m) }, changes)
 	list.view.fewer = func(r any, n int) { r.(*plane.ChangeListRequest).Limit = plane.PageLimit(n) }
 	list.view.length = func(all any) int { return len(*all.(*[]plane.Change)) }
 	propose := requestTool(tool{name: "propose_change", title: "Propose a change", set: Config, verb: plane.ProposeChange.Verb, doc: "Propose a change of the configuration by pull request; nothing is changed before people have approved it. Preview it first.",
-		pattern: plane.ProposeChange.Pattern, maxResponse: plane.ProposeChange.MaxAnswer},
+		pattern: plane.ProposeChange.Pattern, maxResponse: plane.ProposeChange.MaxResponse},
 		func(a *proposeArgs) (string, any, error) {
 			return plane.ProposeChange.Pattern, &plane.ProposeRequest{Edit: a.edit(), Title: string(a.Title), Reason: plane.Reason(a.Reason), Version: string(a.Version)}, nil
 		},
@@ -34,11 +34,11 @@ func changeTools() []tool {
 	propose.readOnly, propose.destructive, propose.idempotent = false, false, true
 	return []tool{
 		list,
-		requestTool(tool{name: "get_change", title: "Change", set: Config, verb: plane.GetChange.Verb, doc: plane.GetChange.Doc, pattern: plane.GetChange.Pattern, maxResponse: plane.GetChange.MaxAnswer},
+		requestTool(tool{name: "get_change", title: "Change", set: Config, verb: plane.GetChange.Verb, doc: plane.GetChange.Doc, pattern: plane.GetChange.Pattern, maxResponse: plane.GetChange.MaxResponse},
 			func(a *changeArgs) (string, any, error) {
 				return plane.GetChange.Pattern, &plane.ChangeRequest{ID: string(a.ID)}, nil
 			}, func(o plane.Change, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, alone),
-		requestTool(tool{name: "preview_change", title: "Preview a change", set: Config, verb: plane.PreviewChange.Verb, doc: plane.PreviewChange.Doc, pattern: plane.PreviewChange.Pattern, maxResponse: plane.PreviewChange.MaxAnswer},
+		requestTool(tool{name: "preview_change", title: "Preview a change", set: Config, verb: plane.PreviewChange.Verb, doc: plane.PreviewChange.Doc, pattern: plane.PreviewChange.Pattern, maxResponse: plane.PreviewChange.MaxResponse},
 			func(a *editArgs) (string, any, error) {
 				return plane.PreviewChange.Pattern, &plane.PreviewRequest{Edit: a.edit()}, nil
 			},

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/mcp"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -110,7 +110,7 @@ func TestOverviewCountsOpenChanges(t *testing.T) {
 	of.store.Set(plane.KindChange, "kubernetes", at("closed", gitops.StateClosed))
 	of.store.Set(plane.KindChange, "kubernetes", at("approved", gitops.StateApproved))
 	for name, want := range map[string]int{"alice": 3, "vic": 2} { // c2 belongs to the platform
-		e, err := plane.GetOverview.Call(t.Context(), door.Client{HTTP: of.as(name), Base: of.URL, Open: plane.ParseEnvelope}, plane.Empty{})
+		e, err := plane.GetOverview.Call(t.Context(), httpapi.Client{HTTP: of.as(name), Base: of.URL, Open: plane.ParseEnvelope}, plane.Empty{})
 		if err != nil || e.Data.Changes == nil || e.Data.Changes.Total != want || e.Data.Changes.States["merged"] != 0 {
 			t.Errorf("%s: %+v, %v", name, e.Data.Changes, err)
 		}

@@ -12,7 +12,7 @@ import (
 // because people must do that.
 
 func enrollmentTools() []tool {
-	request := requestTool(tool{name: "request_enrollment", title: "Ask for runners", set: Enrollment, verb: plane.RequestEnrollment.Verb, pattern: plane.RequestEnrollment.Pattern, maxResponse: plane.RequestEnrollment.MaxAnswer,
+	request := requestTool(tool{name: "request_enrollment", title: "Ask for runners", set: Enrollment, verb: plane.RequestEnrollment.Verb, pattern: plane.RequestEnrollment.Pattern, maxResponse: plane.RequestEnrollment.MaxResponse,
 		doc: "Ask for runners of an organisation that has none. Nothing is made before people have approved it: the answer is the pull request that was opened, or the enrollment that waits for approval."},
 		requestEnrollment, outcomeSummary, nil)
 	request.readOnly, request.destructive, request.idempotent = false, false, true

@@ -21,8 +21,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	planemcp "github.com/tailplane/tailplane/internal/plane/mcp"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -51,7 +51,7 @@ const personaHeader = "Test-Persona"
 
 var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
 	Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"mel@acme.dev"}}},
-	Settings: []access.Holder{{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin}}}}
+	Settings: []access.Holder{{Login: "pat@platform.dev", Role: access.PlaneRole{Name: access.PlatformAdmin}}}}
 
 func newEnv(t *testing.T, o planemcp.Options) *env {
 	t.Helper()
@@ -71,7 +71,7 @@ func newEnv(t *testing.T, o planemcp.Options) *env {
 			}
 			return 0, nil
 		}}
-	s := &door.Door{Identify: of.identify, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	s := &httpapi.Server{Identify: of.identify, Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Names: func() []string { return []string{"127.0.0.1"} },
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, policy, at)
@@ -301,7 +301,7 @@ func (of *env) pipe(t *testing.T, name string, o planemcp.Options) *pipe {
 	outR, outW := io.Pipe()
 	p := &pipe{in: inW, out: outR, lines: bufio.NewReader(outR), log: &lockedBuffer{}, ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
-	client := door.Client{HTTP: of.as(name), Base: of.URL, Open: plane.ParseEnvelope}
+	client := httpapi.Client{HTTP: of.as(name), Base: of.URL, Open: plane.ParseEnvelope}
 	go func() {
 		err := planemcp.Serve(ctx, inR, outW, client, o, slog.New(slog.NewTextHandler(p.log, nil)))
 		_ = outW.Close()
@@ -465,7 +465,7 @@ func structure(t *testing.T, from, to any) int {
 func speaksOnlyMessages(t *testing.T, in []byte) {
 	t.Helper()
 	var out lockedBuffer
-	client := door.Client{HTTP: &http.Client{Transport: unreachable{}}, Base: "http://127.0.0.1:1", Open: plane.ParseEnvelope}
+	client := httpapi.Client{HTTP: &http.Client{Transport: unreachable{}}, Base: "http://127.0.0.1:1", Open: plane.ParseEnvelope}
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	// The SDK decides how it ends.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -31,27 +31,27 @@ func fleetTools() []tool {
 		})
 	}
 	return []tool{
-		pagedTool(tool{name: "list_runners", title: "Runners", set: Fleet, verb: plane.ListPools.Verb, doc: plane.ListPools.Doc, pattern: plane.ListPools.Pattern, maxResponse: plane.ListPools.MaxAnswer}, "pool", pools),
-		requestTool(tool{name: "get_runner", title: "Runners of a pool", set: Fleet, verb: plane.GetPool.Verb, doc: plane.GetPool.Doc, pattern: plane.GetPool.Pattern, maxResponse: plane.GetPool.MaxAnswer},
+		pagedTool(tool{name: "list_runners", title: "Runners", set: Fleet, verb: plane.ListPools.Verb, doc: plane.ListPools.Doc, pattern: plane.ListPools.Pattern, maxResponse: plane.ListPools.MaxResponse}, "pool", pools),
+		requestTool(tool{name: "get_runner", title: "Runners of a pool", set: Fleet, verb: plane.GetPool.Verb, doc: plane.GetPool.Doc, pattern: plane.GetPool.Pattern, maxResponse: plane.GetPool.MaxResponse},
 			func(a *poolArgs) (string, any, error) {
 				of, err := poolRequest(a.Pool)
 				return plane.GetPool.Pattern, &of, err
 			}, func(o plane.Pool, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, func(o plane.Pool) table { return pools([]plane.Pool{o}) }),
-		listTool(tool{name: "list_forges", title: "Forges", set: Fleet, verb: plane.ListForges.Verb, doc: plane.ListForges.Doc, pattern: plane.ListForges.Pattern, maxResponse: plane.ListForges.MaxAnswer}, "forge", []string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o plane.Forge) []string {
+		listTool(tool{name: "list_forges", title: "Forges", set: Fleet, verb: plane.ListForges.Verb, doc: plane.ListForges.Doc, pattern: plane.ListForges.Pattern, maxResponse: plane.ListForges.MaxResponse}, "forge", []string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o plane.Forge) []string {
 			return []string{o.Name, o.Type, o.URL, orUnknown(o.Reachable)}
 		}),
-		pagedTool(tool{name: "list_enrollments", title: "Organisations", set: Fleet, verb: plane.ListEnrollments.Verb, doc: plane.ListEnrollments.Doc, pattern: plane.ListEnrollments.Pattern, maxResponse: plane.ListEnrollments.MaxAnswer}, "organisation",
+		pagedTool(tool{name: "list_enrollments", title: "Organisations", set: Fleet, verb: plane.ListEnrollments.Verb, doc: plane.ListEnrollments.Doc, pattern: plane.ListEnrollments.Pattern, maxResponse: plane.ListEnrollments.MaxResponse}, "organisation",
 			func(all []plane.Enrollment) table { return enrollmentTable(all...) }),
-		requestTool(tool{name: "get_enrollment", title: "Organisation", set: Fleet, verb: plane.GetEnrollment.Verb, doc: plane.GetEnrollment.Doc, pattern: plane.GetEnrollment.Pattern, maxResponse: plane.GetEnrollment.MaxAnswer},
+		requestTool(tool{name: "get_enrollment", title: "Organisation", set: Fleet, verb: plane.GetEnrollment.Verb, doc: plane.GetEnrollment.Doc, pattern: plane.GetEnrollment.Pattern, maxResponse: plane.GetEnrollment.MaxResponse},
 			func(a *orgArgs) (string, any, error) {
 				return plane.GetEnrollment.Pattern, &plane.EnrollmentRequest{Org: string(a.Org)}, nil
 			}, func(o plane.Enrollment, _ plane.Meta) string { return o.Name + " is " + o.Phase + "." }, func(o plane.Enrollment) table { return enrollmentTable(o) }),
-		pagedTool(tool{name: "list_holds", title: "Holds", set: Fleet, verb: plane.ListHolds.Verb, doc: plane.ListHolds.Doc, pattern: plane.ListHolds.Pattern, maxResponse: plane.ListHolds.MaxAnswer}, "hold", holds),
-		pagedTool(tool{name: "list_drift", title: "Drift", set: Fleet, verb: plane.ListDrift.Verb, doc: plane.ListDrift.Doc, pattern: plane.ListDrift.Pattern, maxResponse: plane.ListDrift.MaxAnswer}, "drift", drifts),
-		writeTool(requestTool(tool{name: "pause_runner", title: "Pause runners", set: Fleet, verb: plane.CreateHold.Verb, pattern: plane.CreateHold.Pattern, maxResponse: plane.CreateHold.MaxAnswer,
+		pagedTool(tool{name: "list_holds", title: "Holds", set: Fleet, verb: plane.ListHolds.Verb, doc: plane.ListHolds.Doc, pattern: plane.ListHolds.Pattern, maxResponse: plane.ListHolds.MaxResponse}, "hold", holds),
+		pagedTool(tool{name: "list_drift", title: "Drift", set: Fleet, verb: plane.ListDrift.Verb, doc: plane.ListDrift.Doc, pattern: plane.ListDrift.Pattern, maxResponse: plane.ListDrift.MaxResponse}, "drift", drifts),
+		writeTool(requestTool(tool{name: "pause_runner", title: "Pause runners", set: Fleet, verb: plane.CreateHold.Verb, pattern: plane.CreateHold.Pattern, maxResponse: plane.CreateHold.MaxResponse,
 			doc: "Pause runners: they take no new job, and running jobs finish. Give exactly one of pool, org, forge, and all: true, the emergency pause. What goes further than one pool is refused first, with a phrase to call again with."},
 			pauseRequest, createdSummary, func(c plane.Created) table { return holds([]plane.Hold{c.Hold}) }), true),
-		writeTool(requestTool(tool{name: "resume_runner", title: "Resume runners", set: Fleet, verb: plane.LiftHold.Verb, pattern: plane.LiftHold.Pattern, maxResponse: plane.LiftHold.MaxAnswer,
+		writeTool(requestTool(tool{name: "resume_runner", title: "Resume runners", set: Fleet, verb: plane.LiftHold.Verb, pattern: plane.LiftHold.Pattern, maxResponse: plane.LiftHold.MaxResponse,
 			doc: "Lift a hold, or what holds exactly one pool of an organisation. A hold of more takes a code, which only a person can get, at the page that the refusal names."},
 			resumeRequest, liftedSummary, nil), false),
 	}
@@ -66,15 +66,15 @@ type orgArgs struct {
 }
 
 type pauseArgs struct {
-	Reason    plane.Text    `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
-	Pool      plane.Text    `query:"pool" doc:"one pool of one organisation: forge/org/pool, the id in list_runners"`
-	Org       plane.Text    `query:"org" doc:"all of one organisation"`
-	Forge     plane.Text    `query:"forge" doc:"all of one forge"`
-	All       plane.Flag    `query:"all" doc:"true: every runner of the fleet"`
-	Drain     plane.Flag    `query:"drain" doc:"true: when the last job has ended, what ran it goes"`
-	ExpiresIn door.Duration `query:"expiresIn" doc:"when it ends by itself, such as 2h; without it, it does not"`
-	DryRun    plane.Flag    `query:"dryRun" doc:"true: ask whether it would be done, and change nothing"`
-	Confirm   plane.Text    `query:"confirm" doc:"the phrase that the refusal confirmation_required named"`
+	Reason    plane.Text       `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
+	Pool      plane.Text       `query:"pool" doc:"one pool of one organisation: forge/org/pool, the id in list_runners"`
+	Org       plane.Text       `query:"org" doc:"all of one organisation"`
+	Forge     plane.Text       `query:"forge" doc:"all of one forge"`
+	All       plane.Flag       `query:"all" doc:"true: every runner of the fleet"`
+	Drain     plane.Flag       `query:"drain" doc:"true: when the last job has ended, what ran it goes"`
+	ExpiresIn httpapi.Duration `query:"expiresIn" doc:"when it ends by itself, such as 2h; without it, it does not"`
+	DryRun    plane.Flag       `query:"dryRun" doc:"true: ask whether it would be done, and change nothing"`
+	Confirm   plane.Text       `query:"confirm" doc:"the phrase that the refusal confirmation_required named"`
 }
 
 func pauseRequest(a *pauseArgs) (string, any, error) {

@@ -18,12 +18,12 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
 // Endpoint is the endpoint for clients of the Model Context Protocol. It accepts any role; each tool call checks the role that the tool needs.
-var Endpoint = door.Op[plane.Empty, plane.Empty]{Pattern: "POST /mcp", Verb: access.PlaneSelf,
+var Endpoint = httpapi.Op[plane.Empty, plane.Empty]{Pattern: "POST /mcp", Verb: access.PlaneSelf,
 	Doc: "Ask by the Model Context Protocol (Streamable HTTP): one JSON-RPC message."}
 
 // sessionHeader carries the session id of a message.
@@ -31,8 +31,8 @@ const sessionHeader = "Mcp-Session-Id"
 
 // httpServer serves the tools over HTTP.
 type httpServer struct {
-	api        *door.Door
-	routes     []door.Route
+	api        *httpapi.Server
+	routes     []httpapi.Route
 	options    Options
 	tools      []tool
 	sessionKey []byte
@@ -40,7 +40,7 @@ type httpServer struct {
 
 // Route returns the route that serves the tools over HTTP. Tools call the routes in api as the caller of the message. Each call is
 // authorised again, and no two messages share a server, a client or a response (MC-05).
-func Route(s *door.Door, api []door.Route, o Options) door.Route {
+func Route(s *httpapi.Server, api []httpapi.Route, o Options) httpapi.Route {
 	h := &httpServer{api: s, routes: api, options: o, tools: describe(allTools()), sessionKey: make([]byte, 32)}
 	rand.Read(h.sessionKey) // never fails
 	return Endpoint.ServeHandler(h.serve)
@@ -89,7 +89,7 @@ func (h *httpServer) answer(w http.ResponseWriter, r *http.Request, p access.Per
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	s := newServer(r.Context(), h.options, h.tools, verbCheck(p), func(tool string) door.Client { return h.client(r.Context(), p, tool) }, h.api.Log)
+	s := newServer(r.Context(), h.options, h.tools, verbCheck(p), func(tool string) httpapi.Client { return h.client(r.Context(), p, tool) }, h.api.Log)
 	if refused := s.check(m); refused != nil {
 		refuse(w, http.StatusOK, refused)
 		return
@@ -154,12 +154,12 @@ func (h *httpServer) sessionMAC(nonce []byte, c access.Caller) []byte {
 
 // client returns a client of the API for one tool call. It uses a copy of the server that received the message, with the caller that the
 // server has just identified.
-func (h *httpServer) client(ctx context.Context, p access.Permit, tool string) door.Client {
+func (h *httpServer) client(ctx context.Context, p access.Permit, tool string) httpapi.Client {
 	inner := *h.api
 	inner.Identify = func(*http.Request) (access.Caller, error) { return p.Caller(), nil }
-	inner.Limits = door.Limits{} // the message itself was counted
+	inner.Limits = httpapi.Limits{} // the message itself was counted
 	inner.Key = nil
-	inner.Form = plane.EnvelopeForm()
+	inner.Encoder = plane.EnvelopeForm()
 	inner.Record = func(e audit.Entry) error {
 		e.Surface, e.Tool = "mcp", tool
 		return h.api.Record(e)
@@ -168,7 +168,7 @@ func (h *httpServer) client(ctx context.Context, p access.Permit, tool string) d
 	if names := h.api.Names(); len(names) > 0 {
 		host = names[0]
 	}
-	return door.Client{HTTP: &http.Client{Transport: handlerTransport{ctx, inner.Handler(h.routes...)}}, Base: "http://" + host, Open: plane.ParseEnvelope}
+	return httpapi.Client{HTTP: &http.Client{Transport: handlerTransport{ctx, inner.Handler(h.routes...)}}, Base: "http://" + host, Open: plane.ParseEnvelope}
 }
 
 // handlerTransport is a transport to a handler in this process. Its requests end when the message ends.

@@ -17,39 +17,39 @@ import (
 // is also none that returns a credential, a file or the content of a URL.
 func allTools() []tool {
 	return slices.Concat(fleetTools(), runnerTools(), changeTools(), enrollmentTools(), []tool{
-		objectTool(tool{name: "whoami", title: "Who am I", set: "", verb: plane.GetMe.Verb, doc: plane.GetMe.Doc, pattern: plane.GetMe.Pattern, maxResponse: plane.GetMe.MaxAnswer}, meSummary, nil),
-		shrinkOverview(objectTool(tool{name: "get_overview", title: "Overview", set: Fleet, verb: plane.GetOverview.Verb, doc: plane.GetOverview.Doc, pattern: plane.GetOverview.Pattern, maxResponse: plane.GetOverview.MaxAnswer}, overviewSummary, attentionTable)),
-		objectTool(tool{name: "list_sources", title: "Sources", set: Fleet, verb: plane.ListSources.Verb, doc: plane.ListSources.Doc, pattern: plane.ListSources.Pattern, maxResponse: plane.ListSources.MaxAnswer}, func(all []plane.Source, _ plane.Meta) string { return countOf(len(all), "source") + "." },
+		objectTool(tool{name: "whoami", title: "Who am I", set: "", verb: plane.GetMe.Verb, doc: plane.GetMe.Doc, pattern: plane.GetMe.Pattern, maxResponse: plane.GetMe.MaxResponse}, meSummary, nil),
+		shrinkOverview(objectTool(tool{name: "get_overview", title: "Overview", set: Fleet, verb: plane.GetOverview.Verb, doc: plane.GetOverview.Doc, pattern: plane.GetOverview.Pattern, maxResponse: plane.GetOverview.MaxResponse}, overviewSummary, attentionTable)),
+		objectTool(tool{name: "list_sources", title: "Sources", set: Fleet, verb: plane.ListSources.Verb, doc: plane.ListSources.Doc, pattern: plane.ListSources.Pattern, maxResponse: plane.ListSources.MaxResponse}, func(all []plane.Source, _ plane.Meta) string { return countOf(len(all), "source") + "." },
 			func(all []plane.Source) table {
 				return newTable([]string{"SOURCE", "STATUS", "SINCE", "MESSAGE"}, all, func(s plane.Source) []string {
 					return []string{s.Name, string(s.Status), formatTime(s.Since), s.Message}
 				})
 			}),
-		objectTool(tool{name: "list_exposures", title: "Exposed services", set: Fleet, verb: plane.ListExposures.Verb, doc: plane.ListExposures.Doc, pattern: plane.ListExposures.Pattern, maxResponse: plane.ListExposures.MaxAnswer}, func(all []plane.Exposure, _ plane.Meta) string { return countOf(len(all), "exposed service") + "." },
+		objectTool(tool{name: "list_exposures", title: "Exposed services", set: Fleet, verb: plane.ListExposures.Verb, doc: plane.ListExposures.Doc, pattern: plane.ListExposures.Pattern, maxResponse: plane.ListExposures.MaxResponse}, func(all []plane.Exposure, _ plane.Meta) string { return countOf(len(all), "exposed service") + "." },
 			func(all []plane.Exposure) table {
 				return newTable([]string{"NAME", "ADDRESS", "ACCESS", "STATE", "PROBLEM"}, all, func(e plane.Exposure) []string {
 					return []string{e.Name, orUnknown(e.Address), e.Access, string(e.State), e.Problem}
 				})
 			}),
-		listTool(tool{name: "list_clusters", title: "Clusters", set: Infra, verb: plane.ListClusters.Verb, doc: plane.ListClusters.Doc, pattern: plane.ListClusters.Pattern, maxResponse: plane.ListClusters.MaxAnswer}, "cluster", []string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
+		listTool(tool{name: "list_clusters", title: "Clusters", set: Infra, verb: plane.ListClusters.Verb, doc: plane.ListClusters.Doc, pattern: plane.ListClusters.Pattern, maxResponse: plane.ListClusters.MaxResponse}, "cluster", []string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
 			return []string{c.Name, withReason(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, formatTimeOrEmpty(c.LastSeen), c.ID}
 		}),
-		listTool(tool{name: "list_signins", title: "Sign-ins", set: Infra, verb: plane.ListSignins.Verb, doc: plane.ListSignins.Doc, pattern: plane.ListSignins.Pattern, maxResponse: plane.ListSignins.MaxAnswer}, "sign-in", []string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
+		listTool(tool{name: "list_signins", title: "Sign-ins", set: Infra, verb: plane.ListSignins.Verb, doc: plane.ListSignins.Doc, pattern: plane.ListSignins.Pattern, maxResponse: plane.ListSignins.MaxResponse}, "sign-in", []string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
 			return []string{s.Login, s.Device, s.Role, s.Phase, formatTimeOrEmpty(s.ValidUntil), s.ID}
 		}),
-		listTool(tool{name: "list_tailnets", title: "Tailnets", set: Infra, verb: plane.ListTailnets.Verb, doc: plane.ListTailnets.Doc, pattern: plane.ListTailnets.Pattern, maxResponse: plane.ListTailnets.MaxAnswer}, "tailnet", []string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
+		listTool(tool{name: "list_tailnets", title: "Tailnets", set: Infra, verb: plane.ListTailnets.Verb, doc: plane.ListTailnets.Doc, pattern: plane.ListTailnets.Pattern, maxResponse: plane.ListTailnets.MaxResponse}, "tailnet", []string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
 			return []string{t.Name, orUnknown(t.Domain), withReason(orUnknown(t.Credential.Valid), t.Credential.Reason, false, ""), orUnknown(t.Devices), orUnknown(t.Services), readiness(t.Conditions)}
 		}),
-		listTool(tool{name: "list_gateways", title: "Gateways", set: Infra, verb: plane.ListGateways.Verb, doc: plane.ListGateways.Doc, pattern: plane.ListGateways.Pattern, maxResponse: plane.ListGateways.MaxAnswer}, "gateway", []string{"NAMESPACE", "NAME", "TARGET", "CLASS", "TAILNETS", "SERVICES", "READY"}, func(g plane.Gateway) []string {
+		listTool(tool{name: "list_gateways", title: "Gateways", set: Infra, verb: plane.ListGateways.Verb, doc: plane.ListGateways.Doc, pattern: plane.ListGateways.Pattern, maxResponse: plane.ListGateways.MaxResponse}, "gateway", []string{"NAMESPACE", "NAME", "TARGET", "CLASS", "TAILNETS", "SERVICES", "READY"}, func(g plane.Gateway) []string {
 			return []string{g.Namespace, g.Name, g.Target, orUnknown(g.Class), strconv.Itoa(len(g.Tailnets)), strconv.Itoa(len(g.Services)), readiness(g.Conditions)}
 		}),
-		listTool(tool{name: "list_routes", title: "Routes", set: Infra, verb: plane.ListRoutes.Verb, doc: plane.ListRoutes.Doc, pattern: plane.ListRoutes.Pattern, maxResponse: plane.ListRoutes.MaxAnswer}, "route", []string{"RESOURCE", "NAMESPACE", "NAME", "TARGET", "TAILNET", "REFUSED", "READY"}, func(r plane.Route) []string {
+		listTool(tool{name: "list_routes", title: "Routes", set: Infra, verb: plane.ListRoutes.Verb, doc: plane.ListRoutes.Doc, pattern: plane.ListRoutes.Pattern, maxResponse: plane.ListRoutes.MaxResponse}, "route", []string{"RESOURCE", "NAMESPACE", "NAME", "TARGET", "TAILNET", "REFUSED", "READY"}, func(r plane.Route) []string {
 			return []string{r.Resource, r.Namespace, r.Name, r.Target, orUnknown(r.Tailnet), strconv.Itoa(len(r.Refused)), readiness(r.Conditions)}
 		}),
-		listTool(tool{name: "list_proxy_groups", title: "Proxy groups", set: Infra, verb: plane.ListProxyGroups.Verb, doc: plane.ListProxyGroups.Doc, pattern: plane.ListProxyGroups.Pattern, maxResponse: plane.ListProxyGroups.MaxAnswer}, "proxy group", []string{"NAMESPACE", "NAME", "TYPE", "TAILNET", "READY", "WANTED"}, func(g plane.ProxyGroup) []string {
+		listTool(tool{name: "list_proxy_groups", title: "Proxy groups", set: Infra, verb: plane.ListProxyGroups.Verb, doc: plane.ListProxyGroups.Doc, pattern: plane.ListProxyGroups.Pattern, maxResponse: plane.ListProxyGroups.MaxResponse}, "proxy group", []string{"NAMESPACE", "NAME", "TYPE", "TAILNET", "READY", "WANTED"}, func(g plane.ProxyGroup) []string {
 			return []string{g.Namespace, g.Name, g.Type, orUnknown(g.Tailnet), orUnknown(g.Ready), strconv.Itoa(g.Wanted)}
 		}),
-		listTool(tool{name: "list_adapters", title: "Adapters", set: Infra, verb: plane.ListAdapters.Verb, doc: plane.ListAdapters.Doc, pattern: plane.ListAdapters.Pattern, maxResponse: plane.ListAdapters.MaxAnswer}, "adapter", []string{"NAMESPACE", "POD", "NODE", "READY", "RESTARTS", "VERSION", "OUTDATED"}, func(a plane.Adapter) []string {
+		listTool(tool{name: "list_adapters", title: "Adapters", set: Infra, verb: plane.ListAdapters.Verb, doc: plane.ListAdapters.Doc, pattern: plane.ListAdapters.Pattern, maxResponse: plane.ListAdapters.MaxResponse}, "adapter", []string{"NAMESPACE", "POD", "NODE", "READY", "RESTARTS", "VERSION", "OUTDATED"}, func(a plane.Adapter) []string {
 			return []string{a.Namespace, a.Pod, a.Node, orUnknown(a.Ready), orUnknown(a.Restarts), orUnknown(a.Version), orUnknown(a.Outdated)}
 		}),
 		auditTool(),
@@ -59,7 +59,7 @@ func allTools() []tool {
 // auditTool returns the tool for the audit log.
 func auditTool() tool {
 	t := readTool[plane.HistoryRequest](tool{name: "list_audit", title: "Audit record", doc: "List entries of the audit record, the newest first: the caller's own, or all.", set: Audit,
-		verb: plane.ListAudit.Verb, pattern: plane.ListAudit.Pattern, maxResponse: plane.ListAudit.MaxAnswer},
+		verb: plane.ListAudit.Verb, pattern: plane.ListAudit.Pattern, maxResponse: plane.ListAudit.MaxResponse},
 		func(h *plane.History) plane.Envelope[[]audit.Entry] { return h.Envelope },
 		func(all []audit.Entry, m plane.Meta) string { return pageSummary(len(all), "entry", m) },
 		func(all []audit.Entry) table {

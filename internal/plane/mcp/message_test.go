@@ -17,7 +17,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -137,7 +137,7 @@ func TestMC05_HiddenMeansRefused(t *testing.T) {
 		for _, name := range []string{"reads", "writes", "ends"} {
 			in += `{"jsonrpc":"2.0","id":"` + name + `","method":"tools/call","params":{"name":"` + name + `"}}` + "\n"
 		}
-		down := door.Client{HTTP: &http.Client{Transport: failing{}}, Base: "http://127.0.0.1:1", Open: plane.ParseEnvelope}
+		down := httpapi.Client{HTTP: &http.Client{Transport: failing{}}, Base: "http://127.0.0.1:1", Open: plane.ParseEnvelope}
 		var out bytes.Buffer
 		if err := serveTools(t.Context(), strings.NewReader(in), &out, down, c.o, tools, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
@@ -172,7 +172,7 @@ func TestMC06_Panic(t *testing.T) {
 	var out, log bytes.Buffer
 	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n" +
 		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"bad"}}` + "\n"
-	if err := serveTools(t.Context(), strings.NewReader(in), &out, door.Client{}, Options{}, []tool{bad}, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+	if err := serveTools(t.Context(), strings.NewReader(in), &out, httpapi.Client{}, Options{}, []tool{bad}, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), `"isError":true`) || strings.Contains(out.String()+log.String(), "hunter2") || !strings.Contains(log.String(), "panicked") {

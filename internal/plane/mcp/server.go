@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // versions of the protocol that the server supports, newest first. 2025-03-26 is missing because it requires batches, and 2026-07-28
@@ -40,7 +40,7 @@ type server struct {
 }
 
 // backend returns the API client for one tool call.
-type backend func(tool string) door.Client
+type backend func(tool string) httpapi.Client
 
 // newServer returns a server with the allowed tools. Its calls end with life, because the context from the SDK outlives the connection.
 func newServer(life context.Context, o Options, all []tool, allowed func(access.Verb) bool, to backend, log *slog.Logger) *server {

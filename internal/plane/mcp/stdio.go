@@ -15,20 +15,20 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // Serve serves one client over lines. The client writes to in, and out receives only messages. The tools call the plane's API through c,
 // and the plane authorises the identity behind c. Serve returns when in or ctx ends. When in ends, Serve first answers the requests that it
 // has received.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Options, log *slog.Logger) error {
+func Serve(ctx context.Context, in io.Reader, out io.Writer, c httpapi.Client, o Options, log *slog.Logger) error {
 	return serveTools(ctx, in, out, c, o, allTools(), log)
 }
 
-func serveTools(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Options, all []tool, log *slog.Logger) error {
+func serveTools(ctx context.Context, in io.Reader, out io.Writer, c httpapi.Client, o Options, all []tool, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := newServer(ctx, o, describe(all), func(access.Verb) bool { return true }, func(string) door.Client { return c }, log)
+	s := newServer(ctx, o, describe(all), func(access.Verb) bool { return true }, func(string) httpapi.Client { return c }, log)
 	l := &lineConnection{check: s.check, stop: ctx.Done(), arrived: make(chan line), slots: make(chan struct{}, maxCalls), closed: make(chan struct{}),
 		out: out, open: map[string]bool{}}
 	go l.pump(&lineReader{bufio.NewReaderSize(in, 64<<10)}) // a read cannot be interrupted, so Serve does not wait for it

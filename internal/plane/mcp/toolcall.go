@@ -17,7 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/redact"
@@ -42,7 +42,7 @@ type tool struct {
 
 // view shows the response of an operation as a tool result. It has no type parameters, so it is compiled once for all tools. It holds the
 // operation's declaration but not the operation, because the linker keeps everything that generic code refers to, and a client needs no
-// server code (see door.Client.Ask).
+// server code (see httpapi.Client.Do).
 type view struct {
 	request      func() any                                              // returns a new request, or new arguments if ask is set
 	buildRequest func(args any) (pattern string, request any, err error) // optional: makes the request from arguments
@@ -95,7 +95,7 @@ func readTool[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data]
 }
 
 // call sends the request and asks for smaller pages until the result fits.
-func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
+func (t tool) call(ctx context.Context, c httpapi.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
 	req := t.view.request()
 	if err := parseArguments(t.args, given, req); err != nil {
 		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
@@ -115,7 +115,7 @@ func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, ma
 		var resp any
 		err := retry(ctx, tries, func() error {
 			resp = t.view.response() // drop data of a failed attempt
-			return c.Ask(ctx, pattern, t.maxResponse, req, resp)
+			return c.Do(ctx, pattern, t.maxResponse, req, resp)
 		})
 		if err != nil {
 			return nil, err

@@ -9,28 +9,28 @@ import (
 	"html"
 	"strings"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // Form returns api with one change: a browser that opens a page receives errors as a page. That page contains neither the application nor
 // data of the installation.
-func (s Site) Form(api *door.Form) *door.Form {
-	return &door.Form{
-		Answer: api.Answer,
-		Refuse: func(about door.About, p *problem.Error) door.Shape {
+func (s Site) Form(api *httpapi.Encoder) *httpapi.Encoder {
+	return &httpapi.Encoder{
+		EncodeResponse: api.EncodeResponse,
+		EncodeRefusal: func(about httpapi.RequestInfo, p *problem.Error) httpapi.Response {
 			if !wantsPage(about) {
-				return api.Refuse(about, p)
+				return api.EncodeRefusal(about, p)
 			}
 			h := securityHeaders(refusalPolicy())
 			h.Set("Vary", "Accept")
-			return door.Shape{Status: p.Code.Status(), Header: h, ContentType: "text/html; charset=utf-8", Body: s.refusalPage(about, p)}
+			return httpapi.Response{Status: p.Code.Status(), Header: h, ContentType: "text/html; charset=utf-8", Body: s.refusalPage(about, p)}
 		},
 	}
 }
 
 // wantsPage reports whether the request comes from a browser that opens a page.
-func wantsPage(about door.About) bool {
+func wantsPage(about httpapi.RequestInfo) bool {
 	for _, machines := range []string{"/api", "/mcp", "/assets"} {
 		if about.Path == machines || strings.HasPrefix(about.Path, machines+"/") {
 			return false
@@ -58,7 +58,7 @@ func refusalPolicy() string {
 }
 
 // refusalPage returns the error page. All foreign text goes through esc.
-func (s Site) refusalPage(about door.About, p *problem.Error) []byte {
+func (s Site) refusalPage(about httpapi.RequestInfo, p *problem.Error) []byte {
 	esc := func(text string) string { return html.EscapeString(oneLine(text)) }
 	title := refusalTitle(p.Code)
 	var b strings.Builder

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -90,9 +90,9 @@ type File struct {
 	plain, small []byte // small is compressed; nil if not accepted or not smaller
 }
 
-// Shape implements [door.Shaped].
-func (f File) Shape(string) (door.Shape, error) {
-	s := door.Shape{Status: http.StatusOK, Header: maps.Clone(f.header), ContentType: f.contentType, Body: f.plain}
+// EncodeResponse implements [httpapi.Responder].
+func (f File) EncodeResponse(string) (httpapi.Response, error) {
+	s := httpapi.Response{Status: http.StatusOK, Header: maps.Clone(f.header), ContentType: f.contentType, Body: f.plain}
 	if f.small != nil {
 		s.Body = f.small
 		s.Header.Set("Content-Encoding", "gzip")
@@ -113,20 +113,20 @@ func (f File) forEncoding(encoding string) File {
 }
 
 // Routes returns the dashboard's routes for the plane's server. It panics if a required field is missing.
-func (s Site) Routes() []door.Route {
+func (s Site) Routes() []httpapi.Route {
 	if s.Overview == nil || s.Now == nil {
 		panic("web: a required field is missing")
 	}
 	files := bundle()
-	var routes []door.Route
+	var routes []httpapi.Route
 	for _, at := range Paths() {
-		op := door.Op[PageRequest, File]{Pattern: "GET " + at, Verb: access.PlaneApp, Doc: "The dashboard.", Page: true}
+		op := httpapi.Op[PageRequest, File]{Pattern: "GET " + at, Verb: access.PlaneApp, Doc: "The dashboard.", Page: true}
 		routes = append(routes, op.Serve(func(_ context.Context, p access.Permit, req PageRequest) (File, error) {
 			return files["index.html"].forEncoding(req.Encoding), p.Require(access.PlaneApp, s.Now())
 		}))
 	}
-	asset := door.Op[AssetRequest, File]{Pattern: "GET /assets/{file}", Verb: access.PlaneApp, Doc: "A file of the dashboard."}
-	text := door.Op[plane.Empty, File]{Pattern: "GET /text", Verb: access.FleetRead, Doc: "The overview as plain text.", Page: true}
+	asset := httpapi.Op[AssetRequest, File]{Pattern: "GET /assets/{file}", Verb: access.PlaneApp, Doc: "A file of the dashboard."}
+	text := httpapi.Op[plane.Empty, File]{Pattern: "GET /text", Verb: access.FleetRead, Doc: "The overview as plain text.", Page: true}
 	return append(routes,
 		asset.Serve(func(_ context.Context, p access.Permit, req AssetRequest) (File, error) {
 			f, ok := files["assets/"+req.File]

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/web"
 )
@@ -40,11 +40,11 @@ func siteFor(who func() access.Caller) http.Handler {
 				Meta: plane.Meta{Sources: []plane.Source{{Name: "gossip", Status: plane.StatusDown, Message: "no\nanswer"}}},
 			}, nil
 		}}
-	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return who(), nil },
+	d := httpapi.Server{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return who(), nil },
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, at)
 		},
-		Record: func(audit.Entry) error { return nil }, Form: s.Form(plane.EnvelopeForm()), Log: slog.New(slog.DiscardHandler), Now: now}
+		Record: func(audit.Entry) error { return nil }, Encoder: s.Form(plane.EnvelopeForm()), Log: slog.New(slog.DiscardHandler), Now: now}
 	return d.Handler(s.Routes()...)
 }
 

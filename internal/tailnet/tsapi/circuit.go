@@ -38,9 +38,9 @@ func (c *circuit) state(now time.Time) CircuitState {
 	return Open
 }
 
-// admit reports whether a request may be sent now. If not, it returns the reason and the time to
+// allow reports whether a request may be sent now. If not, it returns the reason and the time to
 // wait. After a positive answer, the caller must call succeeded, failed, abandoned or limited.
-func (c *circuit) admit(now time.Time) (why Class, wait time.Duration) {
+func (c *circuit) allow(now time.Time) (why Class, wait time.Duration) {
 	switch c.state(now) {
 	case Open:
 		return CircuitOpen, c.until.Sub(now)
@@ -74,9 +74,9 @@ func (c *circuit) failed(now time.Time) time.Duration {
 	return backoff(c.failures, rand.Float64())
 }
 
-// abandoned records that the caller left before the response, which is no information about the
+// release records that the caller left before the response, which is no information about the
 // API.
-func (c *circuit) abandoned() { c.probing = false }
+func (c *circuit) release() { c.probing = false }
 
 // limited records a rate limit and returns the time to wait. wish is the pause that the API
 // requested; 0: none.

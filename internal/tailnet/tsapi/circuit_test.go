@@ -88,10 +88,10 @@ func TestCircuit(t *testing.T) {
 		if f := failure(err); f == nil || f.RetryAfter != time.Minute || c.State().Circuit != Open {
 			t.Fatalf("%v, %+v", err, c.State())
 		}
-		asked := len(w.asked)
+		requested := len(w.asked)
 		time.Sleep(30 * time.Second)
 		_, err = c.Lists(t.Context(), 0)
-		if f := failure(err); f == nil || f.Class != CircuitOpen || f.RetryAfter != 30*time.Second || len(w.asked) != asked || asked != 6 {
+		if f := failure(err); f == nil || f.Class != CircuitOpen || f.RetryAfter != 30*time.Second || len(w.asked) != requested || requested != 6 {
 			t.Fatalf("in between: %v, %d asked", err, len(w.asked))
 		}
 		_, err = c.CreateKey(t.Context(), KeyRequest{})
@@ -152,11 +152,11 @@ func TestCircuitCounts(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		// A request without a response may have created a key, so it is not repeated.
-		asked := len(w.asked)
+		requested := len(w.asked)
 		if _, err := c.CreateKey(t.Context(), KeyRequest{}); failure(err) == nil || failure(err).Class != Unavailable {
 			t.Error(err)
 		}
-		if n := len(w.asked) - asked; n != 1 {
+		if n := len(w.asked) - requested; n != 1 {
 			t.Errorf("%d requests for one key", n)
 		}
 	})
@@ -192,8 +192,8 @@ func TestBackoff(t *testing.T) {
 
 func TestRetryAfterHeader(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for text, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999": longestWait, "9999999999999999999": 0,
-		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:05 GMT": 0, "Fri, 02 Jan 2036 03:00:05 GMT": longestWait} {
+	for text, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999": maxWait, "9999999999999999999": 0,
+		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:05 GMT": 0, "Fri, 02 Jan 2036 03:00:05 GMT": maxWait} {
 		if got := retryAfter(http.Header{"Retry-After": {text}}, now); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}

@@ -62,8 +62,8 @@ type Client struct {
 	token    atomic.Pointer[token]
 	fetching flight[*token]
 
-	deviceList  memory[[]Device]
-	serviceList memory[Services]
+	deviceList  cachedRead[[]Device]
+	serviceList cachedRead[Services]
 	tagged      tagged
 
 	working context.Context
@@ -102,10 +102,10 @@ func New(c Config) (*Client, error) {
 			ForceAttemptHTTP2:      true,
 		}
 	}
-	if own.api, err = httptransport.New(httptransport.Config{Base: base, MaxBody: mostBody, Timeout: attemptTime, RoundTripper: own.wire}); err != nil {
+	if own.api, err = httptransport.New(httptransport.Config{Base: base, MaxBody: maxBody, Timeout: attemptTime, RoundTripper: own.wire}); err != nil {
 		return nil, err
 	}
-	if own.tokens, err = httptransport.New(httptransport.Config{Base: base, MaxBody: mostToken, Timeout: attemptTime, RoundTripper: own.wire}); err != nil {
+	if own.tokens, err = httptransport.New(httptransport.Config{Base: base, MaxBody: maxToken, Timeout: attemptTime, RoundTripper: own.wire}); err != nil {
 		return nil, err
 	}
 	return own, nil
@@ -199,9 +199,9 @@ func (c *Client) start(f func(context.Context)) bool {
 	return true
 }
 
-// ask runs one operation within the rate limit, unless the circuit is open. It retries once at once
+// call runs one operation within the rate limit, unless the circuit is open. It retries once at once
 // if the first attempt failed with Unavailable and no wait is required.
-func (c *Client) ask(ctx context.Context, op Op, do func(context.Context, *tailscale.Client) error) error {
+func (c *Client) call(ctx context.Context, op Op, do func(context.Context, *tailscale.Client) error) error {
 	if !c.enter() {
 		return &Error{Op: op, Class: Dropped}
 	}
@@ -217,7 +217,7 @@ func (c *Client) ask(ctx context.Context, op Op, do func(context.Context, *tails
 
 func (c *Client) attempt(ctx context.Context, op Op, do func(context.Context, *tailscale.Client) error) error {
 	c.mu.Lock()
-	why, wait := c.circuit.admit(c.now())
+	why, wait := c.circuit.allow(c.now())
 	c.mu.Unlock()
 	if why != OK {
 		c.observe(op, why, 0)
@@ -239,7 +239,7 @@ func (c *Client) attempt(ctx context.Context, op Op, do func(context.Context, *t
 		c.circuit.succeeded()
 		return nil
 	case noClass:
-		c.circuit.abandoned()
+		c.circuit.release()
 		return fmt.Errorf("%s: %w", op, context.Cause(ctx))
 	case Unavailable:
 		failure.RetryAfter = max(c.circuit.failed(c.now()), failure.RetryAfter)
@@ -249,7 +249,7 @@ func (c *Client) attempt(ctx context.Context, op Op, do func(context.Context, *t
 		if failure.Status != 0 {
 			c.circuit.succeeded()
 		} else {
-			c.circuit.abandoned() // no request was sent to Tailscale
+			c.circuit.release() // no request was sent to Tailscale
 		}
 	default:
 		c.circuit.succeeded() // the API works, it refused the request

@@ -194,7 +194,7 @@ func TestClasses(t *testing.T) {
 		{name: "plain text", fault: fakeapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":[]}`, Header: http.Header{"Content-Type": {"text/plain"}}}, want: Unavailable, status: 200, wait: true},
 		{name: "nothing", fault: fakeapi.Fault{Route: devicesRoute, Status: 200, Body: " "}, want: Unavailable, status: 200, wait: true},
 		{name: "a part", fault: fakeapi.Fault{Route: devicesRoute, Status: 206, Body: `{"devices":[]}`}, want: Unavailable, status: 206, wait: true},
-		{name: "too long a token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 200, Body: `{"access_token":"` + strings.Repeat("a", mostToken) + `"}`}, want: Unavailable, status: 200, atToken: true, wait: true},
+		{name: "too long a token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 200, Body: `{"access_token":"` + strings.Repeat("a", maxToken) + `"}`}, want: Unavailable, status: 200, atToken: true, wait: true},
 		{name: "a redirect of the token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 307, Body: "{}", Header: http.Header{"Location": {"/elsewhere"}}}, want: Unavailable, status: 307, atToken: true, wait: true},
 		{name: "not modified", fault: fakeapi.Fault{Route: devicesRoute, Status: 304}, want: Unavailable, status: 304, wait: true},
 	} {
@@ -211,7 +211,7 @@ func TestClasses(t *testing.T) {
 			if f.Class != x.want || f.Status != x.status || f.AtToken != x.atToken || (f.RetryAfter > 0) != x.wait {
 				t.Errorf("%+v (%v), want %s %d", f, err, x.want, x.status)
 			}
-			if d, v := c.Known(); !d.IsZero() && !v.IsZero() {
+			if d, v := c.LastRead(); !d.IsZero() && !v.IsZero() {
 				t.Error("something is known all the same")
 			}
 			if x.want == RateLimited {

@@ -23,7 +23,7 @@ type Host struct {
 // Hosts returns the devices that offer to host a service, and whether each is approved.
 func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 	var out []Host
-	err := c.ask(ctx, ListHosts, func(ctx context.Context, api *tailscale.Client) error {
+	err := c.call(ctx, ListHosts, func(ctx context.Context, api *tailscale.Client) error {
 		var answer struct {
 			Hosts *[]struct {
 				StableNodeID  string     `json:"stableNodeID"`
@@ -31,7 +31,7 @@ func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 				Configured    configured `json:"configured"`
 			} `json:"hosts"`
 		}
-		if err := c.call(ctx, api, http.MethodGet, "services/"+url.PathEscape(service)+"/devices", nil, &answer); err != nil {
+		if err := c.callRaw(ctx, api, http.MethodGet, "services/"+url.PathEscape(service)+"/devices", nil, &answer); err != nil {
 			return err
 		}
 		if answer.Hosts == nil {
@@ -51,8 +51,8 @@ func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 
 // ApproveHost approves a device as a host of a service.
 func (c *Client) ApproveHost(ctx context.Context, service, device string) error {
-	return c.ask(ctx, ApproveHost, func(ctx context.Context, api *tailscale.Client) error {
-		return c.call(ctx, api, http.MethodPost, "services/"+url.PathEscape(service)+"/device/"+url.PathEscape(device)+"/approved", map[string]bool{"approved": true}, nil)
+	return c.call(ctx, ApproveHost, func(ctx context.Context, api *tailscale.Client) error {
+		return c.callRaw(ctx, api, http.MethodPost, "services/"+url.PathEscape(service)+"/device/"+url.PathEscape(device)+"/approved", map[string]bool{"approved": true}, nil)
 	})
 }
 
@@ -69,9 +69,9 @@ func (c *configured) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*bool)(c))
 }
 
-// call sends a request that the client library has no method for. path is relative to the tailnet's
+// callRaw sends a request that the client library has no method for. path is relative to the tailnet's
 // path.
-func (c *Client) call(ctx context.Context, api *tailscale.Client, method, path string, in, out any) error {
+func (c *Client) callRaw(ctx context.Context, api *tailscale.Client, method, path string, in, out any) error {
 	var body []byte
 	if in != nil {
 		var err error

@@ -30,7 +30,7 @@ type Key struct {
 // found by its description.
 func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
 	var out Key
-	err := c.ask(ctx, CreateKey, func(ctx context.Context, api *tailscale.Client) error {
+	err := c.call(ctx, CreateKey, func(ctx context.Context, api *tailscale.Client) error {
 		req := tailscale.CreateKeyRequest{ExpirySeconds: int64(r.Life / time.Second), Description: r.Description}
 		create := &req.Capabilities.Devices.Create
 		create.Ephemeral, create.Preauthorized, create.Tags = r.Ephemeral, true, r.Tags
@@ -64,7 +64,7 @@ func (c *Client) Keys(ctx context.Context) ([]string, error) {
 // Key returns a key, even if it was deleted.
 func (c *Client) Key(ctx context.Context, id string) (Key, error) {
 	var out Key
-	err := c.ask(ctx, GetKey, func(ctx context.Context, api *tailscale.Client) error {
+	err := c.call(ctx, GetKey, func(ctx context.Context, api *tailscale.Client) error {
 		k, err := api.Keys().Get(ctx, id)
 		if err != nil {
 			return err
@@ -80,7 +80,7 @@ func (c *Client) Key(ctx context.Context, id string) (Key, error) {
 
 // DeleteKey deletes a key. It returns nil if the key does not exist.
 func (c *Client) DeleteKey(ctx context.Context, id string) error {
-	return gone(c.ask(ctx, DeleteKey, func(ctx context.Context, api *tailscale.Client) error { return api.Keys().Delete(ctx, id) }))
+	return gone(c.call(ctx, DeleteKey, func(ctx context.Context, api *tailscale.Client) error { return api.Keys().Delete(ctx, id) }))
 }
 
 // gone returns nil for a NotFound error of the operation.

@@ -98,9 +98,9 @@ func (c *Client) Services(ctx context.Context, maxAge time.Duration) (Services, 
 	return s.Value, err
 }
 
-// Known returns when the devices and the services were last read; zero: never.
-func (c *Client) Known() (devices, services time.Time) {
-	return c.deviceList.known().At, c.serviceList.known().At
+// LastRead returns when the devices and the services were last read; zero: never.
+func (c *Client) LastRead() (devices, services time.Time) {
+	return c.deviceList.readAt().At, c.serviceList.readAt().At
 }
 
 // A reading is a value with the time of its request.
@@ -109,13 +109,13 @@ type reading[T any] struct {
 	Value T
 }
 
-// A memory caches the last successful reading.
-type memory[T any] struct {
+// A cachedRead caches the last successful reading.
+type cachedRead[T any] struct {
 	flight flight[reading[T]]
 	last   atomic.Pointer[reading[T]]
 }
 
-func (m *memory[T]) known() (r reading[T]) {
+func (m *cachedRead[T]) readAt() (r reading[T]) {
 	if last := m.last.Load(); last != nil {
 		r = *last
 	}
@@ -123,7 +123,7 @@ func (m *memory[T]) known() (r reading[T]) {
 }
 
 // get returns a reading that is at most maxAge old, from the cache or from fetch.
-func (m *memory[T]) get(ctx context.Context, c *Client, op Op, maxAge time.Duration, fetch func(context.Context) (T, error)) (reading[T], error) {
+func (m *cachedRead[T]) get(ctx context.Context, c *Client, op Op, maxAge time.Duration, fetch func(context.Context) (T, error)) (reading[T], error) {
 	fresh := func() *reading[T] {
 		if r := m.last.Load(); r != nil && c.now().Sub(r.At) < maxAge {
 			return r
@@ -231,7 +231,7 @@ func service(s *tailscale.VIPService) (Service, error) {
 // list is like ask, for a list under a JSON key. It rejects a response without that key, such as
 // {}. Such a response would look like an empty list, and an empty list causes deletions.
 func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Context, *tailscale.Client) (int, error)) error {
-	return c.ask(ctx, op, func(ctx context.Context, api *tailscale.Client) error {
+	return c.call(ctx, op, func(ctx context.Context, api *tailscale.Client) error {
 		n, err := do(ctx, api)
 		if err != nil || n > 0 {
 			return err
@@ -250,10 +250,10 @@ func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Co
 // tagged caches device lists by tags.
 type tagged struct {
 	mu     sync.Mutex
-	byTags map[string]*memory[[]Device]
+	byTags map[string]*cachedRead[[]Device]
 }
 
-const mostTagged = 64 // lists per tailnet: enough for all of its gateways
+const maxTagged = 64 // lists per tailnet: enough for all of its gateways
 
 // Tagged returns the devices that have at least one of the tags exactly. The list is at most maxAge
 // old and is returned with the time of its request. The API filters the devices, so the call is
@@ -268,10 +268,10 @@ func (c *Client) Tagged(ctx context.Context, maxAge time.Duration, tags ...strin
 	t.mu.Lock()
 	m := t.byTags[key]
 	if m == nil {
-		if len(t.byTags) >= mostTagged || t.byTags == nil {
-			t.byTags = map[string]*memory[[]Device]{}
+		if len(t.byTags) >= maxTagged || t.byTags == nil {
+			t.byTags = map[string]*cachedRead[[]Device]{}
 		}
-		m = new(memory[[]Device])
+		m = new(cachedRead[[]Device])
 		t.byTags[key] = m
 	}
 	t.mu.Unlock()

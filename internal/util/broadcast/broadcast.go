@@ -37,9 +37,9 @@ func (c *Change) Notify() {
 	}
 }
 
-// Already returns a closed channel, for a reader that is behind and must not wait for the next
+// Closed returns a closed channel, for a reader that is behind and must not wait for the next
 // change.
-func Already() <-chan struct{} { return closed }
+func Closed() <-chan struct{} { return closed }
 
 var closed = func() chan struct{} {
 	c := make(chan struct{})

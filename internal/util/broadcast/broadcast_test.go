@@ -38,7 +38,7 @@ func TestChange(t *testing.T) {
 }
 
 func TestAlready(t *testing.T) {
-	if !isClosed(broadcast.Already()) {
+	if !isClosed(broadcast.Closed()) {
 		t.Error("Already returns a channel that is open")
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
@@ -39,7 +39,7 @@ func oddWords() []string {
 // AU-02. One request makes exactly one line in the audit log, whatever text an attacker sends in any place. Hostile
 // text is escaped, so that no reader misinterprets it, and it decodes to the original.
 //
-// Guard: printable.JSON (called by audit's encoding), door.clip; slog's JSON for logs; output.Escape in tka.
+// Guard: sanitize.JSON (called by audit's encoding), httpapi.clip; slog's JSON for logs; output.Escape in tka.
 func TestAU02_OneEventIsOneLine(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
@@ -309,9 +309,9 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			Rules: []json.RawMessage{json.RawMessage(`{"role": "view", "period": "1h"}`)}}
 		at := attacktest.NewIdentityServer([]string{"127.0.0.1"}, func(*http.Request) (access.Caller, error) { return caller, nil })
 		for _, with := range []any{"a word", errors.New("an error"), http.ErrAbortHandler, nil, (*auditedRequest)(nil)} {
-			op := door.Op[struct{}, attacktest.Whoami]{Pattern: "GET /panic", Verb: access.SigninRead}
+			op := httpapi.Op[struct{}, attacktest.Whoami]{Pattern: "GET /panic", Verb: access.SigninRead}
 			srv := httptest.NewServer(at.Handler(at.Route, op.Serve(func(context.Context, access.Permit, struct{}) (attacktest.Whoami, error) { panic(with) })))
-			c := door.Client{HTTP: srv.Client(), Base: srv.URL}
+			c := httpapi.Client{HTTP: srv.Client(), Base: srv.URL}
 			_, err := op.Call(t.Context(), c, struct{}{})
 			e, _ := at.Entries(t)
 			if problem.CodeOf(err) != problem.Internal || len(e) != 1 || e[0].Result != audit.Failed || strings.Contains(fmt.Sprint(err, e), "goroutine") {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -42,13 +42,13 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 	before := s.SignIns(t, "alice@example.com")
 
 	// Data of the real server that an attacker may have stored: an answer and its proof.
-	nonce := door.NewNonce()
-	req := s.NewRequest(t, "GET", attacktest.API+"/cluster-info", "", door.NonceHeader, nonce)
+	nonce := httpapi.NewNonce()
+	req := s.NewRequest(t, "GET", attacktest.API+"/cluster-info", "", httpapi.NonceHeader, nonce)
 	req.URL.Host, req.Host = server, server
 	kept := attacktest.Do(t, s.HTTPClient(alice), req)
 	var info signin.ClusterInfo
 	attacktest.Decode(t, kept.Body, &info)
-	if err := info.Key.Check(nonce, server, []byte(kept.Body), kept.Header.Get(door.ProofHeader)); err != nil {
+	if err := info.Key.Check(nonce, server, []byte(kept.Body), kept.Header.Get(httpapi.ProofHeader)); err != nil {
 		t.Fatalf("the true server's proof: %v", err)
 	}
 
@@ -77,11 +77,11 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 		},
 		"with a proof that it kept": func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set("Content-Type", "application/json")
-			rw.Header().Set(door.ProofHeader, kept.Header.Get(door.ProofHeader))
+			rw.Header().Set(httpapi.ProofHeader, kept.Header.Get(httpapi.ProofHeader))
 			io.WriteString(rw, kept.Body)
 		},
 		"by asking another server of the cluster": func(rw http.ResponseWriter, r *http.Request) {
-			on := s.NewRequest(t, r.Method, r.URL.Path, "", door.NonceHeader, r.Header.Get(door.NonceHeader))
+			on := s.NewRequest(t, r.Method, r.URL.Path, "", httpapi.NonceHeader, r.Header.Get(httpapi.NonceHeader))
 			res, err := s.HTTPClient(alice).Do(on)
 			if err != nil {
 				http.Error(rw, err.Error(), http.StatusBadGateway)
@@ -288,7 +288,7 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 // CL-07. A server cannot delay a command beyond its time limit, cannot make it read more data than its limit, and
 // cannot crash it.
 //
-// Guard: client.CallUntilReady (the time limit, with any Retry-After), door.Op.Call (the maximum size of a body), the
+// Guard: client.CallUntilReady (the time limit, with any Retry-After), httpapi.Op.Call (the maximum size of a body), the
 // context of cli.(*tka).preRun, client.checkCA.
 func TestCL07_HostileServer(t *testing.T) {
 	s := attacktest.Start(t)
@@ -296,7 +296,7 @@ func TestCL07_HostileServer(t *testing.T) {
 	endless := func(chunk string, every time.Duration) http.HandlerFunc {
 		return func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set("Content-Type", "application/json")
-			rw.Header().Set(door.ProofHeader, "x")
+			rw.Header().Set(httpapi.ProofHeader, "x")
 			tick := time.NewTicker(max(every, time.Microsecond))
 			defer tick.Stop()
 			for {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -22,7 +22,7 @@ import (
 // so a client on first contact accepts it as a server.
 type impostorServer struct {
 	name  string // the full name
-	key   door.Key
+	key   httpapi.Key
 	info  signin.ClusterInfo // the cluster information that it reports, of the real cluster
 	grant signin.Kubeconfig  // a real kubeconfig, which works
 
@@ -60,7 +60,7 @@ func newWrongServer(t *testing.T, s *attacktest.Env) *impostorServer {
 
 func newWrongAt(t *testing.T, s *attacktest.Env, host string, info signin.ClusterInfo) *impostorServer {
 	t.Helper()
-	key, err := door.NewKey(bytes.Repeat([]byte{7}, 32))
+	key, err := httpapi.NewKey(bytes.Repeat([]byte{7}, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func (w *impostorServer) prove(rw http.ResponseWriter, r *http.Request, status i
 		}
 	}
 	rw.Header().Set("Content-Type", "application/json")
-	rw.Header().Set(door.ProofHeader, w.key.Prove(r.Header.Get(door.NonceHeader), r.Host, text))
+	rw.Header().Set(httpapi.ProofHeader, w.key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, text))
 	rw.WriteHeader(status)
 	rw.Write(text)
 }

@@ -32,7 +32,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	issuer "github.com/tailplane/tailplane/internal/authority"
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -318,7 +318,7 @@ func TestGW08_Strangers(t *testing.T) {
 	calls := func() string {
 		return metricLines(t, w.Probes, `tailplane_gateway_hook_calls_total{hook="Cluster"`)
 	}
-	ca, err := issuer.New("tailplane-extension-ca", time.Now(), time.Hour)
+	ca, err := kube.NewCertificateAuthority("tailplane-extension-ca", time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

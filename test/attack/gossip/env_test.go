@@ -15,7 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/gossip/controller"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -167,7 +167,7 @@ type pinned struct{ Clusters, Nodes map[string]string }
 
 func pinsOf(t *testing.T, s *attacktest.Env) (p pinned) {
 	t.Helper()
-	attacktest.Decode(t, configMapOf(t, s, gossipkube.PinsConfigMap)["pins.json"], &p)
+	attacktest.Decode(t, configMapOf(t, s, controller.PinsConfigMap)["pins.json"], &p)
 	return p
 }
 
@@ -191,7 +191,7 @@ func idleSince(t *testing.T, m attacktest.LogMark) {
 	t.Helper()
 	for _, account := range []string{attacktest.AccessAccount, attacktest.OperatorAccount} {
 		for _, k := range m.Writes(t, account) {
-			if ours := k.ObjectRef.Name == gossipkube.PinsConfigMap || k.ObjectRef.Name == gossipkube.MembersConfigMap; k.Verb != "update" || k.ObjectRef.Resource != "configmaps" || !ours {
+			if ours := k.ObjectRef.Name == controller.PinsConfigMap || k.ObjectRef.Name == controller.MembersConfigMap; k.Verb != "update" || k.ObjectRef.Resource != "configmaps" || !ours {
 				t.Errorf("because of what a member said %s asked to %v", account, k)
 			}
 		}

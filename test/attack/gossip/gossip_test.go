@@ -54,7 +54,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		moved := evil(r.facts) // a record of the rogue's own cluster that names the victim's node
 		moved.Node = genuine.Node
 		handover := evil(genuine.Facts)
-		handover.PrevKey, handover.PrevSig = genuine.Key, ed25519.Sign(r.key, gossip.Rekeying(genuine.ClusterID, r.facts.Key))
+		handover.PrevKey, handover.PrevSig = genuine.Key, ed25519.Sign(r.key, gossip.RekeyMessage(genuine.ClusterID, r.facts.Key))
 		before, _ := clusterOf(t, at.server, at.victim)
 		pins := pinsOf(t, at.server)
 		m := at.server.Mark(t)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
+	gossiphttp "github.com/tailplane/tailplane/internal/gossip/http"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -28,7 +28,7 @@ import (
 // process keeps running without growing. Fields of a newer version are accepted. The servers are another build than
 // this test, which also reads and creates records.
 //
-// Guard: gossip.decode, gossip.Open, (*engine).garbage, Carrier.ask, and door.Op.Serve, which reads at most MaxBody.
+// Guard: gossip.decode, gossip.Open, (*engine).garbage, Carrier.ask, and httpapi.Op.Serve, which reads at most MaxBody.
 func TestGO05_Bombs(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go05")
@@ -455,7 +455,7 @@ func TestGO07_PointsInside(t *testing.T) {
 // GO-08. Text that could harm a terminal, a page or a shell is not a valid name or label. No person ever sees it, in
 // any form.
 //
-// Guard: gossip.(*Record).check and read; the page of internal/gossip/memberlist.
+// Guard: gossip.(*Record).check and read; the page of internal/gossip.
 func TestGO08_HostileText(t *testing.T) {
 	east, _ := twoClusters(t)
 	r := newRogue(t, east, "go08")

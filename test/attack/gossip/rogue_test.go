@@ -17,9 +17,9 @@ import (
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
 
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
+	gossiphttp "github.com/tailplane/tailplane/internal/gossip/http"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
@@ -69,7 +69,7 @@ func newRogue(t *testing.T, s *attacktest.Env, host string, edit ...func(*rogueM
 	}
 	name := strings.TrimSuffix(st.Self.DNSName, ".")
 	r.facts = gossip.Facts{ClusterID: host + "-id", ClusterName: host, Node: string(r.id), Host: name, IPs: st.Self.TailscaleIPs, Port: 7946, URL: "https://" + name,
-		APIEndpoint: "https://k8s." + host + ".example:6443", APIPort: 6443, Labels: map[string]string{"env": "demo"}, Key: door.PublicKey(key.Public().(ed25519.PublicKey)), Software: "9.9.9"}
+		APIEndpoint: "https://k8s." + host + ".example:6443", APIPort: 6443, Labels: map[string]string{"env": "demo"}, Key: httpapi.PublicKey(key.Public().(ed25519.PublicKey)), Software: "9.9.9"}
 	for _, e := range edit {
 		e(r)
 	}
@@ -224,7 +224,7 @@ func (r *rogueMember) renew(t *testing.T) {
 
 // sealed signs the given facts with the rogue's key.
 func (r *rogueMember) sealed(f gossip.Facts, o gossip.Order, s gossip.Status) (gossip.Signed, error) {
-	f.Key = door.PublicKey(r.key.Public().(ed25519.PublicKey))
+	f.Key = httpapi.PublicKey(r.key.Public().(ed25519.PublicKey))
 	record, err := gossip.Seal(f, o, s, func(b []byte) []byte { return ed25519.Sign(r.key, b) })
 	if err != nil {
 		return gossip.Signed{}, err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -61,7 +61,7 @@ func TestID04_NoCapability(t *testing.T) {
 // ID-05. The server refuses a request when a rule is malformed, and reports the rule's number and field. The cost of
 // this check is bounded. A malformed rule never widens, hides or replaces a valid one.
 //
-// Guard: access.ParseGrant and access.(Policy).parse; access.ParseDuty and access.(PlanePolicy).duties in the plane.
+// Guard: access.ParseGrant and access.(Policy).parse; access.ParsePlaneRole and access.(PlanePolicy).duties in the plane.
 func TestID05_MalformedRules(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "mallory-laptop", "mallory@example.com")
@@ -160,7 +160,7 @@ func TestID05_MalformedRules(t *testing.T) {
 					rules = append(rules, json.RawMessage(r))
 				}
 				began := time.Now()
-				_, err := at.Op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
+				_, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
 				took := time.Since(began)
 				if e, through := at.Entries(t); problem.CodeOf(err) != problem.BadCapability || len(through) > 0 || len(e) != 1 || len(e[0].Error) > 1000 || took > attacktest.Soon {
 					t.Errorf("%s, %d rules: %v after %v, through %+v", what, len(list), err, took, through)
@@ -168,14 +168,14 @@ func TestID05_MalformedRules(t *testing.T) {
 			}
 		}
 		rules = []json.RawMessage{json.RawMessage(good)}
-		if got, err := at.Op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{}); err != nil || got.Identity != "mallory@example.com" {
+		if got, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{}); err != nil || got.Identity != "mallory@example.com" {
 			t.Errorf("a good rule: %+v %v", got, err)
 		}
 	})
 	// In the plane, rules add up. A malformed rule grants nothing, removes nothing, and is reported.
 	t.Run("in the plane", func(t *testing.T) {
 		var rules []json.RawMessage
-		way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		way := &httpapi.Server{Names: func() []string { return []string{"127.0.0.1"} }, Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 			Identify: func(*http.Request) (access.Caller, error) {
 				return access.Caller{Login: "mallory@example.com", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: rules}, nil
 			},
@@ -207,7 +207,7 @@ func TestID05_MalformedRules(t *testing.T) {
 					rules = append(rules, json.RawMessage(r))
 				}
 				began := time.Now()
-				me, err := plane.GetMe.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL, Open: plane.ParseEnvelope}, plane.Empty{})
+				me, err := plane.GetMe.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL, Open: plane.ParseEnvelope}, plane.Empty{})
 				if took := time.Since(began); took > attacktest.Soon {
 					t.Errorf("%s, %d rules: took %v", what, len(list), took)
 				}

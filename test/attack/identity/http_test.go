@@ -13,9 +13,9 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
-	"github.com/tailplane/tailplane/internal/gossip/memberlist"
+	"github.com/tailplane/tailplane/internal/gossip"
+	gossiphttp "github.com/tailplane/tailplane/internal/gossip/http"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
@@ -23,22 +23,22 @@ import (
 )
 
 // routes returns the operations that the access server registers.
-func routes() []door.Route {
-	return append(new(signin.Desk).Routes(), memberlist.Serve(nil, nil, nil))
+func routes() []httpapi.Route {
+	return append(new(signin.Service).Routes(), gossip.ServeClusters(nil, nil, nil))
 }
 
 // memberRoutes returns the operations on the port that is only for servers.
-func memberRoutes() []door.Route {
-	return []door.Route{gossiphttp.ServeExchange(nil, nil), gossiphttp.ServeAuthority(nil, nil)}
+func memberRoutes() []httpapi.Route {
+	return []httpapi.Route{gossiphttp.ServeExchange(nil, nil), gossiphttp.ServeCA(nil, nil)}
 }
 
 // guarded returns the routes that need a grant: all except the one that shows callers their own identity.
-func guarded() []door.Route {
-	return slices.DeleteFunc(routes(), func(rt door.Route) bool { return rt.Verb == access.Whoami })
+func guarded() []httpapi.Route {
+	return slices.DeleteFunc(routes(), func(rt httpapi.Route) bool { return rt.Verb == access.Whoami })
 }
 
 // split divides a route's pattern into method and path.
-func split(rt door.Route) (method, path string) {
+func split(rt httpapi.Route) (method, path string) {
 	method, path, _ = strings.Cut(rt.Pattern, " ")
 	return method, path
 }
@@ -52,7 +52,7 @@ func serverNames(t *testing.T, s *attacktest.Env) []string {
 // The Host header still carries the attacker's name, so the server refuses the request. This applies to every method,
 // and happens before the server identifies the caller.
 //
-// Guard: door.(*visit).checkHost; for probes health.ownHost.
+// Guard: door.(*visit).checkHost; for probes health.isOwnHost.
 func TestID09_HostIsOneOfOurNames(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -177,7 +177,7 @@ func spelt(pairs []string, as func(string) string) (out []string) {
 
 // ID-07. No header sets the identity of a caller, neither for our server nor for the API server behind it.
 //
-// Guard: tailnet.(*Node).Identify, which reads only Funnel's header; and signinkube.Store, whose requests contain no
+// Guard: tailnet.(*Node).Identify, which reads only Funnel's header; and controller.Store, whose requests contain no
 // header of the caller.
 func TestID07_HeadersNameNobody(t *testing.T) {
 	s := attacktest.Start(t)
@@ -368,7 +368,7 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 // ID-10. The server refuses requests that a browser sends for another site's page. This applies to every route and
 // also to reads, because a GET can issue a token. No answer ever allows another site to read it.
 //
-// Guard: door.checkSite; for probes health.(*Listener).Handler.
+// Guard: httpapi.checkSameSite; for probes health.(*Listener).Handler.
 func TestID10_CrossSite(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)

@@ -62,7 +62,7 @@ func smuggled(start, host, hidden string) []smuggledRequest {
 // ID-15. When two parsers could disagree about the end of a request, the server refuses it and closes the connection.
 // It never processes the bytes that follow.
 //
-// Guard: internal/door/framing, which checks a request before net/http parses it.
+// Guard: internal/httpapi/framing, which checks a request before net/http parses it.
 func TestID15_Smuggling(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)

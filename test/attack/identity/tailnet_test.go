@@ -18,7 +18,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -123,7 +123,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 			return true
 		})
 		stranger := &http.Client{Transport: &http.Transport{DialContext: internet, TLSClientConfig: &tls.Config{RootCAs: s.Roots}}}
-		_, err = behind.Op.Call(ctx, door.Client{HTTP: stranger, Base: "https://" + name}, struct{}{})
+		_, err = behind.Op.Call(ctx, httpapi.Client{HTTP: stranger, Base: "https://" + name}, struct{}{})
 		entries, through := behind.Entries(t)
 		if problem.CodeOf(err) != problem.FunnelRefused || len(through) > 0 || len(entries) != 1 || entries[0].Code != problem.FunnelRefused || entries[0].Actor.NodeID != "" {
 			t.Errorf("from the internet: %v, recorded %+v, through %+v", err, entries, through)
@@ -132,7 +132,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 		hc := &http.Client{Transport: &http.Transport{DialContext: alice.Node.Dial, TLSClientConfig: &tls.Config{RootCAs: s.Roots}}}
 		var got attacktest.Whoami
 		attacktest.Eventually(t, attacktest.Long, "alice is let in from the tailnet", func() bool {
-			got, err = behind.Op.Call(ctx, door.Client{HTTP: hc, Base: "https://" + name}, struct{}{})
+			got, err = behind.Op.Call(ctx, httpapi.Client{HTTP: hc, Base: "https://" + name}, struct{}{})
 			return err == nil
 		})
 		if got.Identity != "alice@example.com" {
@@ -328,7 +328,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		srv.Start()
 		defer srv.Close()
 		call := func() error {
-			_, err := at.Op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
+			_, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
 			return err
 		}
 		want := func(what string, code problem.Code) {
@@ -538,7 +538,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 			code problem.Code
 		}{{alice, ""}, {bob, problem.NoCapability}, {alice, ""}, {bob, problem.NoCapability}} {
 			caller = want.who
-			_, err := at.Op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
+			_, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
 			entries, through := at.Entries(t)
 			if problem.CodeOf(err) != want.code || (len(through) == 1) != (want.code == "") || len(entries) != 1 || entries[0].Actor.Login != string(want.who.Login) {
 				t.Errorf("%s: %v, recorded %+v, through %+v", want.who.Login, err, entries, through)

@@ -221,7 +221,7 @@ func TestPL02_TokensGiveNothing(t *testing.T) {
 // PL-03. Another site's page cannot open a stream. An open stream ends when the caller's role is removed. A thousand
 // streams that are opened and abandoned leave nothing behind.
 //
-// Guard: door.checkSite, door.(*Stream).Renew and streamLife, and plane.(*Desk).events, which stops when its client
+// Guard: httpapi.checkSameSite, door.(*Stream).Renew and streamLife, and plane.(*Desk).events, which stops when its client
 // disconnects.
 func TestPL03_Streams(t *testing.T) {
 	o := start(t)

@@ -26,7 +26,7 @@ import (
 // about it, and keep serving other people.
 //
 // Guard: the CRD's schema, which above all requires one time format that every client can decode;
-// signin.Facts.refusal; signinkube.signinOf.
+// signin.Facts.refusal; controller.signinOf.
 func TestSI11_HostileContent(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "niaj-laptop", "niaj@example.com")

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
@@ -113,7 +113,7 @@ func TestSI03_RolesThatAreNotGiven(t *testing.T) {
 // SI-04. A period of zero, or one that is too short, is refused with the rule to correct. A period that is too long
 // is shortened, and the answer reports that.
 //
-// Guard: access.ParseGrant, access.(Policy).period, door.Duration.
+// Guard: access.ParseGrant, access.(Policy).period, httpapi.Duration.
 func TestSI04_Periods(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "peggy-laptop", "peggy@example.com")
@@ -503,7 +503,7 @@ func tokenStored(t *testing.T, s *attacktest.Env, k signin.Kubeconfig) {
 // SI-08. A revoked sign-in has no rights from the next request on. The API server refuses its token as soon as its
 // own token cache expires. Other people are not affected, and no work remains.
 //
-// Guard: signin.Facts.takeDown (bindings first), signin.Owner.Name (a name for each device), signin.Next (a deleted
+// Guard: signin.Facts.deprovision (bindings first), signin.Owner.Name (a name for each device), signin.Next (a deleted
 // sign-in needs no step).
 func TestSI08_Revoke(t *testing.T) {
 	s := attacktest.Start(t)
@@ -517,7 +517,7 @@ func TestSI08_Revoke(t *testing.T) {
 		end  func(st signin.Status)
 	}{
 		{"logout", func(signin.Status) {
-			st, err := signin.Logout.Call(t.Context(), s.APIClient(laptop), signin.LogoutRequest{Wait: door.Duration(20 * time.Second)})
+			st, err := signin.Logout.Call(t.Context(), s.APIClient(laptop), signin.LogoutRequest{Wait: httpapi.Duration(20 * time.Second)})
 			if err != nil || st.State != signin.Ended {
 				t.Fatalf("logout: %+v %v", st, err)
 			}
@@ -585,7 +585,7 @@ func TestSI09_AtOnce(t *testing.T) {
 	if err := s.Net.WaitPeer(ctx, p.Node, second); err != nil {
 		t.Fatal(err)
 	}
-	servers := []door.Client{s.APIClient(p), {HTTP: s.HTTPClient(p), Base: "https://" + second}}
+	servers := []httpapi.Client{s.APIClient(p), {HTTP: s.HTTPClient(p), Base: "https://" + second}}
 	for i, c := range servers {
 		if _, err := signin.GetClusterInfo.Call(t.Context(), c, signin.ClusterInfoRequest{}); err != nil {
 			t.Fatalf("server %d: %v", i, err)

@@ -145,7 +145,7 @@ func (l attackedListener) drip(raw string) (status int, took time.Duration, err 
 // DS-02. Limits on every listener cut off slow clients, oversized requests and idle connections, with bounded memory.
 // A client that only waits for an answer stays connected.
 //
-// Guard: the limits of door.(*Door).Run and of health.(*Listener).Run, door.decode's maximum size of a body, and
+// Guard: the limits of door.(*Door).Run and of health.(*Listener).Run, httpapi.decode's maximum size of a body, and
 // door.(*bounded).take.
 func TestDS02_SlowAndHuge(t *testing.T) {
 	s := attacktest.Start(t)

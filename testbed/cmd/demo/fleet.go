@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/testkit/arctest"
 	"github.com/tailplane/tailplane/testkit/forgetest"
@@ -88,7 +88,7 @@ func (s *show) fleet(ctx context.Context) error {
 		fmt.Appendf(nil, credentialObject, "omega", "gitlab", "omega", "access_token", gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})), []byte(objects)); err != nil {
 		return err
 	}
-	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
+	desk := httpapi.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
 	pools := func(want func(plane.Pool) bool) (all []plane.Pool, err error) {
 		err = s.sees(limit, func() (bool, error) {
 			l, err := plane.ListPools.Call(limit, desk, plane.FleetListRequest{})

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -25,7 +25,7 @@ func (s *show) plane(ctx context.Context) error {
 			return err
 		}
 	}
-	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
+	desk := httpapi.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
 	if err := s.steps(ctx, "alice", step{says: "alice is signed in", run: "tka login --use"}); err != nil {
 		return err
 	}

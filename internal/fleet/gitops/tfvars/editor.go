@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	hcljson "github.com/hashicorp/hcl/v2/json"
 
-	"github.com/tailplane/tailplane/internal/manifest"
+	"github.com/tailplane/tailplane/internal/util/manifest"
 )
 
 // setVariable returns the file with value set at key: an attribute, and keys of the objects in it. Missing objects are created. value must be as

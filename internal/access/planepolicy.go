@@ -1,0 +1,248 @@
+package access
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A PlanePolicy defines the sources of roles on the operator plane. A caller's roles are the union
+// of the tailnet's grants, the owners and members of organisations, and the settings.
+type PlanePolicy struct {
+	Capability string // name of the capability
+	Contact    string // contact for callers without a role
+	Tag        string // tag of the plane's node, for the example grant in messages; "": unknown
+	Orgs       []Org
+	Settings   []Holder
+	// EmailDomains are the domains that may be used as "*@domain" among owners and members.
+	EmailDomains []string
+}
+
+// An Org is an organisation with its owners and members. Each entry is an exact login or
+// "*@domain".
+type Org struct {
+	Name            string
+	Owners, Members []string
+}
+
+// A Holder is a person with a role from the settings.
+type Holder struct {
+	Login Login
+	Role  PlaneRole
+}
+
+// ParseEmailDomain checks a domain whose users may all be admitted. It rejects domains where any
+// person can get a login.
+func ParseEmailDomain(s string) (string, error) {
+	public := []string{"gmail.com", "googlemail.com", "outlook.com", "hotmail.com", "live.com", "yahoo.com", "icloud.com", "me.com", "proton.me", "protonmail.com",
+		"gmx.net", "gmx.de", "web.de", "aol.com", "mail.ru", "qq.com", "163.com", "github", "passkey", "gitlab", "google", "apple", "microsoft"}
+	d := lowerASCII(s)
+	switch {
+	case !strings.Contains(d, ".") && !slices.Contains(public, d), len(d) > 253, strings.ContainsAny(d, "@*/ "), !isASCII(d):
+		return "", fmt.Errorf("%.60q is not a domain", s)
+	case slices.Contains(public, d):
+		return "", fmt.Errorf("anybody can have a login at %s", d)
+	}
+	return d, nil
+}
+
+// DecidePlane reports whether c may use v on the operator plane. The organisation and the owner are
+// checked later: see In and OwnOnly.
+func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, error) {
+	if err := Admit(c); err != nil {
+		return Permit{}, err
+	}
+	roles, faults := pol.rolesOf(c)
+	p := Permit{caller: c, verb: v, planeRoles: roles, faults: faults, at: now, until: now.Add(permitLife)}
+	switch {
+	case c.Tagged() && (v == PlaneApp || len(roles) == 0):
+		return Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node (%s), and nobody's.", c.Device.Name, joinTags(c.Tags)),
+			"Use a device that belongs to a person.", fmt.Sprintf("For automation, ask for a rule of %s with \"tags\": [%q]; it admits to /api and /mcp.", pol.Capability, c.Tags[0]))
+	case len(roles) == 0 && len(faults) > 0:
+		return Permit{}, problem.New(problem.BadCapability, fmt.Sprintf("No rule of %s that matches %s is valid. %s", pol.Capability, c.Identity(), faults[0]),
+			"Ask whoever keeps the tailnet policy to mend that rule.")
+	case len(roles) == 0:
+		refused := problem.New(problem.NotAuthorized, fmt.Sprintf("You are on the tailnet as %s, but have no role here.", c.Identity()), pol.advice()...)
+		refused.Seen = &problem.Seen{Login: string(c.Login), Node: c.Device.Name, Via: string(c.Via)}
+		return Permit{}, refused
+	case verbScopes[v] == nil:
+		return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("nobody decided about the verb %q", v))
+	case p.widestScope() == never:
+		return Permit{}, p.forbidden("")
+	}
+	return p, nil
+}
+
+// advice tells a caller without a role what to do.
+func (pol PlanePolicy) advice() []string {
+	rule := fmt.Sprintf("A grant that would let you look: {\"src\": [\"YOU\"], \"dst\": [%q], \"ip\": [\"tcp:443\"], \"app\": {%q: [{\"role\": \"viewer\", \"orgs\": [\"*\"]}]}}",
+		cmp.Or(pol.Tag, "THIS SERVER'S TAG"), pol.Capability)
+	if pol.Contact == "" {
+		return []string{"Ask whoever keeps the tailnet policy for a role.", rule}
+	}
+	return []string{"Ask for a role: " + pol.Contact, rule}
+}
+
+// rolesOf returns the roles of c, the widest first, and the errors of matching rules.
+func (pol PlanePolicy) rolesOf(c Caller) (roles []PlaneRole, faults []string) {
+	if len(c.Rules) > maxRules {
+		faults = append(faults, fmt.Sprintf("%d rules of %s match, more than %d: none counts.", len(c.Rules), pol.Capability, maxRules))
+	} else {
+		for i, raw := range c.Rules {
+			d, err := ParsePlaneRole(raw)
+			switch {
+			case err != nil:
+				faults = append(faults, fmt.Sprintf("Rule %d of %s gives nothing: %v.", i+1, pol.Capability, err))
+			case !c.Tagged() || slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(d.tags, t) }):
+				roles = append(roles, d)
+			}
+		}
+	}
+	if pol.hasPlainMail(c) {
+		for _, o := range pol.Orgs {
+			if pol.matchesAny(c.Login, o.Owners) {
+				roles = append(roles, PlaneRole{Name: OrgAdmin, Orgs: []string{o.Name}, Source: "owner of " + o.Name})
+			}
+			if pol.matchesAny(c.Login, o.Members) {
+				roles = append(roles, PlaneRole{Name: Operator, Orgs: []string{o.Name}, Source: "member of " + o.Name})
+			}
+		}
+		for _, h := range pol.Settings {
+			if lowerASCII(string(h.Login)) == lowerASCII(string(c.Login)) {
+				h.Role.Source = "settings"
+				roles = append(roles, h.Role)
+			}
+		}
+	}
+	slices.SortFunc(roles, comparePlaneRoles)
+	return slices.CompactFunc(roles, func(a, b PlaneRole) bool { return comparePlaneRoles(a, b) == 0 }), faults
+}
+
+// hasPlainMail reports whether the caller's login can be compared with lists of mail addresses. Logins
+// with non-ASCII characters and callers from other tailnets cannot.
+func (pol PlanePolicy) hasPlainMail(c Caller) bool {
+	return !c.Tagged() && !c.Shared && strings.Count(string(c.Login), "@") == 1 && isASCII(string(c.Login))
+}
+
+func (pol PlanePolicy) matchesAny(l Login, entries []string) bool {
+	login := lowerASCII(string(l))
+	_, domain, _ := strings.Cut(login, "@")
+	return slices.ContainsFunc(entries, func(e string) bool {
+		e = lowerASCII(e)
+		if d, ok := strings.CutPrefix(e, "*@"); ok {
+			return d == domain && slices.Contains(pol.EmailDomains, d)
+		}
+		return e == login
+	})
+}
+
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > 0x7e || r < 0x21 })
+}
+
+// lowerASCII lowers A to Z only, so that no other letter becomes one of these.
+func lowerASCII(s string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, s)
+}
+
+// widestScope returns the widest scope that any role gives the permit's verb.
+func (p Permit) widestScope() (w scope) {
+	for _, d := range p.planeRoles {
+		w = max(w, d.scopeOf(p.verb))
+	}
+	return w
+}
+
+// PlaneRoles returns the caller's roles on the operator plane, the widest first.
+func (p Permit) PlaneRoles() []PlaneRole { return slices.Clone(p.planeRoles) }
+
+// Faults returns sentences about rules that match the caller but are invalid.
+func (p Permit) Faults() []string { return slices.Clone(p.faults) }
+
+// Everywhere reports whether the permit covers everything, for all organisations and owners.
+func (p Permit) Everywhere() bool { return p.verb != "" && p.widestScope() == always }
+
+// OwnOnly reports whether the permit covers at most the caller's own objects.
+func (p Permit) OwnOnly() bool { return p.widestScope() <= own }
+
+// CanSee reports whether the permit's verb covers the objects of org. Objects of the whole
+// installation have org "" and require the scope of all organisations.
+func (p Permit) CanSee(org string) bool {
+	return p.verb != "" && slices.ContainsFunc(p.planeRoles, func(d PlaneRole) bool { return d.isGrantedIn(p.verb, org) })
+}
+
+func (d PlaneRole) isGrantedIn(v Verb, org string) bool {
+	r := d.scopeOf(v)
+	return r == always || (r == orgs || r == ownAndOrgs) && org != "" && slices.Contains(d.Orgs, org)
+}
+
+// In narrows the permit to the objects of org. If the caller may not even read them, In returns
+// not_found. If the caller may read but not change them, the error names the missing right.
+func (p Permit) In(org string) (Permit, error) {
+	if p.CanSee(org) {
+		p.org = org
+		return p, nil
+	}
+	if !slices.ContainsFunc(p.planeRoles, func(d PlaneRole) bool { return d.isGrantedIn(FleetRead, org) }) {
+		return Permit{}, problem.New(problem.NotFound, "There is no such thing, or you may not see it.")
+	}
+	return Permit{}, p.forbidden(org)
+}
+
+// InAll returns the permit if it covers all organisations. Otherwise it returns an error that names
+// the missing right.
+func (p Permit) InAll() (Permit, error) {
+	if !p.Everywhere() {
+		return Permit{}, p.forbidden("")
+	}
+	return p, nil
+}
+
+// Org returns the organisation that In narrowed the permit to, or "" before.
+func (p Permit) Org() string { return p.org }
+
+func (p Permit) forbidden(org string) error {
+	refused := problem.New(problem.Forbidden, "Your role does not allow that.", "Ask for a role that does.")
+	refused.Needed = &problem.Need{Verb: string(p.verb), Org: org}
+	for _, d := range p.planeRoles {
+		refused.Have = append(refused.Have, d.String())
+	}
+	return refused
+}
+
+// Verbs returns the caller's verbs by organisation, each list sorted. AllOrgs lists verbs for
+// everything, and "own" lists verbs for the caller's own objects.
+func (p Permit) Verbs() map[string][]Verb {
+	out := map[string][]Verb{}
+	add := func(where string, v Verb) {
+		if !slices.Contains(out[where], v) {
+			out[where] = append(out[where], v)
+		}
+	}
+	for _, v := range PlaneVerbs() {
+		for _, d := range p.planeRoles {
+			r := d.scopeOf(v)
+			if r == always {
+				add(AllOrgs, v)
+			}
+			if r == orgs || r == ownAndOrgs {
+				for _, o := range d.Orgs {
+					add(o, v)
+				}
+			}
+			if r == own || r == ownAndOrgs {
+				add("own", v)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,107 @@
+package gossip
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/httpapi"
+)
+
+// TestForm: the fields that existing clients read, whatever else is present (DSC-11).
+func TestForm(t *testing.T) {
+	alone := NewStandaloneMembers(Facts{ClusterID: "5e0c", ClusterName: "prod-0", Node: "n0", Host: "tka.tail1234.ts.net", URL: "https://tka.tail1234.ts.net", APIEndpoint: "https://k8s.prod-0.example:6443",
+		APIPort: 6443, Labels: map[string]string{"env": "prod"}, Key: httpapi.PublicKey{7}}, time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+	list := newClusterList(alone, ClusterListRequest{})
+	shape, err := list.EncodeResponse("*/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(shape.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old []struct {
+		APIEndpoint string            `json:"apiEndpoint"`
+		APIPort     int               `json:"apiPort"`
+		Labels      map[string]string `json:"labels"`
+	}
+	if err := json.Unmarshal(b, &old); err != nil || len(old) != 1 || old[0].APIEndpoint != "https://k8s.prod-0.example:6443" || old[0].APIPort != 6443 || old[0].Labels["env"] != "prod" {
+		t.Errorf("existing clients read %+v, %v, from %s", old, err, b)
+	}
+	var fields []map[string]any
+	if err := json.Unmarshal(b, &fields); err != nil {
+		t.Fatal(err)
+	}
+	names := slices.Sorted(maps.Keys(fields[0]))
+	if got := strings.Join(names, " "); got != "apiEndpoint apiPort caHash conflict id key labels lastSeen members name self software state url verified" {
+		t.Errorf("its fields are %s", got)
+	}
+	var back ClusterList
+	if err := json.Unmarshal(b, &back); err != nil || len(back.Clusters) != 1 || !back.Clusters[0].Self || back.Clusters[0].Key != (httpapi.PublicKey{7}) {
+		t.Errorf("our own client reads %+v, %v", back, err)
+	}
+	shape, _ = newClusterList(&Members{Isolated: true}, ClusterListRequest{}).EncodeResponse("")
+	if b, _ := json.Marshal(shape.Body); string(b) != "[]" || shape.Header.Get(IsolatedHeader) != "true" || shape.Header.Get(HiddenHeader) != "0" {
+		t.Errorf("no members: %s, %v", b, shape.Header)
+	}
+	var filter StateFilter
+	if filter.UnmarshalText([]byte("all")) != nil || filter.UnmarshalText([]byte("dead")) == nil || filter.UnmarshalText(nil) == nil {
+		t.Error("state is something else than \"all\"")
+	}
+}
+
+// TestAccept: a page for browsers, JSON for all other clients (DSC-11).
+func TestAccept(t *testing.T) {
+	for accept, page := range map[string]bool{
+		"": false, "*/*": false, "application/json": false, "text/html": true, "nonsense": false, "text/html;q=0": false, "text/html;q=nan": false,
+		"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8": true,
+		"application/json,text/html":                                      false,
+		"application/json;q=0.5, text/html":                               true,
+		"text/html;q=0.5,*/*":                                             false,
+		"text/*":                                                          false,
+	} {
+		if got := prefersHTML(accept); got != page {
+			t.Errorf("%q: a page %t", accept, got)
+		}
+	}
+}
+
+// TestRefusedAreNamed: the response names the servers whose records are refused, with the reason, in headers that contain only plain text
+// (GO-07, GO-08).
+func TestRefusedAreNamed(t *testing.T) {
+	all := &Members{}
+	for i := range 20 {
+		all.Refused = append(all.Refused, Refusal{Node: fmt.Sprintf("n%02d", i), Cluster: "c", Reason: Endpoint, Detail: "apiEndpoint: 10.0.0.1\r\nSet-Cookie: é" + strings.Repeat("x", 9000)})
+	}
+	shape, err := newClusterList(all, ClusterListRequest{}).EncodeResponse("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := shape.Header.Values(RefusedHeader)
+	if len(values) != maxRefusedHeaders || !strings.HasPrefix(values[0], "n00 of cluster c: apiEndpoint: 10.0.0.1??Set-Cookie: ?") || len(values[0]) > 400 {
+		t.Errorf("%d values, the first is %.80q", len(values), values)
+	}
+	if shape, _ := newClusterList(&Members{}, ClusterListRequest{}).EncodeResponse(""); len(shape.Header.Values(RefusedHeader)) != 0 {
+		t.Error("nobody is refused, and it says so of somebody")
+	}
+}
+
+// TestPage: the page for browsers has a content security policy that forbids everything (DSC-11).
+func TestPage(t *testing.T) {
+	list := ClusterList{page: func(ClusterList) ([]byte, error) { return []byte("<p>"), nil }}
+	shape, err := list.EncodeResponse("text/html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(shape.Body.([]byte)) != "<p>" {
+		t.Errorf("the page is %q", shape.Body)
+	}
+	if csp := shape.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "script-src") || shape.ContentType != "text/html; charset=utf-8" {
+		t.Errorf("it is %s under %q", shape.ContentType, csp)
+	}
+}

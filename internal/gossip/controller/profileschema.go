@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+const profileGroup = "multicluster.x-k8s.io"
+
+// profileVersions are the versions that this package can write, the best one first.
+var profileVersions = []string{"v1alpha2", "v1alpha1"}
+
+// A servedKind describes how the API server serves ClusterProfile.
+type servedKind struct {
+	version string // empty: not served
+	// access reports whether the status has accessProviders. Until early 2026 v1alpha1 did not, or had credentialProviders in one of two
+	// shapes. The profiler does not write those.
+	access bool
+}
+
+func (s servedKind) resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: profileGroup, Version: s.version, Resource: "clusterprofiles"}
+}
+
+// discoverKind determines how the API server serves ClusterProfile. Every account may read the published schema, and the API server validates and
+// prunes by it.
+func discoverKind(ctx context.Context, c rest.Interface) (servedKind, error) {
+	for _, version := range profileVersions {
+		text, err := c.Get().AbsPath("/openapi/v3/apis/"+profileGroup+"/"+version).SetHeader("Accept", "application/json").Do(ctx).Raw()
+		if apierrors.IsNotFound(err) {
+			continue
+		} else if apierrors.IsForbidden(err) {
+			return servedKind{}, fmt.Errorf("this account may not read the schema of %s under /openapi/v3; the ClusterRole system:discovery gives that to everybody", profileGroup)
+		} else if err != nil {
+			return servedKind{}, fmt.Errorf("schema of %s/%s: %w", profileGroup, version, err)
+		}
+		there, access, err := findInSchema(text, version)
+		if err != nil {
+			return servedKind{}, fmt.Errorf("schema of %s/%s: %w", profileGroup, version, err)
+		}
+		if there {
+			return servedKind{version, access}, nil
+		}
+	}
+	return servedKind{}, nil
+}
+
+// findInSchema reports whether a document of /openapi/v3 has the kind, and whether the kind has the access providers field in the form that we
+// write.
+func findInSchema(text []byte, version string) (there, access bool, err error) {
+	type property struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+		Items      json.RawMessage            `json:"items"`
+	}
+	var document struct {
+		Components struct {
+			Schemas map[string]struct {
+				Kinds      []schema.GroupVersionKind  `json:"x-kubernetes-group-version-kind"`
+				Properties map[string]json.RawMessage `json:"properties"`
+			} `json:"schemas"`
+		} `json:"components"`
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		return false, false, err
+	}
+	want := schema.GroupVersionKind{Group: profileGroup, Version: version, Kind: "ClusterProfile"}
+	for _, s := range document.Components.Schemas {
+		if !slices.Contains(s.Kinds, want) {
+			continue
+		}
+		at := property{Properties: s.Properties}
+		for _, name := range []string{"status", "accessProviders", "", "cluster"} { // "": the items of the list
+			raw := at.Items
+			if name != "" {
+				raw = at.Properties[name]
+			}
+			at = property{}
+			if raw != nil {
+				if err := json.Unmarshal(raw, &at); err != nil {
+					return true, false, err
+				}
+			}
+		}
+		return true, at.Properties["server"] != nil && at.Properties["certificate-authority-data"] != nil, nil
+	}
+	return false, false, nil
+}

@@ -1,0 +1,209 @@
+package gossip
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// AllowedEndpoints lists private addresses and names that records may announce nevertheless: networks, names, and suffixes such as "*.corp.example".
+type AllowedEndpoints struct {
+	Nets  []netip.Prefix
+	Names []string
+}
+
+// ParseAllowedEndpoints reads gossip.allowEndpoints.
+func ParseAllowedEndpoints(entries []string) (AllowedEndpoints, error) {
+	var a AllowedEndpoints
+	for _, e := range entries {
+		if p, err := netip.ParsePrefix(e); err == nil {
+			a.Nets = append(a.Nets, p.Masked())
+			continue
+		}
+		if addr, err := netip.ParseAddr(e); err == nil && addr.Zone() == "" {
+			a.Nets = append(a.Nets, netip.PrefixFrom(addr, addr.BitLen()))
+			continue
+		}
+		name := strings.ToLower(e)
+		if !isDNSName(strings.TrimPrefix(name, "*.")) {
+			return a, fmt.Errorf("allowEndpoints: %q is not a network, a name or a suffix such as \"*.corp.example\"", e)
+		}
+		a.Names = append(a.Names, name)
+	}
+	return a, nil
+}
+
+func (a AllowedEndpoints) allowsAddr(ip netip.Addr) bool {
+	for _, p := range a.Nets {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a AllowedEndpoints) allowsName(host string) bool {
+	for _, n := range a.Names {
+		if suffix, ok := strings.CutPrefix(n, "*"); ok && strings.HasSuffix(host, suffix) || n == host {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	cgnatNet     = netip.MustParsePrefix("100.64.0.0/10") // used by the tailnet
+	nat64Net     = netip.MustParsePrefix("64:ff9b::/96")
+	reservedNets = []netip.Prefix{
+		cgnatNet,
+		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
+		netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+		netip.MustParsePrefix("168.63.129.16/32"), // internal services of a cloud provider
+	}
+)
+
+// isPrivateAddr reports whether ip is in a private or special network. A client that followed it would connect to its own network or to another
+// tailnet node.
+func isPrivateAddr(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	if nat64Net.Contains(ip) {
+		b := ip.As16()
+		return isPrivateAddr(netip.AddrFrom4([4]byte(b[12:])))
+	}
+	for _, p := range reservedNets {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast()
+}
+
+// IsPrivateEndpoint reports whether other servers accept this API endpoint only if their allowEndpoints lists it.
+func IsPrivateEndpoint(endpoint string) bool {
+	host, _, err := splitEndpointURL(endpoint, "https")
+	if err != nil {
+		return true
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return isPrivateAddr(ip)
+	}
+	return checkEndpointName(host, EndpointOwner{}) != nil
+}
+
+// An EndpointOwner is a node of the tailnet, as this server's netmap describes it.
+type EndpointOwner struct {
+	Name  string // fully qualified, in lower case, without the final dot
+	Addrs []netip.Addr
+}
+
+// An endpoints is the set of addresses that a server announces for itself.
+type endpoints struct {
+	Host        string // name in the tailnet
+	IPs         []netip.Addr
+	URL         string // of its sign-in API
+	APIEndpoint string // URL of the Kubernetes API
+	APIPort     uint16
+}
+
+// Check returns an error if node p may not announce r (GO-07). It does not resolve names, because their addresses may change a moment
+// later.
+func (a AllowedEndpoints) Check(r endpoints, p EndpointOwner) error {
+	if r.Host != p.Name {
+		return fmt.Errorf("host %s is not the node's name", r.Host)
+	}
+	for _, ip := range r.IPs {
+		if !slices.Contains(p.Addrs, ip) {
+			return fmt.Errorf("address %s is not the node's", ip)
+		}
+	}
+	host, _, err := splitEndpointURL(r.URL, "https", "http")
+	if err != nil {
+		return fmt.Errorf("url: %w", err)
+	}
+	if ip, err := netip.ParseAddr(host); host != p.Name && (err != nil || !slices.Contains(p.Addrs, ip)) {
+		return fmt.Errorf("url: %s is not the node", host)
+	}
+	host, port, err := splitEndpointURL(r.APIEndpoint, "https")
+	if err != nil {
+		return fmt.Errorf("apiEndpoint: %w", err)
+	}
+	if port != r.APIPort {
+		return fmt.Errorf("apiEndpoint: its port is not %d", r.APIPort)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if !slices.Contains(p.Addrs, ip) && isPrivateAddr(ip) && !a.allowsAddr(ip.Unmap()) {
+			return fmt.Errorf("apiEndpoint: %s is a private address, and allowEndpoints does not list it", ip)
+		}
+		return nil
+	}
+	if host != p.Name && !a.allowsName(host) {
+		return checkEndpointName(host, p)
+	}
+	return nil
+}
+
+func checkEndpointName(host string, p EndpointOwner) error {
+	_, tailnet, _ := strings.Cut(p.Name, ".")
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	_, number := strconv.ParseUint(last, 0, 64) // resolvers read 127.1 and 0x7f.1 as addresses
+	switch {
+	case !strings.Contains(host, "."), last == "localhost", last == "local", last == "internal":
+		return fmt.Errorf("apiEndpoint: %s is a name of somebody's own network, and allowEndpoints does not list it", host)
+	case number == nil:
+		return fmt.Errorf("apiEndpoint: %s is neither a name nor an address", host)
+	case tailnet != "" && (host == tailnet || strings.HasSuffix(host, "."+tailnet)):
+		return fmt.Errorf("apiEndpoint: %s is another node of the tailnet", host)
+	}
+	return nil
+}
+
+// splitEndpointURL returns the host in lower case and the port of a URL. The URL must consist of scheme, host and port only.
+func splitEndpointURL(text string, schemes ...string) (host string, port uint16, err error) {
+	u, err := url.Parse(text)
+	if err != nil || len(text) > 512 {
+		return "", 0, fmt.Errorf("it is not a URL")
+	}
+	ports := map[string]uint16{"https": 443, "http": 80}
+	known := false
+	for _, s := range schemes {
+		known = known || u.Scheme == s
+	}
+	if !known || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" || u.Path != "" && u.Path != "/" || strings.HasSuffix(text, "#") {
+		return "", 0, fmt.Errorf("it is more or less than scheme, host and port")
+	}
+	host = strings.ToLower(u.Hostname())
+	if _, err := netip.ParseAddr(host); err != nil && !isDNSName(host) || strings.Contains(host, "%") {
+		return "", 0, fmt.Errorf("its host is neither a name nor an address")
+	}
+	port = ports[u.Scheme]
+	if p := u.Port(); p != "" || strings.HasSuffix(u.Host, ":") {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return "", 0, fmt.Errorf("its port is malformed")
+		}
+		port = uint16(n)
+	}
+	return host, port, nil
+}
+
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// isDNSLabel reports whether s is a DNS-1123 label.
+func isDNSLabel(s string) bool { return dnsLabel.MatchString(s) }
+
+// isDNSName reports whether s is a DNS-1123 subdomain.
+func isDNSName(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !isDNSLabel(part) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,73 @@
+package gossip
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestTable: a table never changes, whatever is derived from it.
+func TestTable(t *testing.T) {
+	type moment struct {
+		tab  sortedMap[int]
+		want map[string]int
+	}
+	var tab sortedMap[int]
+	rng := rand.New(rand.NewPCG(1, 2))
+	want := map[string]int{}
+	past := []moment{{tab, maps.Clone(want)}}
+	for i := range 3000 {
+		k := fmt.Sprint(rng.IntN(400))
+		switch rng.IntN(200) {
+		case 0:
+			past = append(past, moment{tab, maps.Clone(want)})
+		case 1: // another change of an earlier table, which must not affect the others
+			of := past[rng.IntN(len(past))]
+			of.tab.With(k, -1)
+			of.tab.Without(map[string]bool{k: true})
+		case 2:
+			some := map[string]bool{}
+			for k := range want {
+				some[k] = len(some) < 60
+				if some[k] {
+					delete(want, k)
+				}
+			}
+			tab = tab.Without(some)
+		default:
+			tab = tab.With(k, i)
+			want[k] = i
+		}
+		got, has := tab.Get(k)
+		if v, ok := want[k]; got != v || has != ok {
+			t.Fatalf("%s is %d (%t), want %d (%t)", k, got, has, v, ok)
+		}
+	}
+	for _, m := range append(past, moment{tab, want}) {
+		var keys []string
+		for k, v := range m.tab.All() {
+			if got, ok := m.tab.Get(k); !ok || got != v {
+				t.Fatalf("%s is %d in the list, and %d (%t) when asked for", k, v, got, ok)
+			}
+			keys = append(keys, k)
+		}
+		if got := maps.Collect(m.tab.All()); !maps.Equal(got, m.want) || m.tab.Len() != len(m.want) || !slices.IsSorted(keys) {
+			t.Fatalf("%d of %d, Len %d, sorted %t", len(got), len(m.want), m.tab.Len(), slices.IsSorted(keys))
+		}
+	}
+	all := map[string]bool{}
+	for k := range want {
+		all[k] = true
+	}
+	if tab = tab.Without(all); tab.Len() != 0 {
+		t.Error("not empty")
+	}
+	if _, ok := tab.Get("7"); ok {
+		t.Error("what was taken out is there")
+	}
+	for range tab.All() {
+		t.Error("an empty table yields")
+	}
+}

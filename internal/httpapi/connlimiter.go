@@ -1,0 +1,81 @@
+package httpapi
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+)
+
+// connLimiter is a listener that limits the open connections of one address and of all addresses. It
+// closes further connections at once. A tailnet node has one address of each IP family. A WhoIs
+// query for each connection would cost more than the connection.
+type connLimiter struct {
+	net.Listener
+	max, all int
+
+	mu      sync.Mutex
+	perAddr map[netip.Addr]int
+	// addrOf stores the address that each connection counts against. A tailnet connection that its
+	// peer has reset no longer has a remote address.
+	addrOf map[net.Conn]netip.Addr
+}
+
+func newConnLimiter(ln net.Listener, l Limits) *connLimiter {
+	return &connLimiter{Listener: ln, max: l.Connections, all: l.AllConnections, perAddr: map[netip.Addr]int{}, addrOf: map[net.Conn]netip.Addr{}}
+}
+
+// Accept implements [net.Listener]. It does not wrap the connection, because hear must receive the
+// same one.
+func (b *connLimiter) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil || b.acquire(c) {
+			return c, err
+		}
+		c.Close()
+	}
+}
+
+// onStateChange is the ConnState hook of net/http. It releases a connection that has ended.
+func (b *connLimiter) onStateChange(c net.Conn, s http.ConnState) {
+	if s == http.StateClosed || s == http.StateHijacked {
+		b.release(c)
+	}
+}
+
+func (b *connLimiter) acquire(c net.Conn) bool {
+	if b.max <= 0 && b.all <= 0 {
+		return true
+	}
+	at := c.RemoteAddr()
+	if at == nil {
+		return false // reset by the peer before Accept
+	}
+	from, err := netip.ParseAddrPort(at.String())
+	if err != nil {
+		return true // not a network address
+	}
+	addr := from.Addr().Unmap()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.max > 0 && b.perAddr[addr] >= b.max || b.all > 0 && len(b.addrOf) >= b.all {
+		return false
+	}
+	b.perAddr[addr]++
+	b.addrOf[c] = addr
+	return true
+}
+
+func (b *connLimiter) release(c net.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	addr, ok := b.addrOf[c]
+	if !ok {
+		return
+	}
+	delete(b.addrOf, c)
+	if b.perAddr[addr]--; b.perAddr[addr] <= 0 {
+		delete(b.perAddr, addr)
+	}
+}

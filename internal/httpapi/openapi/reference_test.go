@@ -1,0 +1,171 @@
+package openapi_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/httpapi/openapi"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+//go:generate go test -run TestReference -update .
+
+var update = flag.Bool("update", false, "write the reference of the sign-in API into docs/reference/api")
+
+func signinAPI() openapi.Reference {
+	return openapi.Reference{
+		Title: "Sign-in API", Version: "v1alpha1", Server: "https://tka.tail1234.ts.net",
+		About: "Served by `tailplaned access` on the tailnet. Who is calling is a property of the connection: there is no login, no key and no header for it. " +
+			"Bodies are JSON, at most 16 KiB, and strict; an empty body means `{}`. " +
+			"A request with the header `Tailplane-Nonce` is answered with `Tailplane-Proof`, by which the server proves which cluster it serves. " +
+			"[openapi.json](openapi.json) is the same for machines.",
+		Operations: signin.Operations(),
+	}
+}
+
+func planeAPI() openapi.Reference {
+	return openapi.Reference{
+		Title: "Operator plane", Version: "v1", Server: "https://dashboard.tail1234.ts.net",
+		About: "Served by `tailplaned plane` on the tailnet, and nowhere else. Who is calling is a property of the connection. " +
+			"Every answer of JSON is one envelope; in it `data` is null where something is not known, and `meta.sources` says why. " +
+			"Whatever changes something takes a `reason`. [openapi.json](openapi.json) is the same for machines.",
+		Operations: slices.Concat(plane.Operations(), plane.FleetOperations(), plane.RunnerOperations(), plane.MetricsOperations(), plane.ChangeOperations(), plane.EnrollmentOperations()), Refusal: plane.Envelope[*plane.Empty]{}, Unproved: true,
+	}
+}
+
+// The references in docs, and the reference that the plane serves, match the declared operations.
+func TestReference(t *testing.T) {
+	docs := filepath.Join("..", "..", "..", "docs", "reference")
+	same(t, signinAPI(), filepath.Join(docs, "api", "openapi.json"), filepath.Join(docs, "api", "README.md"))
+	same(t, planeAPI(), filepath.Join(docs, "plane", "openapi.json"), filepath.Join(docs, "plane", "README.md"), filepath.Join("..", "..", "plane", "openapi.json"))
+}
+
+// same compares the output of r with its files: the document, the page, and the compact documents
+// that a server serves.
+func same(t *testing.T, r openapi.Reference, documentAt, pageAt string, served ...string) {
+	t.Helper()
+	document, err := r.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := r.Markdown()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{documentAt: document, pageAt: page}
+	for _, at := range served {
+		var short bytes.Buffer
+		if err := json.Compact(&short, document); err != nil {
+			t.Fatal(err)
+		}
+		files[at] = short.Bytes()
+	}
+	for path, want := range files {
+		if *update {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, want) {
+			t.Errorf("%s is not what the operations declare (%v); write it with: go generate ./internal/httpapi/openapi", path, err)
+		}
+	}
+}
+
+// The document is consistent. Every reference has a target. Every operation has a unique ID, a
+// response and its refusals. Every schema is used.
+func TestDocumentHoldsTogether(t *testing.T) {
+	t.Run("signin", func(t *testing.T) { holds(t, signinAPI()) })
+	t.Run("plane", func(t *testing.T) { holds(t, planeAPI()) })
+}
+
+func holds(t *testing.T, r openapi.Reference) {
+	b, err := r.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			OperationID string
+			Summary     string
+			Responses   map[string]struct{ Description string }
+		}
+		Components struct{ Schemas map[string]any }
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.OpenAPI != "3.1.0" || len(d.Components.Schemas) == 0 {
+		t.Errorf("%q with %d schemas", d.OpenAPI, len(d.Components.Schemas))
+	}
+	ids := map[string]bool{}
+	n := 0
+	for path, item := range d.Paths {
+		for method, op := range item {
+			n++
+			if ids[op.OperationID] || op.OperationID == "" || op.Summary == "" {
+				t.Errorf("%s %s: id %q, summary %q", method, path, op.OperationID, op.Summary)
+			}
+			ids[op.OperationID] = true
+			if op.Responses["200"].Description == "" && op.Responses["202"].Description == "" {
+				t.Errorf("%s %s succeeds with nothing", method, path)
+			}
+			for _, status := range []string{"421", "403", "401", "429", "500"} {
+				if op.Responses[status].Description == "" {
+					t.Errorf("%s %s has no answer %s", method, path, status)
+				}
+			}
+		}
+	}
+	if n != len(r.Operations) {
+		t.Errorf("%d operations are described, %d declared", n, len(r.Operations))
+	}
+	referred := map[string]bool{}
+	for rest := string(b); ; {
+		_, after, ok := strings.Cut(rest, `"#/components/schemas/`)
+		if !ok {
+			break
+		}
+		name, _, _ := strings.Cut(after, `"`)
+		referred[name] = true
+		if d.Components.Schemas[name] == nil {
+			t.Errorf("nothing is called %s", name)
+		}
+		rest = after
+	}
+	for name := range d.Components.Schemas {
+		if !referred[name] {
+			t.Errorf("%s is described and used by nothing", name)
+		}
+	}
+}
+
+// Every code has an anchor that messages can link to.
+func TestEveryCodeHasItsAnchor(t *testing.T) {
+	page, err := signinAPI().Markdown()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range planeAPI().Operations {
+		if strings.ContainsAny(openapi.TypeName(op.Response), "[]/*.,") {
+			t.Errorf("%s is called %s", op.Response, openapi.TypeName(op.Response))
+		}
+	}
+	for _, c := range problem.Codes() {
+		if n := strings.Count(string(page), `<a id="`+string(c)+`">`); n != 1 {
+			t.Errorf("%s has %d anchors", c, n)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package identity
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+const (
+	maxToken = 8 << 10          // bytes; tokens of tsidp have about 1 kB
+	skew     = 30 * time.Second // maximum difference from the issuer's clock
+)
+
+// OIDC is the mode of a listener outside the tailnet. Every request carries an id_token that the
+// tailnet's identity provider, tsidp, issued for this server. Such a token is valid for 5 minutes.
+// Access tokens of tsidp are not JWTs and are rejected.
+type OIDC struct {
+	Issuer   string // the issuer's URL, as in the claim iss
+	Audience string // the client ID at the issuer, and the only accepted audience
+	Tailnet  string // the server's tailnet, such as "tail12345.ts.net"
+	// Client sends requests to the issuer for its keys. Its timeout and redirect policy have no
+	// effect: requests have a short limit, and redirects are not followed.
+	Client *http.Client
+	Now    func() time.Time
+}
+
+// Check returns an error if a setting is missing or invalid.
+func (m OIDC) Check(net.Addr) error {
+	u, err := url.Parse(m.Issuer)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("identity oidc: the issuer %q is not a plain URL", m.Issuer)
+	case u.Scheme != "https" && !(u.Scheme == "http" && isLocalHost(u.Hostname())):
+		return fmt.Errorf("identity oidc: keys of the issuer %q could be replaced on their way; use https", m.Issuer)
+	case m.Audience == "":
+		return errors.New("identity oidc: without an audience, a token that was made for another client would do")
+	case withoutDot(m.Tailnet) == "":
+		return errors.New("identity oidc: the tailnet is not named")
+	case m.Client == nil, m.Now == nil:
+		return errors.New("identity oidc: a required field is missing")
+	}
+	return nil
+}
+
+func isLocalHost(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
+
+// Identifier returns the caller that the request's token names. It reads the token only from the
+// Authorization header.
+func (m OIDC) Identifier(net.Addr) (Identifier, error) {
+	if err := m.Check(nil); err != nil {
+		return nil, err
+	}
+	tokens := m.verifier()
+	return func(r *http.Request) (access.Caller, error) {
+		defer strip(r)
+		if fromFunnel(r) {
+			return access.Caller{Via: access.ViaFunnel}, nil
+		}
+		return tokens.identify(r)
+	}, nil
+}
+
+// A verifier verifies tokens with the issuer's keys.
+type verifier struct {
+	OIDC
+	keys *keys
+}
+
+func (m OIDC) verifier() *verifier {
+	return &verifier{m, newKeys(m.Issuer, m.Client, m.Now)}
+}
+
+// identify returns the caller that the token of r names, and removes the token from r.
+func (v *verifier) identify(r *http.Request) (access.Caller, error) {
+	sent := r.Header["Authorization"]
+	delete(r.Header, "Authorization")
+	if len(sent) == 0 {
+		return access.Caller{}, problem.New(problem.NoIdentity, "This address asks for a token.",
+			"Send the header Authorization: Bearer with an id_token of "+v.Issuer+".")
+	}
+	scheme, token, _ := strings.Cut(sent[0], " ")
+	switch {
+	case len(sent) > 1:
+		return access.Caller{}, v.refuse(errors.New("more than one header Authorization"))
+	case !strings.EqualFold(scheme, "Bearer"):
+		return access.Caller{}, v.refuse(errors.New("another scheme than Bearer"))
+	case len(token) > maxToken:
+		return access.Caller{}, v.refuse(fmt.Errorf("a token of %d bytes", len(token)))
+	}
+	c, err := v.claims(r, token)
+	switch {
+	case problem.CodeOf(err) == problem.IdentityUnavailable: // the token may be valid
+		return access.Caller{}, err
+	case err != nil:
+		return access.Caller{}, v.refuse(err)
+	}
+	caller, err := v.callerOf(c)
+	if err != nil {
+		return access.Caller{}, v.refuse(err)
+	}
+	return caller, nil
+}
+
+// refuse returns an error without details. The details go to the log.
+func (v *verifier) refuse(cause error) error {
+	return problem.New(problem.InvalidToken, "The token is not valid here.",
+		"Get a new id_token of "+v.Issuer+"; it lives for 5 minutes.",
+		"On the tailnet, leave the token out: the connection says who you are.").WithCause(cause)
+}
+
+// claims are the claims of a token. The JSON decoder of the library is case-sensitive and rejects
+// repeated names.
+type claims struct {
+	Issuer          string           `json:"iss"`
+	Audience        jwt.Audience     `json:"aud"`
+	AuthorizedParty *string          `json:"azp"`
+	Expiry          *jwt.NumericDate `json:"exp"`
+	NotBefore       *jwt.NumericDate `json:"nbf"`
+	IssuedAt        *jwt.NumericDate `json:"iat"`
+	Tailnet         string           `json:"tailnet"`
+	Email           string           `json:"email"`
+	EmailVerified   json.RawMessage  `json:"email_verified"`
+	Name            string           `json:"name"`
+	Node            string           `json:"node"`
+	NodeID          json.RawMessage  `json:"nid"` // tsidp sends numbers
+	UserID          json.RawMessage  `json:"uid"`
+}
+
+// claims returns the claims of token after it has verified the issuer's signature.
+func (v *verifier) claims(r *http.Request, token string) (c claims, err error) {
+	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.RS256})
+	if err != nil {
+		return c, fmt.Errorf("token: %w", err)
+	}
+	if len(parsed.Headers) != 1 {
+		return c, fmt.Errorf("a token of %d signatures", len(parsed.Headers))
+	}
+	head := parsed.Headers[0]
+	if typ, there := head.ExtraHeaders[jose.HeaderType]; there && typ != "JWT" {
+		return c, fmt.Errorf("a token of the type %.40q", fmt.Sprint(typ))
+	}
+	key, err := v.keys.find(r.Context(), head.KeyID)
+	if err != nil {
+		return c, err
+	}
+	return c, parsed.Claims(key, &c)
+}
+
+// callerOf returns the caller that c names. It requires that the configured issuer issued the claims
+// for this server and that they are valid now. Missing or empty claims are an error; they never
+// produce a caller with less data.
+func (v *verifier) callerOf(c claims) (access.Caller, error) {
+	now := v.Now()
+	switch {
+	case c.Issuer != v.Issuer:
+		return access.Caller{}, fmt.Errorf("another issuer: %.100q", c.Issuer)
+	case len(c.Audience) != 1 || c.Audience[0] != v.Audience:
+		return access.Caller{}, fmt.Errorf("made for somebody else: %.100q", c.Audience)
+	case c.AuthorizedParty != nil && *c.AuthorizedParty != v.Audience:
+		return access.Caller{}, fmt.Errorf("given to somebody else: %.100q", *c.AuthorizedParty)
+	case c.Expiry == nil, c.NotBefore == nil, c.IssuedAt == nil:
+		return access.Caller{}, errors.New("one of exp, nbf and iat is missing")
+	case !now.Before(c.Expiry.Time().Add(skew)):
+		return access.Caller{}, fmt.Errorf("over since %v", c.Expiry.Time().UTC())
+	case now.Add(skew).Before(c.NotBefore.Time()), now.Add(skew).Before(c.IssuedAt.Time()):
+		return access.Caller{}, fmt.Errorf("not valid before %v, made at %v", c.NotBefore.Time().UTC(), c.IssuedAt.Time().UTC())
+	case withoutDot(c.Tailnet) != withoutDot(v.Tailnet):
+		return access.Caller{}, fmt.Errorf("of another tailnet: %.100q", c.Tailnet)
+	case c.EmailVerified != nil && string(c.EmailVerified) != "true":
+		return access.Caller{}, fmt.Errorf("email_verified is %.40s", c.EmailVerified)
+	}
+	login, err := parseLogin(c.Email)
+	if err != nil {
+		return access.Caller{}, fmt.Errorf("email: %w", err)
+	}
+	caller := access.Caller{Login: login, DisplayName: c.Name, UserID: plainID(c.UserID), Tailnet: withoutDot(v.Tailnet), Via: access.ViaOIDC,
+		Device: access.Device{ID: plainID(c.NodeID), Name: withoutDot(c.Node)}}
+	if caller.DisplayName == "" {
+		caller.DisplayName = c.Email
+	}
+	return caller, nil
+}
+
+// withoutDot removes the trailing dot of a domain name; tsidp adds one.
+func withoutDot(name string) string { return strings.TrimSuffix(name, ".") }
+
+// plainID returns a JSON number or string as text.
+func plainID(raw json.RawMessage) string { return strings.Trim(string(raw), `"`) }

@@ -1,0 +1,132 @@
+package identity
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+// The headers that the proxy must set. deploy/caddy/Caddyfile contains the settings for Caddy.
+const (
+	UserHeader    = "X-Tailscale-User"    // the complete login
+	NameHeader    = "X-Tailscale-Name"    // optional, for display
+	TailnetHeader = "X-Tailscale-Tailnet" // empty for a device that is shared from another tailnet
+	SecretHeader  = "X-Tailplane-Proxy-Secret"
+)
+
+// Proxy is the mode behind a reverse proxy that queries the tailnet for the caller's identity. The
+// proxy must connect over a Unix socket, or from an address in Trusted with a proof: a secret or a
+// certificate.
+type Proxy struct {
+	Trusted []netip.Prefix
+	Secret  Secret
+	// Certificates are the accepted DNS names of the proxy's client certificate; one must match.
+	// The listener must request the certificate and verify its chain, and its server must use
+	// ConnContext.
+	Certificates []string
+	// Tailnet is the server's tailnet, as the proxy names it. For Caddy it is the suffix of device
+	// names, such as "tail12345.ts.net". A caller from a different or unnamed tailnet counts as
+	// shared.
+	Tailnet string
+}
+
+// Check returns an error if a setting is missing or invalid for a listener at the address.
+func (m Proxy) Check(at net.Addr) error {
+	if withoutDot(m.Tailnet) == "" {
+		return errors.New("identity proxy: the tailnet is not named, so shared-in devices could not be told from its own")
+	}
+	if slices.Contains(m.Certificates, "") {
+		return errors.New("identity proxy: a certificate without a name is anybody's")
+	}
+	for _, p := range m.Trusted {
+		switch {
+		case !p.IsValid() || p != p.Masked():
+			return fmt.Errorf("identity proxy: %s is not an address range", p)
+		case p.Addr().Is4() && p.Bits() < 8, p.Addr().Is6() && p.Bits() < 32:
+			return fmt.Errorf("identity proxy: %s is no range of a proxy's own", p)
+		}
+	}
+	switch {
+	case at == nil:
+		return errors.New("identity proxy: there is no listener")
+	case at.Network() == "unix":
+		return nil
+	case len(m.Trusted) == 0:
+		return errors.New("identity proxy: without a Unix socket, trusted addresses must be named")
+	case m.Secret.IsZero() && len(m.Certificates) == 0:
+		return errors.New("identity proxy: an address alone is no proof: name a secret or a certificate as well")
+	}
+	return nil
+}
+
+// Identifier returns the caller that the proxy names.
+func (m Proxy) Identifier(at net.Addr) (Identifier, error) {
+	if err := errors.Join(m.Check(at), checkSocket(at)); err != nil {
+		return nil, err
+	}
+	return behindPeer(m.trust, m.read), nil
+}
+
+// trust rejects every peer except the proxy. Each configured proof must be present.
+func (m Proxy) trust(r *http.Request) error {
+	if !overSocket(r) {
+		_, there, ok := connEndpoints(r)
+		if !ok || !slices.ContainsFunc(m.Trusted, func(p netip.Prefix) bool { return p.Contains(there.Addr()) }) {
+			return errUntrustedPeer("%s is not a trusted address", r.RemoteAddr)
+		}
+		if m.Secret.IsZero() && len(m.Certificates) == 0 {
+			return errUntrustedPeer("nothing but an address speaks for %s", r.RemoteAddr)
+		}
+	}
+	if !m.Secret.IsZero() {
+		// Like an identity header: one value, in one spelling.
+		v, there, err := singleHeader(r.Header, SecretHeader)
+		if err != nil || !there || !m.Secret.matches(v) {
+			return errUntrustedPeer("%s does not know the secret", r.RemoteAddr)
+		}
+	}
+	if len(m.Certificates) > 0 && !m.hasTrustedCertificate(connectionState(r)) {
+		return errUntrustedPeer("%s has no certificate of the proxy's", r.RemoteAddr)
+	}
+	return nil
+}
+
+// hasTrustedCertificate reports whether the peer has a verified certificate with one of the names.
+func (m Proxy) hasTrustedCertificate(state *tls.ConnectionState) bool {
+	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
+		return false
+	}
+	leaf := state.VerifiedChains[0][0]
+	return slices.ContainsFunc(m.Certificates, func(name string) bool { return slices.Contains(leaf.DNSNames, name) })
+}
+
+// read returns the caller that the proxy's headers name.
+func (m Proxy) read(h http.Header) (access.Caller, error) {
+	user, _, err := singleHeader(h, UserHeader)
+	if err != nil {
+		return access.Caller{}, err
+	}
+	name, _, err := singleHeader(h, NameHeader)
+	if err != nil {
+		return access.Caller{}, err
+	}
+	tailnet, _, err := singleHeader(h, TailnetHeader)
+	if err != nil {
+		return access.Caller{}, err
+	}
+	if strings.Contains(user, ",") { // an earlier hop merged two headers
+		return access.Caller{}, errAmbiguousHeader(UserHeader, "has more than one value")
+	}
+	c := access.Caller{DisplayName: name, Tailnet: m.Tailnet, Via: access.ViaProxy, Shared: withoutDot(tailnet) != withoutDot(m.Tailnet)}
+	if c.Login, err = parseLogin(user); err != nil {
+		return access.Caller{}, errNoIdentity(fmt.Errorf("%s: %w", UserHeader, err))
+	}
+	return c, nil
+}

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/server/health"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/signin/controller"
+)
+
+// A configured id takes precedence and causes no request.
+func TestConfiguredClusterID(t *testing.T) {
+	id, err := clusterID(t.Context(), &rest.Config{Host: "https://127.0.0.1:1"}, "prod-eu-1", "sha256:00", slog.New(slog.DiscardHandler))
+	if err != nil || id != "prod-eu-1" {
+		t.Errorf("%q, %v", id, err)
+	}
+	// If the API server does not respond, clusterID must fail and not choose another id, because other servers have pinned the id.
+	if id, err := clusterID(t.Context(), &rest.Config{Host: "https://127.0.0.1:1"}, "", "sha256:00", slog.New(slog.DiscardHandler)); err == nil {
+		t.Errorf("without an answer the id is %q", id)
+	}
+}
+
+// While the key cannot be loaded, the server is not ready and logs that once.
+func TestKeyring(t *testing.T) {
+	secret, err := controller.NewClusterKey(&rest.Config{Host: "https://127.0.0.1:1"}, "tailplane-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKeyring()
+	if _, ok := k.current(); ok || k.check(t.Context()) == nil {
+		t.Error("an empty keyring has a key")
+	}
+	var log strings.Builder
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+	defer stop()
+	k.load(ctx, secret, slog.New(slog.NewTextHandler(&log, nil)))
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "tailplane-cluster-key") {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+}
+
+// A process becomes ready when each of its parts reports that it works, and is no longer ready once it stops.
+func TestExpect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &process{health: &health.Listener{Log: slog.New(slog.DiscardHandler)}}
+		one, two := p.addPart("access"), p.addPart("operator")
+		one()
+		if p.health.Ready(t.Context()) {
+			t.Error("ready with one part of two")
+		}
+		two()
+		if !p.health.Ready(t.Context()) {
+			t.Error("not ready with both")
+		}
+		p.health.Stop()
+		if p.health.Ready(t.Context()) {
+			t.Error("ready while it stops")
+		}
+	})
+}
+
+// Mistakes in flags and settings have exit code 2, unlike failures of the environment.
+func TestUsage(t *testing.T) {
+	for name, args := range map[string][]string{
+		"log level": {"access", "--log-level", "loud"}, "no file": {"access", "--config", "/nowhere/config.yaml"}, "argument": {"operator", "now"}, "flag": {"all", "--nonsense"},
+	} {
+		c := command()
+		c.SetArgs(args)
+		c.SetOut(io.Discard)
+		c.SetErr(io.Discard)
+		err := c.ExecuteContext(t.Context())
+		if _, usage := errors.AsType[usageError](err); !usage {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The defaults of the settings reach the HTTP server.
+func TestLimits(t *testing.T) {
+	l := limits(settings.Default().API.Limits)
+	if l.Connections != 256 || l.Waiters != 1000 || l.WaitersPerCaller != 4 || l.All.PerMinute != 18000 || len(l.Verbs) != 2 {
+		t.Errorf("%+v", l)
+	}
+}

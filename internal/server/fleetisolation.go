@@ -1,0 +1,132 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/util/retry"
+)
+
+// policyWait is how long the admission policy may take to become effective. The policy is created together with this process, and the API
+// server begins to evaluate it a moment later.
+const policyWait = time.Minute
+
+// verifyIsolation returns nil when the API server has refused two things that the fleet must not be able to do: to create a namespace of any name,
+// and to bind itself in any namespace. RBAC cannot express these limits, and an account that can do either can read every Secret of the
+// cluster. Both attempts are dry runs and create nothing. confine returns an error if the API server still allows one of them after
+// policyWait.
+func verifyIsolation(ctx context.Context, config *rest.Config, s settings.Fleet, log *slog.Logger) error {
+	k, err := fleetClient(config)
+	if err != nil {
+		return err
+	}
+	labels := map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}
+	tries := []struct {
+		what   string
+		object client.Object
+	}{
+		{"make a namespace of any name", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tailplane-outside", Labels: labels}}},
+		{"bind itself in any namespace", &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "tailplane-outside", Namespace: metav1.NamespaceDefault, Labels: labels},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: isolation.FleetRole},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: fleetAccount, Namespace: s.Namespace}}}},
+	}
+	limit, cancel := context.WithTimeout(ctx, policyWait)
+	defer cancel()
+	logged := false
+	for {
+		var free []string
+		for _, try := range tries {
+			err := k.Create(limit, try.object.DeepCopyObject().(client.Object), client.DryRunAll)
+			switch {
+			case ctx.Err() != nil:
+				return nil // ctx has ended
+			case err == nil:
+				free = append(free, try.what)
+			case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy"):
+			case apierrors.IsForbidden(err):
+				return fmt.Errorf("this account lacks a right of the ClusterRole tailplane-fleet: %w", err)
+			default:
+				return fmt.Errorf("may this account %s: %w", try.what, err)
+			}
+		}
+		if len(free) == 0 {
+			return nil
+		}
+		if !logged {
+			logged = true
+			log.Warn("this account is not confined to namespaces of runners yet", "may", free)
+		}
+		if retry.Sleep(limit, time.Second) != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("this account may %s: the ValidatingAdmissionPolicy tailplane-fleet is not at work, or knows the account by another name than system:serviceaccount:%s:%s",
+				strings.Join(free, " and "), s.Namespace, fleetAccount)
+		}
+	}
+}
+
+// apiServers returns the addresses by which pods reach the API server. They are the address of its Service and the endpoints of that
+// Service, because a network policy may apply to either.
+func apiServers(ctx context.Context, config *rest.Config) (all []netip.AddrPort, err error) {
+	k, err := fleetClient(config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	at := client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+	var service corev1.Service
+	var behind discoveryv1.EndpointSlice
+	if err := errors.Join(k.Get(ctx, at, &service), k.Get(ctx, at, &behind)); err != nil {
+		return nil, fmt.Errorf("the addresses of the API server: %w; fleet.apiServers in the settings would do", err)
+	}
+	add := func(address string, port int32) {
+		if ip, err := netip.ParseAddr(address); err == nil && port > 0 {
+			all = append(all, netip.AddrPortFrom(ip, uint16(port)))
+		}
+	}
+	for _, p := range service.Spec.Ports {
+		for _, ip := range service.Spec.ClusterIPs {
+			add(ip, p.Port)
+		}
+	}
+	for _, p := range behind.Ports {
+		for _, e := range behind.Endpoints {
+			for _, ip := range e.Addresses {
+				if p.Port != nil {
+					add(ip, *p.Port)
+				}
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("the cluster tells no address of the API server: set fleet.apiServers")
+	}
+	return all, nil
+}
+
+func fleetClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), rbacv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}

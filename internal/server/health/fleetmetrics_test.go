@@ -1,0 +1,60 @@
+package health_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/server/health"
+)
+
+// Unknown values are missing from the metrics. Known values have the labels that the alerts use.
+func TestFleetMetrics(t *testing.T) {
+	m := health.NewFleetMetrics("v1", "abc")
+	known := false
+	m.AddValues(func() (health.FleetValues, bool) {
+		return health.FleetValues{
+			Runners:      []health.FleetValue{{Labels: []string{"github", "acme", "nix", "busy"}, Value: 3}},
+			EffectiveMax: []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 5}},
+			Drift:        []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 1}},
+			Failing:      []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 1}},
+			Stranded:     []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 2}},
+			Rates:        []health.FleetValue{{Labels: []string{"github", "acme"}, Value: 4800}},
+			Expiries:     []health.FleetValue{{Labels: []string{"gitlab", "acme"}, Value: 60}},
+			Holds:        2,
+		}, known
+	})
+	m.ObserveRequest("github", "acme", "list runners", 200)
+	m.ObserveRequest("github", "acme", "list groups", 200)
+	m.ObserveRequest("github", "acme", "list runners", 0)
+	m.ObserveAllocation(time.Millisecond)
+	gather := func() map[string]float64 {
+		families, err := m.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range families {
+			for _, x := range f.GetMetric() {
+				name := []string{strings.TrimPrefix(f.GetName(), "tailplane_fleet_")}
+				for _, l := range x.GetLabel() {
+					name = append(name, l.GetValue())
+				}
+				got[strings.Join(name, " ")] = x.GetCounter().GetValue() + x.GetGauge().GetValue() + float64(x.GetHistogram().GetSampleCount())
+			}
+		}
+		return got
+	}
+	if got := gather(); got["forge_requests_total 200 github acme"] != 2 || got["forge_requests_total none github acme"] != 1 || got["allocate_seconds"] != 1 {
+		t.Errorf("%v", got)
+	} else if _, there := got["holds"]; there {
+		t.Errorf("nobody knows, and it is shown: %v", got)
+	}
+	known = true
+	got := gather()
+	for name, want := range map[string]float64{"runners github acme nix busy": 3, "effective_max github acme nix": 5, "drift_findings github acme nix": 1, "stranded_jobs github acme nix": 2, "pool_failing github acme nix": 1, "rate_limit_remaining github acme": 4800, "credential_expiry_seconds gitlab acme": 60, "holds": 2} {
+		if v, there := got[name]; !there || v != want {
+			t.Errorf("%s is %v, want %v", name, v, want)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package health
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// injectBuckets end after the API server's timeout.
+var injectBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1, .5, 1, 5}
+
+// InjectMetrics holds the metrics of the injection webhook.
+type InjectMetrics struct {
+	*prometheus.Registry
+
+	results  []string
+	requests *prometheus.CounterVec // result
+	seconds  prometheus.Histogram
+	outdated atomic.Int64 // -1: unknown
+}
+
+// NewInjectMetrics returns the metrics of a webhook. results are all possible results of a request.
+func NewInjectMetrics(version, commit string, results []string) *InjectMetrics {
+	m := &InjectMetrics{
+		Registry: newProcessRegistry(version, commit), results: results,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_inject_requests_total", Help: "Questions of API servers, by what became of the pod."}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_inject_request_duration_seconds", Help: "Time to answer one question.", Buckets: injectBuckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
+	}
+	m.MustRegister(m.requests, m.seconds)
+	m.outdated.Store(-1)
+	m.MustRegister(gaugeCollector{prometheus.NewDesc("tailplane_inject_outdated_pods", "Pods whose adapter is not the one that is injected today; nothing while they are not counted.", nil, nil), func() (float64, bool) {
+		n := m.outdated.Load()
+		return float64(n), n >= 0
+	}})
+	for _, r := range results {
+		m.requests.WithLabelValues(r)
+	}
+	return m
+}
+
+// ObserveRequest records one request, for inject.Webhook.
+func (m *InjectMetrics) ObserveRequest(result string, took time.Duration) {
+	if slices.Contains(m.results, result) {
+		m.requests.WithLabelValues(result).Inc()
+		m.seconds.Observe(took.Seconds())
+	}
+}
+
+// SetOutdated sets the number of outdated pods. A negative number means unknown.
+func (m *InjectMetrics) SetOutdated(n int) { m.outdated.Store(int64(n)) }
+
+// AddReadiness adds a gauge that shows whether l is ready.
+func (m *InjectMetrics) AddReadiness(l *Listener) { m.MustRegister(readiness(l)) }

@@ -1,0 +1,220 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/relay"
+	relayconfig "github.com/tailplane/tailplane/internal/relay/config"
+	"github.com/tailplane/tailplane/internal/server/health"
+	"github.com/tailplane/tailplane/internal/util/profile"
+)
+
+// completeTime is how long a relay waits at its end until its state is completely stored.
+const completeTime = 10 * time.Second
+
+func relayCommand(f *flags) *cobra.Command {
+	var stateDir string
+	var profiles bool
+	c := &cobra.Command{
+		Use: "relay", Short: "Carry bytes between the cluster and one tailnet",
+		Long: "A pod of a proxy group: a node of one tailnet that carries connections between the cluster and the tailnet, as the group's\n" +
+			"ConfigMap says. Its environment is the contract of Tailscale's own proxy image. It needs no settings file.",
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error { return runRelay(c.Context(), *f, stateDir, profiles) },
+	}
+	c.Flags().StringVar(&stateDir, "state-dir", "/var/run/tailplane", "what the node may lose, such as a cache; its keys are in the state Secret")
+	c.Flags().BoolVar(&profiles, "pprof", false, "serve profiles of the process at TS_DEBUG_ADDR_PORT, which is an address of loopback")
+	return c
+}
+
+// A relayProcess is the state that the parts of a relay share.
+type relayProcess struct {
+	relay.Environment
+	stateDir string
+	log      *slog.Logger
+	client   *relay.KubeClient
+	state    *relay.StateSecret
+	config   chan relayconfig.Config // the first configuration, which identifies the node
+	relay    *relay.Relay
+	life     *relayNode
+}
+
+func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) error {
+	log, quieten, err := newLogger(f)
+	if err != nil {
+		return err
+	}
+	contract, err := relay.ParseEnvironment(os.Getenv)
+	if err != nil {
+		return usageError{err}
+	}
+	if f.check {
+		return nil
+	}
+	quieten()
+	config, err := kube.Config(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	namespace, err := kube.Namespace(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	p := &relayProcess{Environment: contract, stateDir: stateDir, log: log, config: make(chan relayconfig.Config, 1)}
+	if p.client, err = relay.NewKubeClient(config, namespace); err != nil {
+		return err
+	}
+	if p.state, err = p.client.Open(ctx, contract.Secret); err != nil {
+		return err
+	}
+	if err := p.reset(ctx); err != nil {
+		return err
+	}
+	metrics := health.NewRelayMetrics(version(), commit())
+	p.life = &relayNode{p: p}
+	p.relay = &relay.Relay{
+		PodIPs: contract.IPs, Meter: metrics, Log: log, Now: time.Now, Ping: relay.PingHTTP,
+		ListenPod: func(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+			return new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+		},
+		ListenPodPacket: func(ctx context.Context, at netip.AddrPort) (net.PacketConn, error) {
+			return new(net.ListenConfig).ListenPacket(ctx, "udp", at.String())
+		},
+		DialCluster:         new(net.Dialer).DialContext,
+		DialTailnet:         p.life.dial,
+		Netmap:              p.life.netmap,
+		Lookup:              p.life.lookup,
+		ListenTailnet:       p.life.listen,
+		ListenTailnetPacket: p.life.listenPacket,
+		ReadCertificate:     p.client.Certificate,
+		WriteCertificate:    p.client.SetCertificate,
+	}
+	if contract.Ordinal == "0" { // the authority's rate limits count for all replicas together
+		p.relay.IssueCertificate = p.life.issueCertificate
+	}
+	probes := &health.Listener{Address: contract.Health, Gatherer: metrics, Log: log, Handlers: p.relay.Handlers(p.life.checkAlive)}
+	probes.AddCheck("tailnet", func(context.Context) error { return p.life.checkAlive() })
+	probes.AddCheck("state", func(context.Context) error { return p.checkStored() })
+	probes.AddCheck("mappings", func(context.Context) error { return p.relay.Ready() })
+	metrics.AddReadiness(probes, func() bool { return p.relay.Ready() == nil })
+	var also []func(context.Context) error
+	if profiles && contract.Debug != "" {
+		debug := &health.Listener{Address: contract.Debug, Gatherer: metrics, Log: log, Handlers: map[string]http.Handler{profile.Path: http.HandlerFunc(profile.Serve)}}
+		also = append(also, debug.Run)
+	}
+	return p.run(ctx, probes, also...)
+}
+
+// reset removes what an earlier pod of this name reported: the relay has bound no port yet.
+func (p *relayProcess) reset(ctx context.Context) error {
+	return p.state.Set(ctx, map[string]string{
+		relayconfig.PodUID: p.UID, relayconfig.CapVersion: capVersion, relayconfig.EgressKey: "", relayconfig.Reissue: "",
+	})
+}
+
+// checkStored returns an error while the state Secret does not yet show the operator what this relay does.
+func (p *relayProcess) checkStored() error {
+	if !p.state.Joined() || p.state.Field(relayconfig.DeviceID) == "" {
+		return errors.New("the node's state is not stored yet")
+	}
+	if st, ok := p.relay.Status(); !ok || p.state.Field(relayconfig.EgressKey) != string(st.JSON()) {
+		return errors.New("the applied status is not stored yet")
+	}
+	return nil
+}
+
+// run runs the parts. At the end it drains connections first and stops the node last, because the node carries them.
+func (p *relayProcess) run(ctx context.Context, probes *health.Listener, also ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	after, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		// A preStop hook has drained already, so this does not block.
+		if err := p.relay.Drain(after); err != nil {
+			p.log.Warn("the relay ends before its connections", "open", p.relay.Open(), "err", err)
+		}
+		p.waitStored(after)
+		end()
+	})()
+	var parts []func() error
+	for _, run := range append(also, probes.Run, p.relay.Run, p.life.run, p.report, func(ctx context.Context) error {
+		return p.client.Watch(ctx, p.ConfigMap(), p.Mount, p.log, p.applyConfig)
+	}) {
+		parts = append(parts, func() error { return run(after) })
+	}
+	return runTogether(func() { cancel() }, parts...)
+}
+
+// waitStored waits until the node's state is completely stored.
+func (p *relayProcess) waitStored(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, completeTime)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !p.state.Complete() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			p.log.Error("the node's state is not whole: the next pod may be another node", "secret", p.Secret)
+			return
+		}
+	}
+}
+
+// applyConfig applies a configuration. It ignores one that it cannot parse.
+func (p *relayProcess) applyConfig(data map[string]string) {
+	c, err := relayconfig.Parse(data)
+	if err != nil {
+		p.log.Error("the group's ConfigMap cannot be read; what it said before holds", "err", err)
+		return
+	}
+	select {
+	case p.config <- c:
+	default: // the node has its configuration
+	}
+	p.relay.Configure(c)
+}
+
+// report keeps the applied mappings and the node's identity in the state Secret current.
+func (p *relayProcess) report(ctx context.Context) error {
+	in := false
+	for {
+		changed := p.relay.Changed()
+		moved, other := p.life.changed()
+		fields := p.life.fields()
+		if is := len(fields) > 0; is != in {
+			in = is
+			p.relay.Wake() // listeners on the tailnet can be bound now
+		}
+		if st, ok := p.relay.Status(); ok {
+			fields[relayconfig.EgressKey] = string(st.JSON())
+		} else { // before routing works, report only the node's identity
+			delete(fields, relayconfig.DeviceFQDN)
+			delete(fields, relayconfig.DeviceIPs)
+		}
+		var again <-chan time.Time
+		if err := p.state.Set(ctx, fields); err != nil && ctx.Err() == nil {
+			p.log.Warn("the state Secret cannot be written; trying again", "err", err)
+			again = time.After(2 * time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-moved:
+		case <-other:
+		case <-again:
+		}
+	}
+}

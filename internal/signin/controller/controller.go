@@ -1,0 +1,351 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+const (
+	operatorName = "tailplane-operator" // name of the Lease, the event source and the field manager
+
+	workers         = 16               // concurrent reconciles
+	sweepEvery      = 10 * time.Minute // interval between sweeps for orphans
+	maxRequeueAfter = 10 * time.Minute // maximum requeue delay, because the clock may be changed
+	maxAttempts     = 4                // attempts of one reconcile when other writers interfere
+
+	reconcileTimeout = 20 * time.Second      // time limit of one reconcile, so that a hanging API server does not block a worker
+	cacheLag         = 50 * time.Millisecond // assumed delay of the cache after a write; an event usually comes earlier
+	minRetryDelay    = 20 * time.Millisecond // first retry delay after a failure; doubled each time
+	maxRetryDelay    = 20 * time.Second      // maximum retry delay: no sign-in outlives its end by more than a minute, even with failures
+)
+
+// Names of the cache indexes.
+const (
+	bySignin    = "signin"    // ServiceAccounts and bindings by the UID in their label
+	byName      = "name"      // RoleBindings by name, in all namespaces
+	byUID       = "uid"       // sign-ins by UID
+	byNamespace = "namespace" // sign-ins by the namespaces that they request
+)
+
+// A Controller provisions the sign-ins of one namespace and removes their objects at the end. Fields
+// are required unless their comment says otherwise.
+type Controller struct {
+	Config    *rest.Config
+	Namespace string // namespace of the sign-ins
+
+	// LeaseNamespace holds the Lease for leader election. If it is empty, there is no leader
+	// election. Two active operators do no harm; they only do the same work twice.
+	LeaseNamespace string
+
+	Rules signin.Rules
+	Log   *slog.Logger
+	Now   func() time.Time
+
+	// OnReady, optional, is called with the time that the owner of a new sign-in waited until it
+	// was ready.
+	OnReady func(time.Duration)
+	// OnEnd, optional, is called for each sign-in that ended without the access server.
+	OnEnd func(EndedSignin)
+	// OnSweep, optional, is called for each ServiceAccount or binding that was removed because it
+	// belongs to no sign-in. namespace is "" for a ClusterRoleBinding.
+	OnSweep func(kind, namespace, name string)
+
+	synced atomic.Bool
+	reader atomic.Pointer[client.Reader] // reads the cache; set at the start of Run
+}
+
+// Synced reports whether the operator has filled its caches and is running, for a readiness check.
+// It is false while the operator waits for leader election.
+func (o *Controller) Synced() bool { return o.synced.Load() }
+
+// Run reconciles until ctx ends. It returns an error if a setting is missing, if the API server
+// cannot be reached at the start, or if another operator became the leader.
+func (o *Controller) Run(ctx context.Context) error {
+	if o.Config == nil || o.Namespace == "" || o.Log == nil || o.Now == nil || len(o.Rules.Roles) == 0 ||
+		o.Rules.Min <= 0 || o.Rules.Max < o.Rules.Min || o.Rules.KeepExpired <= 0 || o.Rules.Recheck <= 0 {
+		return errors.New("the sign-in operator lacks a setting: configuration, namespace, rules, log and clock are required")
+	}
+	if o.Namespace == o.LeaseNamespace {
+		return errors.New("sign-ins must have a namespace of their own: whoever may make tokens there could make the operator's")
+	}
+	o.Rules.Reserved = append(slices.Clone(o.Rules.Reserved), o.Namespace, o.LeaseNamespace)
+	config := kube.Unthrottled(o.Config)
+	log := logr.FromSlogHandler(o.Log.Handler())
+	options := manager.Options{
+		Scheme:         runtime.NewScheme(),
+		Logger:         log,
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kube.Mapper(kinds()), nil },
+		Metrics:        metricsserver.Options{BindAddress: "0"}, // the main package serves metrics
+		Cache:          o.cacheOptions(),
+		Client: client.Options{
+			FieldOwner: operatorName,
+			Cache:      &client.CacheOptions{DisableFor: []client.Object{&rbacv1.ClusterRole{}, &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}}},
+		},
+	}
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, admissionv1.AddToScheme, metav1.AddMetaToScheme} {
+		if err := add(options.Scheme); err != nil {
+			return err
+		}
+	}
+	if o.LeaseNamespace != "" {
+		lock, err := lease(config, o.LeaseNamespace)
+		if err != nil {
+			return err
+		}
+		options.LeaderElection, options.LeaderElectionID, options.LeaderElectionReleaseOnCancel = true, operatorName, true
+		options.LeaderElectionResourceLockInterface = lock
+	}
+	mgr, err := manager.New(config, options)
+	if err != nil {
+		return fmt.Errorf("sign-in operator: %w", err)
+	}
+	r := &reconciler{
+		Controller: o, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		events: mgr.GetEventRecorder(operatorName), lookupCache: lookupCache{entries: map[string]lookup{}}, written: overwrittenVersions{versions: map[string][]string{}},
+		arrivals: arrivalTimes{now: o.Now, at: map[types.UID]time.Time{}},
+	}
+	reader := client.Reader(mgr.GetCache())
+	o.reader.Store(&reader)
+	if err := r.index(ctx, mgr.GetFieldIndexer()); err != nil {
+		return fmt.Errorf("sign-in operator: %w", err)
+	}
+	err = builder.ControllerManagedBy(mgr).
+		Named("tkasignin").
+		For(&v1alpha1.TkaSignin{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: needsReconcile})).
+		Watches(&v1alpha1.TkaSignin{}, r.arrivals.handler()).
+		Watches(&corev1.ServiceAccount{}, handler.EnqueueRequestsFromMapFunc(r.requestsForObject)).
+		Watches(&rbacv1.ClusterRoleBinding{}, handler.EnqueueRequestsFromMapFunc(r.requestsForObject)).
+		Watches(&rbacv1.RoleBinding{}, handler.EnqueueRequestsFromMapFunc(r.requestsForObject)).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.requestsForNamespace)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			ReconciliationTimeout:   reconcileTimeout,
+			SkipNameValidation:      new(true), // names are metric labels; two operators in one process may share them
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetryDelay, maxRetryDelay),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("sign-in operator: %w", err)
+	}
+	if err := mgr.Add(manager.RunnableFunc(r.runSweeps)); err != nil {
+		return err
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("sign-in operator: %w", err)
+	}
+	return nil
+}
+
+// cacheOptions limits the cache to what is watched, and to bindings with Tailplane's labels.
+func (o *Controller) cacheOptions() cache.Options {
+	own := labels.SelectorFromSet(labels.Set{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninNamespaceLabel: o.Namespace})
+	here := map[string]cache.Config{o.Namespace: {}}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.TkaSignin{}:        {Namespaces: here},
+			&corev1.ServiceAccount{}:     {Namespaces: here},
+			&rbacv1.ClusterRoleBinding{}: {Label: own},
+			&rbacv1.RoleBinding{}:        {Label: own},
+		},
+	}
+}
+
+func kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
+	return []schema.GroupVersionKind{
+			v1alpha1.GroupVersion.WithKind("TkaSignin"),
+			corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+			rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
+		}, []schema.GroupVersionKind{
+			rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
+			rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
+			corev1.SchemeGroupVersion.WithKind("Namespace"),
+			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"),
+			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"),
+		}
+}
+
+// lease returns the lock for leader election. It emits no events, because they would need
+// permissions in the Lease namespace.
+func lease(config *rest.Config, namespace string) (resourcelock.Interface, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("name of this operator in the election: %w", err)
+	}
+	c, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: operatorName},
+		Client:     c,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},
+	}, nil
+}
+
+// A reconciler is a running operator.
+type reconciler struct {
+	*Controller
+	client.Client // reads from the cache, except roles and admission policies
+	live          client.Reader
+	events        events.EventRecorder
+
+	lookupCache
+	written  overwrittenVersions
+	arrivals arrivalTimes
+}
+
+// index registers the cache indexes.
+func (r *reconciler) index(ctx context.Context, f client.FieldIndexer) error {
+	label := func(o client.Object) []string {
+		if uid := o.GetLabels()[v1alpha1.SigninUIDLabel]; uid != "" {
+			return []string{uid}
+		}
+		return nil
+	}
+	return errors.Join(
+		f.IndexField(ctx, &corev1.ServiceAccount{}, bySignin, label),
+		f.IndexField(ctx, &rbacv1.ClusterRoleBinding{}, bySignin, label),
+		f.IndexField(ctx, &rbacv1.RoleBinding{}, bySignin, label),
+		f.IndexField(ctx, &rbacv1.RoleBinding{}, byName, func(o client.Object) []string { return []string{o.GetName()} }),
+		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byUID, func(o client.Object) []string { return []string{string(o.GetUID())} }),
+		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byNamespace, func(o client.Object) []string { return o.(*v1alpha1.TkaSignin).Spec.Namespaces }),
+	)
+}
+
+// needsReconcile reports whether an update of a sign-in needs a reconcile. Annotations do not count: the
+// operator writes one at each attempt, and would trigger itself after each failure.
+func needsReconcile(e event.UpdateEvent) bool {
+	was, ok := e.ObjectOld.(*v1alpha1.TkaSignin)
+	is, ok2 := e.ObjectNew.(*v1alpha1.TkaSignin)
+	return !ok || !ok2 || was.UID != is.UID || was.Generation != is.Generation || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
+		!slices.Equal(was.Finalizers, is.Finalizers) || !apiequality.Semantic.DeepEqual(was.Status, is.Status)
+}
+
+// requestsForObject returns the sign-ins that a ServiceAccount or binding belongs to: by its name and by its
+// label.
+func (r *reconciler) requestsForObject(ctx context.Context, o client.Object) []reconcile.Request {
+	name := o.GetName()
+	if _, account := o.(*corev1.ServiceAccount); !account {
+		name = signinName(name)
+	}
+	var requests []reconcile.Request
+	if name != "" {
+		requests = append(requests, r.request(name))
+	}
+	if uid := o.GetLabels()[v1alpha1.SigninUIDLabel]; uid != "" {
+		requests = append(requests, r.requestsByIndex(ctx, byUID, uid)...)
+	}
+	return requests
+}
+
+// requestsForNamespace returns the sign-ins that request a namespace.
+func (r *reconciler) requestsForNamespace(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.requestsByIndex(ctx, byNamespace, o.GetName())
+}
+
+func (r *reconciler) requestsByIndex(ctx context.Context, index, key string) (requests []reconcile.Request) {
+	var list v1alpha1.TkaSigninList
+	if err := r.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy); err != nil {
+		r.Log.Error("look up sign-ins in the cache", "err", err)
+	}
+	for i := range list.Items {
+		requests = append(requests, r.request(list.Items[i].Name))
+	}
+	return requests
+}
+
+func (r *reconciler) request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: r.Namespace, Name: name}}
+}
+
+// Reconcile brings one sign-in to its desired state: gather, decide, act, report. It repeats at
+// once if another writer interfered.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var (
+		live bool // read from the API server instead of the cache
+		f    signin.Facts
+		o    *v1alpha1.TkaSignin
+		step signin.Step
+		err  error
+	)
+	for range maxAttempts {
+		f, o, err = r.gather(ctx, req.Name, live)
+		if apierrors.IsNotFound(err) {
+			r.written.forget(req.Name)
+			return reconcile.Result{}, r.sweepOne(ctx, req.Name)
+		}
+		if err != nil {
+			return reconcile.Result{}, r.reportFailure(ctx, o, f, signin.Step{}, fmt.Errorf("look at the sign-in %s: %w", req.Name, err))
+		}
+		if !live && r.written.contains(o) {
+			return reconcile.Result{RequeueAfter: cacheLag}, nil // an earlier reconcile already handled this version; wait for the cache
+		}
+		var wake time.Time
+		step, wake = signin.Next(f, r.Now())
+		if !live && (step.IsDestructive() || step.Action == signin.Correct) {
+			live = true // law 7: a cache is no basis to remove anything or to report a change by others
+			continue
+		}
+		err = r.act(ctx, o.DeepCopy(), step)
+		switch {
+		case kube.IsStale(err):
+			live = true // another writer changed the object
+			continue
+		case err != nil:
+			return reconcile.Result{}, r.reportFailure(ctx, o, f, step, fmt.Errorf("%s the sign-in %s: %w", step.Action, req.Name, err))
+		}
+		r.emitTransition(o, f, step)
+		if wake.IsZero() {
+			return reconcile.Result{}, nil
+		}
+		if delay := wake.Sub(r.Now()); delay > 0 {
+			return reconcile.Result{RequeueAfter: min(delay, maxRequeueAfter)}, nil
+		}
+		live = true // next step at once
+	}
+	if err == nil {
+		return reconcile.Result{RequeueAfter: minRetryDelay}, nil // all steps succeeded, and more remain
+	}
+	return reconcile.Result{}, r.reportFailure(ctx, o, f, step, fmt.Errorf("%s the sign-in %s, and somebody else writes as well: %w", step.Action, req.Name, err))
+}

@@ -1,0 +1,126 @@
+// Package controller stores sign-ins in a Kubernetes cluster. It contains the store of the access
+// server, and the operator that executes the steps of signin.Next. It enforces law 9: everything is
+// derived from stored objects, so the process may be killed between any two writes.
+package controller
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// signinOf converts o to a signin.Signin.
+func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
+	s := signin.Signin{
+		Name: o.Name, UID: string(o.UID), Version: o.ResourceVersion, Generation: o.Generation,
+		Owner: signin.Owner{Login: o.Spec.User.Login, UserID: o.Spec.User.ID, DisplayName: o.Spec.User.DisplayName,
+			DeviceID: o.Spec.Device.ID, DeviceName: o.Spec.Device.Name, Tailnet: o.Spec.Device.Tailnet},
+		Role:       access.Role(o.Spec.Role),
+		Namespaces: slices.Sorted(slices.Values(o.Spec.Namespaces)),
+		Period:     o.Spec.Period.Duration, AskedAt: o.Spec.AskedAt.Time,
+		Created: o.CreationTimestamp.Time, Deleting: o.DeletionTimestamp != nil,
+
+		Phase:             signin.Phase(o.Status.Phase),
+		BoundRole:         access.Role(o.Status.Role),
+		BoundNamespaces:   slices.Clone(o.Status.Namespaces),
+		MissingNamespaces: slices.Clone(o.Status.MissingNamespaces), ObservedGeneration: o.Status.ObservedGeneration,
+	}
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+		s.Reason, s.Message = c.Reason, c.Message
+	}
+	if o.Status.ValidUntil != nil {
+		s.ValidUntil = o.Status.ValidUntil.Time
+	}
+	if sa := o.Status.ServiceAccount; sa != nil {
+		s.ServiceAccount, s.ServiceAccountUID = sa.Name, string(sa.UID)
+	}
+	return s
+}
+
+// expiredAt returns when the expiry of o was recorded, or the zero time.
+func expiredAt(o *v1alpha1.TkaSignin) time.Time {
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionExpired); c != nil && c.Status == metav1.ConditionTrue {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+// objectOf returns the new object for a sign-in. It has the finalizer from the start.
+func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
+	return &v1alpha1.TkaSignin{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: s.Name,
+			Labels:     map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy},
+			Finalizers: []string{v1alpha1.SigninFinalizer},
+		},
+		Spec: v1alpha1.TkaSigninSpec{
+			User:       v1alpha1.SigninUser{Login: s.Owner.Login, ID: s.Owner.UserID, DisplayName: cleanDisplayName(s.Owner.DisplayName)},
+			Device:     v1alpha1.SigninDevice{ID: s.Owner.DeviceID, Name: cleanDisplayName(s.Owner.DeviceName), Tailnet: s.Owner.Tailnet},
+			Role:       string(s.Role),
+			Namespaces: s.Namespaces,
+			Period:     metav1.Duration{Duration: s.Period},
+			AskedAt:    metav1.NewTime(s.AskedAt),
+		},
+	}
+}
+
+// cleanDisplayName cleans a display name for storage and display. The name comes from the identity
+// provider or the device's owner and identifies no person. An unusual name must not prevent a
+// sign-in.
+func cleanDisplayName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, name)
+	for n, i := 0, 0; i < len(name); n++ {
+		if n == 253 { // the schema counts characters
+			return name[:i]
+		}
+		for i++; i < len(name) && name[i]&0xc0 == 0x80; i++ {
+		}
+	}
+	return name
+}
+
+// statusOf converts r to a status. Conditions that do not change keep their transition times from
+// old.
+func statusOf(r signin.Report, old []metav1.Condition, now time.Time) v1alpha1.TkaSigninStatus {
+	st := v1alpha1.TkaSigninStatus{
+		ObservedGeneration: r.Generation, Phase: v1alpha1.SigninPhase(r.Phase), Role: string(r.Role),
+		Namespaces: r.Namespaces, MissingNamespaces: r.MissingNamespaces,
+		Conditions: slices.Clone(old),
+	}
+	if !r.ValidUntil.IsZero() {
+		st.ValidUntil = new(metav1.NewTime(r.ValidUntil))
+	}
+	if r.ServiceAccountUID != "" {
+		st.ServiceAccount = &v1alpha1.SigninAccount{Name: r.ServiceAccount, UID: types.UID(r.ServiceAccountUID)}
+	}
+	set := func(kind string, is bool, reason string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: r.Message,
+			ObservedGeneration: r.Generation, LastTransitionTime: metav1.NewTime(now)}
+		if is {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&st.Conditions, c)
+	}
+	bound := r.Reason
+	if r.Role != "" {
+		bound = signin.ReasonProvisioned
+	}
+	set(v1alpha1.ConditionReady, r.Phase == signin.PhaseReady, r.Reason)
+	set(v1alpha1.ConditionProvisioned, r.Role != "", bound)
+	set(v1alpha1.ConditionExpired, r.Phase == signin.PhaseExpired, r.Reason)
+	return st
+}

@@ -1,0 +1,245 @@
+package controller
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// AdmissionPolicy is the name of the admission policy that allows only the access server to write
+// sign-ins. Its binding has the same name.
+const AdmissionPolicy = "tailplane-signins"
+
+// signinName returns the name of the sign-in for a binding name, or "".
+func signinName(name string) string {
+	s, ok := strings.CutPrefix(name, signin.BindingName(""))
+	if !ok {
+		return ""
+	}
+	return s
+}
+
+// gather collects the facts that signin.Next needs for one sign-in. It reads from the cache. If
+// live, it reads objects with a known name from the API server. It returns the object even if a
+// later read fails. It returns a NotFound error only if the sign-in does not exist.
+func (r *reconciler) gather(ctx context.Context, name string, live bool) (f signin.Facts, o *v1alpha1.TkaSignin, err error) {
+	reader := client.Reader(r.Client)
+	if live {
+		reader = r.live
+	}
+	o = new(v1alpha1.TkaSignin)
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, o); err != nil {
+		return f, nil, err
+	}
+	f = signin.Facts{
+		Signin:       signinOf(o),
+		ExpiredAt:    expiredAt(o),
+		HasFinalizer: controllerutil.ContainsFinalizer(o, v1alpha1.SigninFinalizer),
+		Rules:        r.Rules,
+	}
+	if f.Account, err = r.account(ctx, reader, f.Signin); err != nil {
+		return f, o, err
+	}
+	if f.Bindings, err = r.bindings(ctx, reader, f.Signin); err != nil {
+		return f, o, err
+	}
+	if f.Deleting || !f.ExpiredAt.IsZero() {
+		return f, o, nil // the conditions for provisioning are not needed
+	}
+	for _, ns := range f.Namespaces {
+		there, err := namespaceExists(ctx, reader, ns)
+		if err != nil {
+			return f, o, err
+		}
+		if there {
+			f.Existing = append(f.Existing, ns)
+		}
+	}
+	if f.PolicyActive, err = r.isPolicyActive(ctx); err != nil {
+		return f, o, err
+	}
+	f.RoleExists, err = r.roleExists(ctx, f.Role)
+	return f, o, err
+}
+
+func (r *reconciler) account(ctx context.Context, reader client.Reader, s signin.Signin) (*signin.Account, error) {
+	sa := new(corev1.ServiceAccount)
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: s.Name}, sa); err != nil {
+		return nil, client.IgnoreNotFound(r.ignoreForbiddenIfTerminating(ctx, err))
+	}
+	a := &signin.Account{UID: string(sa.UID), Signin: r.ownerUID(sa), Deleting: sa.DeletionTimestamp != nil}
+	if owner := metav1.GetControllerOf(sa); owner != nil {
+		a.Owner = string(owner.UID)
+	}
+	return a, nil
+}
+
+// ignoreForbiddenIfTerminating turns a Forbidden error for ServiceAccounts into NotFound while the namespace of
+// the sign-ins is being deleted. The operator's Role in that namespace is already gone, and the
+// ServiceAccounts go with it. The operator must still remove the objects elsewhere; its finalizers
+// keep the namespace until then.
+func (r *reconciler) ignoreForbiddenIfTerminating(ctx context.Context, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	there, getErr := namespaceExists(ctx, r.live, r.Namespace)
+	if getErr != nil || there {
+		return err
+	}
+	return apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "")
+}
+
+// bindings returns the bindings with the sign-in's name, and from the cache all bindings with its
+// UID.
+func (r *reconciler) bindings(ctx context.Context, reader client.Reader, s signin.Signin) ([]signin.Binding, error) {
+	var found []signin.Binding
+	add := func(b signin.Binding) {
+		if !slices.ContainsFunc(found, func(x signin.Binding) bool { return x.UID == b.UID }) {
+			found = append(found, b)
+		}
+	}
+	key := client.ObjectKey{Name: signin.BindingName(s.Name)}
+	crb := new(rbacv1.ClusterRoleBinding)
+	switch err := reader.Get(ctx, key, crb); {
+	case err == nil:
+		add(r.bindingOf(crb, crb.RoleRef, crb.Subjects))
+	case !apierrors.IsNotFound(err):
+		return nil, err
+	}
+	for _, key.Namespace = range s.Namespaces {
+		rb := new(rbacv1.RoleBinding)
+		switch err := reader.Get(ctx, key, rb); {
+		case err == nil:
+			add(r.bindingOf(rb, rb.RoleRef, rb.Subjects))
+		case !apierrors.IsNotFound(err):
+			return nil, err
+		}
+	}
+	var everywhere rbacv1.ClusterRoleBindingList
+	if err := r.List(ctx, &everywhere, client.MatchingFields{bySignin: s.UID}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	for i := range everywhere.Items {
+		b := &everywhere.Items[i]
+		add(r.bindingOf(b, b.RoleRef, b.Subjects))
+	}
+	var somewhere rbacv1.RoleBindingList
+	if err := r.List(ctx, &somewhere, client.MatchingFields{bySignin: s.UID}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	for i := range somewhere.Items {
+		b := &somewhere.Items[i]
+		add(r.bindingOf(b, b.RoleRef, b.Subjects))
+	}
+	return found, nil
+}
+
+func (r *reconciler) bindingOf(o client.Object, role rbacv1.RoleRef, subjects []rbacv1.Subject) signin.Binding {
+	b := signin.Binding{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Signin: r.ownerUID(o)}
+	if role.APIGroup == rbacv1.GroupName && role.Kind == "ClusterRole" {
+		b.Role = access.Role(role.Name)
+	}
+	if len(subjects) == 1 && subjects[0] == (rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: r.Namespace, Name: subjects[0].Name}) {
+		b.Account = subjects[0].Name
+	}
+	return b
+}
+
+// ownerUID returns the UID of the sign-in in the labels of o, if o carries all labels of this
+// operator.
+func (r *reconciler) ownerUID(o client.Object) string {
+	l := o.GetLabels()
+	if l[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy || l[v1alpha1.SigninNamespaceLabel] != r.Namespace {
+		return ""
+	}
+	return l[v1alpha1.SigninUIDLabel]
+}
+
+func namespaceExists(ctx context.Context, reader client.Reader, name string) (bool, error) {
+	ns := new(metav1.PartialObjectMetadata)
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := reader.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return ns.DeletionTimestamp == nil, nil // no object can be created in a namespace that is being deleted
+}
+
+// lookupCache caches the answers of the API server about roles and policies, which the operator has no
+// permission to watch.
+type lookupCache struct {
+	mu      sync.Mutex
+	entries map[string]lookup
+}
+
+type lookup struct {
+	found     bool
+	checkedAt time.Time
+}
+
+// cachedLookup returns the answer to question. It uses the cached answer if that is not older than
+// Rules.Recheck. Errors are not cached.
+func (r *reconciler) cachedLookup(question string, find func() (bool, error)) (bool, error) {
+	now := r.Now()
+	r.mu.Lock()
+	a, known := r.entries[question]
+	r.mu.Unlock()
+	if age := now.Sub(a.checkedAt); known && age >= 0 && age < r.Rules.Recheck {
+		return a.found, nil
+	}
+	yes, err := find()
+	if err != nil {
+		return false, err
+	}
+	r.mu.Lock()
+	r.entries[question] = lookup{yes, now}
+	r.mu.Unlock()
+	return yes, nil
+}
+
+// roleExists reports whether the cluster has the ClusterRole. Kubernetes would accept a binding to
+// a missing role. It queries only roles on the allow-list, because the operator's permissions name
+// them one by one.
+func (r *reconciler) roleExists(ctx context.Context, role access.Role) (bool, error) {
+	if !slices.Contains(r.Rules.Roles, role) {
+		return false, nil
+	}
+	return r.cachedLookup("role/"+string(role), func() (bool, error) {
+		err := r.Get(ctx, client.ObjectKey{Name: string(role)}, new(rbacv1.ClusterRole))
+		return err == nil, client.IgnoreNotFound(err)
+	})
+}
+
+// isPolicyActive reports whether the admission policy and its binding exist and deny.
+func (r *reconciler) isPolicyActive(ctx context.Context) (bool, error) {
+	if !r.Rules.RequireAdmissionPolicy {
+		return false, nil
+	}
+	return r.cachedLookup("policy", func() (bool, error) {
+		key := client.ObjectKey{Name: AdmissionPolicy}
+		p, b := new(admissionv1.ValidatingAdmissionPolicy), new(admissionv1.ValidatingAdmissionPolicyBinding)
+		if err := r.Get(ctx, key, p); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		if err := r.Get(ctx, key, b); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		return p.DeletionTimestamp == nil && len(p.Spec.Validations) > 0 &&
+			(p.Spec.FailurePolicy == nil || *p.Spec.FailurePolicy == admissionv1.Fail) &&
+			b.DeletionTimestamp == nil && b.Spec.PolicyName == AdmissionPolicy && b.Spec.MatchResources == nil &&
+			slices.Contains(b.Spec.ValidationActions, admissionv1.Deny), nil
+	})
+}

@@ -1,0 +1,371 @@
+package controller
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// minTokenLife is the minimum token lifetime that the API server accepts.
+const minTokenLife = 10 * time.Minute
+
+// annotateTimeout limits the write of the annotation before a deletion.
+const annotateTimeout = 2 * time.Second
+
+// byLogin is the name of the cache index by the login of the owner.
+const byLogin = "login"
+
+// A Store stores sign-ins as TkaSignin objects in one namespace. It implements signin.Store. In
+// that namespace it needs get, list, watch, create, patch and delete on tkasignins, and create on
+// serviceaccounts/token.
+//
+// Until Run has filled the cache, reads from the cache find nothing. Await waits for the cache.
+type Store struct {
+	namespace string
+	audiences []string
+	client    client.Client
+	cache     cache.Cache
+
+	synced chan struct{} // closed when the cache is filled
+
+	mu      sync.Mutex
+	waiting map[string]map[chan struct{}]struct{} // by name; sends on each channel must not block
+}
+
+var _ signin.Store = (*Store)(nil)
+
+// NewStore returns a store for the sign-ins in namespace. audiences are the audiences of the
+// tokens; empty means those of the API server, which suits nearly every cluster.
+func NewStore(config *rest.Config, namespace string, audiences []string) (*Store, error) {
+	if config == nil || namespace == "" {
+		return nil, errors.New("a store of sign-ins needs a client configuration and a namespace")
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	mapper := kube.Mapper([]schema.GroupVersionKind{
+		v1alpha1.GroupVersion.WithKind("TkaSignin"),
+		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+	}, nil)
+	config = kube.Unthrottled(config)
+	s := &Store{namespace: namespace, audiences: audiences, synced: make(chan struct{}), waiting: map[string]map[chan struct{}]struct{}{}}
+	var err error
+	if s.client, err = client.New(config, client.Options{Scheme: scheme, Mapper: mapper}); err != nil {
+		return nil, err
+	}
+	s.cache, err = cache.New(config, cache.Options{
+		Scheme: scheme, Mapper: mapper,
+		DefaultNamespaces:            map[string]cache.Config{namespace: {}},
+		DefaultTransform:             cache.TransformStripManagedFields(),
+		DefaultUnsafeDisableDeepCopy: new(true), // signinOf only reads
+	})
+	return s, err
+}
+
+// Run keeps the cache up to date until ctx ends. It must be called at most once.
+func (s *Store) Run(ctx context.Context) error {
+	if err := s.cache.IndexField(ctx, &v1alpha1.TkaSignin{}, byLogin, func(o client.Object) []string {
+		return []string{o.(*v1alpha1.TkaSignin).Spec.User.Login}
+	}); err != nil {
+		return fmt.Errorf("index sign-ins: %w", err)
+	}
+	informer, err := s.cache.GetInformer(ctx, &v1alpha1.TkaSignin{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch sign-ins: %w", err)
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    s.wake,
+		UpdateFunc: func(_, now any) { s.wake(now) },
+		DeleteFunc: s.wake,
+	})
+	if err != nil {
+		return fmt.Errorf("watch sign-ins: %w", err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced, registration.HasSynced) {
+			close(s.synced)
+		}
+	})
+	err = s.cache.Start(ctx)
+	wg.Wait()
+	return err
+}
+
+// Synced reports whether the cache is filled, for a readiness check.
+func (s *Store) Synced() bool {
+	select {
+	case <-s.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Store) wake(o any) {
+	if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = gone.Obj
+	}
+	signin, ok := o.(*v1alpha1.TkaSignin)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.waiting[signin.Name] {
+		select {
+		case w <- struct{}{}:
+		default: // a notification is already pending
+		}
+	}
+}
+
+// Get reads the sign-in from the API server.
+func (s *Store) Get(ctx context.Context, name string) (signin.Signin, error) {
+	o := new(v1alpha1.TkaSignin)
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, o); err != nil {
+		return signin.Signin{}, wrapError("read", name, err)
+	}
+	return signinOf(o), nil
+}
+
+// GetCached reads the sign-in from the cache.
+func (s *Store) GetCached(name string) (signin.Signin, bool) {
+	if !s.Synced() {
+		return signin.Signin{}, false
+	}
+	o := new(v1alpha1.TkaSignin)
+	if err := s.cache.Get(context.Background(), client.ObjectKey{Namespace: s.namespace, Name: name}, o); err != nil {
+		return signin.Signin{}, false
+	}
+	return signinOf(o), true
+}
+
+// CountLive returns the number of sign-ins of a login that are neither expired nor ending.
+func (s *Store) CountLive(login string) int {
+	if !s.Synced() {
+		return 0
+	}
+	var list v1alpha1.TkaSigninList
+	if err := s.cache.List(context.Background(), &list, client.InNamespace(s.namespace), client.MatchingFields{byLogin: login}); err != nil {
+		return 0
+	}
+	n := 0
+	for i := range list.Items {
+		if o := &list.Items[i]; o.DeletionTimestamp == nil && expiredAt(o).IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// Create stores a new sign-in.
+func (s *Store) Create(ctx context.Context, want signin.Signin) (signin.Signin, error) {
+	o := objectOf(want, s.namespace)
+	if err := s.client.Create(ctx, o); err != nil {
+		return signin.Signin{}, wrapError("create", want.Name, err)
+	}
+	return signinOf(o), nil
+}
+
+// Extend writes the period and the request time, if the stored version is the one that was read.
+func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, error) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version},
+		"spec":     map[string]any{"period": metav1.Duration{Duration: want.Period}, "askedAt": metav1.NewTime(want.AskedAt)},
+	})
+	if err != nil {
+		return signin.Signin{}, err
+	}
+	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: want.Name}}
+	if err := s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return signin.Signin{}, wrapError("extend", want.Name, err)
+	}
+	return signinOf(o), nil
+}
+
+// Delete deletes exactly this sign-in. First it marks the sign-in with an annotation, because a
+// deletion does not show who requested it.
+func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
+	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.Name}}
+	s.annotateEnd(ctx, which)
+	for range maxAttempts {
+		err := s.client.Delete(ctx, o, client.Preconditions{UID: new(types.UID(which.UID))})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return wrapError("end", which.Name, err)
+		}
+		// The sign-in is gone only if another one has its name. Do not report a live one as gone.
+		now, err := s.Get(ctx, which.Name)
+		if err != nil {
+			return err
+		}
+		if now.UID != which.UID {
+			return fmt.Errorf("end the sign-in %s: another one has its name: %w", which.Name, signin.ErrNotFound)
+		}
+	}
+	return fmt.Errorf("end the sign-in %s: %w", which.Name, signin.ErrConflict)
+}
+
+// annotateEnd sets the annotation. A failure does not prevent the deletion; the operator then adds
+// one more entry to the audit log.
+func (s *Store) annotateEnd(ctx context.Context, which signin.Signin) {
+	ctx, cancel := context.WithTimeout(ctx, annotateTimeout)
+	defer cancel()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndAskedAnnotation: "access"}}})
+	if err != nil {
+		return
+	}
+	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.Name}}
+	_ = s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
+}
+
+// Await implements signin.Store. The watch triggers each check. A positive check is repeated on the
+// API server, because the cache may lag behind a write that the caller knows of.
+func (s *Store) Await(ctx context.Context, name string, done func(signin.Signin, bool) bool) error {
+	select {
+	case <-s.synced:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	woken := make(chan struct{}, 1)
+	s.mu.Lock()
+	if s.waiting[name] == nil {
+		s.waiting[name] = map[chan struct{}]struct{}{}
+	}
+	s.waiting[name][woken] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.waiting[name], woken)
+		if len(s.waiting[name]) == 0 {
+			delete(s.waiting, name)
+		}
+	}()
+	for {
+		if done(s.GetCached(name)) {
+			now, err := s.Get(ctx, name)
+			if err != nil && !errors.Is(err, signin.ErrNotFound) {
+				return err
+			}
+			if done(now, err == nil) {
+				return nil
+			}
+		}
+		select {
+		case <-woken:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// IssueToken requests a token of the ServiceAccount of which. The request names the UID of the account,
+// and Token compares the UID in the token. API servers before Kubernetes 1.34 only warn about a
+// mismatch.
+func (s *Store) IssueToken(ctx context.Context, which signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+	if which.ServiceAccountUID == "" {
+		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: no ServiceAccount is known: %w", which.Name, signin.ErrConflict)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.ServiceAccount}}
+	request := &authenticationv1.TokenRequest{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(which.ServiceAccountUID)},
+		Spec:       authenticationv1.TokenRequestSpec{Audiences: s.audiences, ExpirationSeconds: new(int64(max(life, minTokenLife) / time.Second))},
+	}
+	if err := s.client.SubResource("token").Create(ctx, account, request); err != nil {
+		return signin.Token{}, time.Time{}, wrapError("make a token for", which.Name, err)
+	}
+	token := request.Status.Token
+	if token == "" {
+		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: the API server returned an empty one", which.Name)
+	}
+	uid, err := accountUID(token)
+	if err != nil {
+		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: %w", which.Name, err)
+	}
+	if uid != which.ServiceAccountUID {
+		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: it is for another ServiceAccount of that name: %w", which.Name, signin.ErrConflict)
+	}
+	return signin.NewToken(token), request.Status.ExpirationTimestamp.Time, nil
+}
+
+// accountUID returns the UID of the ServiceAccount in its token. It does not verify the signature,
+// because the token comes directly from the API server. Its errors contain no part of the token.
+func accountUID(token string) (string, error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return "", errors.New("the API server returned something that is not a JSON web token")
+	}
+	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return "", errors.New("the API server returned a token whose claims are not base64")
+	}
+	var c struct {
+		Kubernetes struct {
+			ServiceAccount struct {
+				UID string `json:"uid"`
+			} `json:"serviceaccount"`
+		} `json:"kubernetes.io"`
+	}
+	if err := json.Unmarshal(claims, &c); err != nil {
+		return "", errors.New("the API server returned a token whose claims are not JSON")
+	}
+	return c.Kubernetes.ServiceAccount.UID, nil
+}
+
+// wrapError wraps an error with the operation and maps API server errors to the errors of package
+// signin.
+func wrapError(doing, name string, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		err = signin.ErrNotFound
+	case apierrors.IsAlreadyExists(err):
+		err = signin.ErrExists
+	case apierrors.IsConflict(err):
+		err = signin.ErrConflict
+	}
+	return fmt.Errorf("%s the sign-in %s: %w", doing, name, err)
+}
+
+// All returns every sign-in of the namespace from the cache, or false until the cache is filled.
+func (s *Store) All() ([]signin.Signin, bool) {
+	if !s.Synced() {
+		return nil, false
+	}
+	var list v1alpha1.TkaSigninList
+	if err := s.cache.List(context.Background(), &list, client.InNamespace(s.namespace)); err != nil {
+		return nil, false
+	}
+	all := make([]signin.Signin, 0, len(list.Items))
+	for i := range list.Items {
+		all = append(all, signinOf(&list.Items[i]))
+	}
+	return all, true
+}

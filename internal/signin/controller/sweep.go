@@ -1,0 +1,168 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// runSweeps removes orphaned objects at the start and every ten minutes. It is the last resort
+// if the finalizer and the owner reference fail.
+func (r *reconciler) runSweeps(ctx context.Context) error {
+	r.synced.Store(true)
+	r.Log.Info("operator is working", "namespace", r.Namespace)
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		if err := r.sweep(ctx); err != nil && ctx.Err() == nil {
+			r.Log.Error("sweep", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// sweep deletes bindings and ServiceAccounts that carry the UID of a sign-in that does not exist.
+func (r *reconciler) sweep(ctx context.Context) error {
+	made, err := r.listOwned(ctx)
+	if err != nil {
+		return err
+	}
+	return r.removeOrphans(ctx, made, r.signinUIDs)
+}
+
+// sweepOne sweeps the objects with the name of a deleted sign-in at once. This is needed if a user
+// removed its finalizer by hand.
+func (r *reconciler) sweepOne(ctx context.Context, name string) error {
+	var made []client.Object
+	sa, crb := new(corev1.ServiceAccount), new(rbacv1.ClusterRoleBinding)
+	for key, o := range map[client.ObjectKey]client.Object{
+		{Namespace: r.Namespace, Name: name}: sa,
+		{Name: signin.BindingName(name)}:     crb,
+	} {
+		switch err := r.Get(ctx, key, o); {
+		case err == nil:
+			made = append(made, o)
+		case !apierrors.IsNotFound(err):
+			return err
+		}
+	}
+	var list rbacv1.RoleBindingList
+	if err := r.List(ctx, &list, client.MatchingFields{byName: signin.BindingName(name)}); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		made = append(made, &list.Items[i])
+	}
+	return r.removeOrphans(ctx, made, r.signinUID(name))
+}
+
+// listOwned lists all objects with Tailplane's labels from the cache. Callers must not modify them.
+func (r *reconciler) listOwned(ctx context.Context) (made []client.Object, err error) {
+	var accounts corev1.ServiceAccountList
+	var everywhere rbacv1.ClusterRoleBindingList
+	var somewhere rbacv1.RoleBindingList
+	if err := errors.Join(
+		r.List(ctx, &accounts, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy),
+		r.List(ctx, &everywhere, client.UnsafeDisableDeepCopy), r.List(ctx, &somewhere, client.UnsafeDisableDeepCopy)); err != nil {
+		return nil, err
+	}
+	for i := range accounts.Items {
+		made = append(made, &accounts.Items[i])
+	}
+	for i := range everywhere.Items {
+		made = append(made, &everywhere.Items[i])
+	}
+	for i := range somewhere.Items {
+		made = append(made, &somewhere.Items[i])
+	}
+	return made, nil
+}
+
+// removeOrphans deletes the objects in made whose sign-in does not exist. The cache only selects
+// candidates. exist then returns the UIDs of existing sign-ins from the API server. It runs after
+// made was read, and each object was created after its sign-in.
+func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, exist func(context.Context) (map[string]bool, error)) error {
+	var suspects []client.Object
+	for _, o := range made {
+		uid := r.ownerUID(o)
+		if uid == "" {
+			continue
+		}
+		var list v1alpha1.TkaSigninList
+		if err := r.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{byUID: uid}, client.UnsafeDisableDeepCopy); err != nil {
+			return err
+		}
+		if len(list.Items) == 0 {
+			suspects = append(suspects, o)
+		}
+	}
+	if len(suspects) == 0 {
+		return nil
+	}
+	live, err := exist(ctx)
+	if err != nil {
+		return fmt.Errorf("sweep: sign-ins that exist: %w", err)
+	}
+	var errs []error
+	for _, o := range suspects {
+		if live[r.ownerUID(o)] {
+			continue
+		}
+		if err := kube.Delete(ctx, r.Client, o); err != nil && !kube.IsStale(err) {
+			errs = append(errs, fmt.Errorf("sweep %s %s: %w", o.GetNamespace(), o.GetName(), err))
+			continue
+		}
+		kind := "ClusterRoleBinding"
+		switch o.(type) {
+		case *corev1.ServiceAccount:
+			kind = "ServiceAccount"
+		case *rbacv1.RoleBinding:
+			kind = "RoleBinding"
+		}
+		r.Log.Info("swept what no sign-in accounts for", "uid", r.ownerUID(o), "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName())
+		if r.OnSweep != nil {
+			r.OnSweep(kind, o.GetNamespace(), o.GetName())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// signinUIDs returns the UIDs of all sign-ins.
+func (r *reconciler) signinUIDs(ctx context.Context) (map[string]bool, error) {
+	list := new(metav1.PartialObjectMetadataList)
+	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TkaSigninList"))
+	if err := r.live.List(ctx, list, client.InNamespace(r.Namespace)); err != nil {
+		return nil, err
+	}
+	uids := map[string]bool{}
+	for i := range list.Items {
+		uids[string(list.Items[i].UID)] = true
+	}
+	return uids, nil
+}
+
+// signinUID returns a function that returns the UID of the sign-in of that name, if it exists.
+func (r *reconciler) signinUID(name string) func(context.Context) (map[string]bool, error) {
+	return func(ctx context.Context) (map[string]bool, error) {
+		o := new(v1alpha1.TkaSignin)
+		if err := r.live.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, o); err != nil {
+			return nil, client.IgnoreNotFound(err)
+		}
+		return map[string]bool{string(o.UID): true}, nil
+	}
+}

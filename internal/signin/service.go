@@ -1,0 +1,414 @@
+package signin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Errors of a Store.
+var (
+	ErrNotFound = errors.New("no such sign-in")
+	ErrConflict = errors.New("the sign-in was changed by somebody else")
+	ErrExists   = errors.New("there is a sign-in of that name already")
+)
+
+// A Store stores sign-ins. Any error other than those above means that the API server did not
+// perform the request.
+type Store interface {
+	// Get reads the sign-in from the API server. Error: ErrNotFound.
+	Get(ctx context.Context, name string) (Signin, error)
+	// GetCached reads the sign-in from a cache, without a call to the API server. The cache may lag.
+	GetCached(name string) (Signin, bool)
+	// CountLive returns the number of cached sign-ins of a login, on all devices.
+	CountLive(login string) int
+	// Create stores a new sign-in. Error: ErrExists.
+	Create(context.Context, Signin) (Signin, error)
+	// Extend writes Period and AskedAt if the stored version is s.Version. Errors: ErrConflict,
+	// ErrNotFound.
+	Extend(context.Context, Signin) (Signin, error)
+	// Delete requests the deletion of the sign-in with this UID. Error: ErrNotFound if it is
+	// already gone.
+	Delete(context.Context, Signin) error
+	// Await returns when done returns true for the sign-in called name, or when ctx ends. done
+	// receives false if there is no sign-in. A watch triggers each check.
+	Await(ctx context.Context, name string, done func(Signin, bool) bool) error
+	// IssueToken requests a token of the ServiceAccount of s and returns the token's expiry. Error:
+	// ErrConflict if the ServiceAccount is not the one that was created for s.
+	IssueToken(ctx context.Context, s Signin, life time.Duration) (Token, time.Time, error)
+}
+
+// A Service is the service that handles the requests of callers. It writes and reads sign-ins and
+// returns kubeconfigs. Fields are required unless their comment says otherwise.
+type Service struct {
+	Store   Store
+	Cluster ClusterInfo
+	Prefix  string // prefix of kubeconfig context names
+
+	// Key, optional, returns the cluster's key for ClusterInfo, or false while it is not available.
+	// If Key is nil, ClusterInfo returns Cluster.Key.
+	Key func() (httpapi.Key, bool)
+
+	// Ended, optional, is called for each sign-in that a request ended.
+	Ended func(Signin, Cause)
+
+	MaxPerLogin int
+	RetryAfter  time.Duration // pause between two polls of a client
+	MaxWait     time.Duration // maximum duration of a long poll
+	Now         func() time.Time
+}
+
+// Limits inside one login.
+const (
+	replaceWait = 2 * time.Second  // how long to wait until the previous sign-in is gone
+	writeTries  = 5                // attempts after conflicting writes
+	callTimeout = 15 * time.Second // limit for all API server calls of one request; tka waits for 30 seconds
+)
+
+// withCallTimeout limits how long a request waits for the API server. If the API server hangs, the caller
+// gets a 503.
+func withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// Routes returns the routes of the sign-in operations.
+func (d *Service) Routes() []httpapi.Route {
+	return []httpapi.Route{
+		Login.Serve(d.login),
+		Read.Serve(d.read),
+		GetKubeconfig.ServeAfter(d.awaitReady, d.kubeconfig),
+		Logout.Serve(d.logout),
+		GetClusterInfo.Serve(d.clusterInfo),
+		GetWhoami.Serve(d.whoami),
+	}
+}
+
+// login writes the sign-in that the permit allows. A repeated login extends it. A different role or
+// different namespaces replace it: the old sign-in is gone before the new one is created.
+func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) (Accepted, error) {
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	if err := p.Require(access.SigninLogin, d.Now()); err != nil {
+		return Accepted{}, err
+	}
+	request := access.Request{Period: time.Duration(req.Period), Namespaces: req.Namespaces}
+	if req.Role != "" {
+		role, err := access.ParseRole(req.Role)
+		if err != nil {
+			return Accepted{}, problem.New(problem.RoleNotGranted, fmt.Sprintf("%v, so it is not granted.", err), "Ask for one of the granted roles, or leave the role out.")
+		}
+		request.Role = role
+	}
+	p, err := p.Choose(request)
+	if err != nil {
+		return Accepted{}, err
+	}
+	owner := OwnerOf(p.Caller())
+	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period()}
+	for range writeTries {
+		s, err := d.write(ctx, want)
+		if errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+			continue // another writer changed it between the read and the write: read again
+		}
+		if err != nil {
+			return Accepted{}, err
+		}
+		st := d.status(s)
+		st.Clamped = p.Clamped()
+		return Accepted{st}, nil
+	}
+	return Accepted{}, problem.New(problem.Conflict, "The sign-in is being changed by another login of this device.", "Try again.").WithRetryAfter(d.RetryAfter)
+}
+
+// write tries once to change the stored sign-in to want.
+func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
+	have, err := d.Store.Get(ctx, want.Name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		if d.Store.CountLive(want.Owner.Login) >= d.MaxPerLogin {
+			return Signin{}, problem.New(problem.TooManySignins,
+				fmt.Sprintf("%s is signed in from %d devices already.", want.Owner.Login, d.MaxPerLogin),
+				"Sign out on a device that is not in use: tka logout").WithRetryAfter(time.Minute)
+		}
+		return d.create(ctx, want)
+	case err != nil:
+		return Signin{}, unavailable(err)
+	}
+	if !have.Deleting && have.Role == want.Role && slices.Equal(have.Namespaces, want.Namespaces) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused {
+		have.Period, have.AskedAt = want.Period, d.Now()
+		s, err := d.Store.Extend(ctx, have)
+		return s, wrapStoreError(err)
+	}
+	if !have.Deleting {
+		if err := d.end(ctx, have, CauseReplaced); err != nil && !errors.Is(err, ErrNotFound) {
+			return Signin{}, wrapStoreError(err)
+		}
+	}
+	if gone, err := d.awaitGone(ctx, have, replaceWait); err != nil {
+		return Signin{}, err
+	} else if !gone {
+		return Signin{}, problem.New(problem.Ending, "The previous sign-in is still being taken down.", "Try again in a moment.").WithRetryAfter(d.RetryAfter)
+	}
+	return d.create(ctx, want)
+}
+
+func (d *Service) create(ctx context.Context, want Signin) (Signin, error) {
+	want.AskedAt = d.Now()
+	s, err := d.Store.Create(ctx, want)
+	return s, wrapStoreError(err)
+}
+
+// end requests the deletion of exactly this sign-in.
+func (d *Service) end(ctx context.Context, s Signin, why Cause) error {
+	err := d.Store.Delete(ctx, s)
+	if err == nil && d.Ended != nil && s.State(d.Now()) != Ended {
+		d.Ended(s, why)
+	}
+	return err
+}
+
+// awaitGone waits until exactly this sign-in is gone.
+func (d *Service) awaitGone(ctx context.Context, s Signin, limit time.Duration) (bool, error) {
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := d.Store.Await(wait, s.Name, func(now Signin, there bool) bool { return !there || now.UID != s.UID })
+	switch {
+	case err == nil:
+		return true, nil
+	case ctx.Err() == nil && wait.Err() != nil: // the limit passed, or the watch was down: read from the API server
+		lookup, cancel := context.WithTimeout(ctx, replaceWait)
+		defer cancel()
+		now, err := d.Store.Get(lookup, s.Name)
+		return errors.Is(err, ErrNotFound) || err == nil && now.UID != s.UID, nil
+	}
+	return false, unavailable(err)
+}
+
+// requireOwner rejects a caller that may only act as the owner of a sign-in and has none. It makes no
+// call to the API server.
+func (d *Service) requireOwner(p access.Permit) error {
+	refused := p.OwnerOnly()
+	if refused == nil {
+		return nil
+	}
+	if _, there := d.Store.GetCached(OwnerOf(p.Caller()).Name()); there {
+		return nil
+	}
+	return refused
+}
+
+// readOwn reads the caller's sign-in from the API server.
+func (d *Service) readOwn(ctx context.Context, p access.Permit) (Signin, error) {
+	s, err := d.Store.Get(ctx, OwnerOf(p.Caller()).Name())
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return Signin{}, notSignedIn(Signin{})
+	case err != nil:
+		return Signin{}, unavailable(err)
+	}
+	return s, nil
+}
+
+func (d *Service) read(ctx context.Context, p access.Permit, _ ReadRequest) (Status, error) {
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	if err := p.Require(access.SigninRead, d.Now()); err != nil {
+		return Status{}, err
+	}
+	s, err := d.readOwn(ctx, p)
+	if err != nil {
+		return Status{}, err
+	}
+	switch s.State(d.Now()) {
+	case Ended, Ending:
+		return Status{}, notSignedIn(s)
+	case Refused:
+		return Status{}, cannotProvision(s)
+	}
+	return d.status(s), nil
+}
+
+// awaitReady delays a request for a kubeconfig until the sign-in leaves the state Pending or the
+// wait ends.
+func (d *Service) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRequest) error {
+	wait := min(time.Duration(req.Wait), d.MaxWait)
+	if wait == 0 {
+		return nil
+	}
+	if p.OwnerOnly() != nil {
+		return nil // nothing to wait for
+	}
+	name := OwnerOf(p.Caller()).Name()
+	limit, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if _, known := d.Store.GetCached(name); !known {
+		if _, err := d.Store.Get(limit, name); errors.Is(err, ErrNotFound) {
+			return nil // nothing to wait for; kubeconfig returns the error
+		}
+	}
+	seen := false // the watch may lag behind the login, so absence counts only after the sign-in was seen
+	err := d.Store.Await(limit, name, func(s Signin, there bool) bool {
+		if !there {
+			return seen
+		}
+		seen = true
+		return s.State(d.Now()) != Pending
+	})
+	if err != nil && (ctx.Err() != nil || limit.Err() == nil) {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// kubeconfig returns a new token for a ready sign-in. The grants of the current connection must
+// still cover the sign-in; otherwise kubeconfig ends it.
+func (d *Service) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequest) (Kubeconfig, error) {
+	now := d.Now()
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	if err := p.Require(access.SigninKubeconfig, now); err != nil {
+		return Kubeconfig{}, err
+	}
+	if err := d.requireOwner(p); err != nil {
+		return Kubeconfig{}, err
+	}
+	s, err := d.readOwn(ctx, p)
+	if err != nil {
+		return Kubeconfig{}, err
+	}
+	covered := p.Covers(s.Role, s.Namespaces)
+	switch state := s.State(now); {
+	case state == Ending && !covered: // the guard ended it first
+		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), grantRemoved(s))
+	case state == Ended, state == Ending:
+		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), notSignedIn(s))
+	case state == Refused:
+		return Kubeconfig{}, cannotProvision(s)
+	}
+	if !covered {
+		if err := d.end(ctx, s, CauseGrant); err != nil && !errors.Is(err, ErrNotFound) {
+			return Kubeconfig{}, unavailable(err)
+		}
+		return Kubeconfig{}, grantRemoved(s)
+	}
+	if s.State(now) == Pending {
+		notReady := problem.New(problem.NotReady, "The credentials are not ready yet.", "Ask again.").WithRetryAfter(d.RetryAfter)
+		notReady.State = string(Pending)
+		return Kubeconfig{}, notReady
+	}
+	token, expires, err := d.Store.IssueToken(ctx, s, s.ValidUntil.Sub(now))
+	switch {
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+		return Kubeconfig{}, notSignedIn(s)
+	case err != nil:
+		return Kubeconfig{}, unavailable(err)
+	case token.Reveal() == "":
+		return Kubeconfig{}, unavailable(errors.New("the API server returned an empty token"))
+	}
+	k := Kubeconfig{Cluster: d.Cluster.Name, Server: d.Cluster.ServerURL, CA: d.Cluster.CAData, InsecureSkipTLSVerify: d.Cluster.InsecureSkipTLSVerify,
+		Prefix: d.Prefix, Token: token, ExpiresAt: s.ValidUntil, Signin: s.Name}
+	if expires.Before(k.ExpiresAt) {
+		k.ExpiresAt = expires
+	}
+	if len(s.BoundNamespaces) > 0 {
+		k.Namespace = s.BoundNamespaces[0]
+	}
+	return k, nil
+}
+
+// logout ends the caller's sign-in. An owner may end a live sign-in whatever the grants say now. A
+// caller without a sign-in learns only as much as any other caller.
+func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest) (Status, error) {
+	if err := p.Require(access.SigninLogout, d.Now()); err != nil {
+		return Status{}, err
+	}
+	if err := d.requireOwner(p); err != nil {
+		return Status{}, err
+	}
+	limit, cancel := withCallTimeout(ctx)
+	defer cancel()
+	s, err := d.readOwn(limit, p)
+	if err != nil {
+		return Status{}, err
+	}
+	if s.State(d.Now()) == Ended && !s.Deleting {
+		return Status{}, notSignedIn(s)
+	}
+	if !s.Deleting {
+		if err := d.end(limit, s, CauseLogout); errors.Is(err, ErrNotFound) {
+			return Status{}, notSignedIn(s)
+		} else if err != nil {
+			return Status{}, unavailable(err)
+		}
+	}
+	wait := time.Duration(req.Wait)
+	if wait == 0 {
+		wait = replaceWait
+	}
+	gone, err := d.awaitGone(ctx, s, min(wait, d.MaxWait))
+	if err != nil {
+		return Status{}, err
+	}
+	st := d.status(s)
+	if st.State, st.Provisioned = Ending, !gone; gone {
+		st.State = Ended
+	}
+	return st, nil
+}
+
+// status returns the view of s for its owner.
+func (d *Service) status(s Signin) Status {
+	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Device: s.Owner.DeviceName,
+		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
+	role, namespaces, until := s.Role, s.Namespaces, s.AskedAt.Add(s.Period)
+	switch st.State {
+	case Ready:
+		st.Provisioned = true
+		role, namespaces, until = s.BoundRole, s.BoundNamespaces, s.ValidUntil
+	case Refused:
+		st.Reason, st.Message = s.Reason, s.Message
+	}
+	st.Role, st.Namespaces, st.Until = string(role), append([]string{}, namespaces...), until.UTC().Format(time.RFC3339)
+	return st
+}
+
+func notSignedIn(s Signin) error {
+	msg := "This device is not signed in."
+	if !s.ValidUntil.IsZero() && !s.Deleting {
+		msg = fmt.Sprintf("The sign-in of this device ended at %s.", s.ValidUntil.UTC().Format(time.RFC3339))
+	}
+	return problem.New(problem.NotSignedIn, msg, "Run: tka login")
+}
+
+func grantRemoved(s Signin) error {
+	return problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s; the sign-in was ended.", s.Role, s.Owner.Login),
+		"Sign in again to use what is granted now: tka login")
+}
+
+func cannotProvision(s Signin) error {
+	return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: %s", s.Reason, s.Message),
+		"Ask whoever runs the cluster, or sign in with another role: tka login --role ROLE")
+}
+
+// unavailable hides the API server's error from the caller. The cause goes to the server log.
+func unavailable(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return problem.New(problem.Unavailable, "The cluster's API server does not do as asked just now.", "Try again.").WithCause(err).WithRetryAfter(time.Second)
+}
+
+// wrapStoreError returns the errors that login handles unchanged, and wraps all others as unavailable.
+func wrapStoreError(err error) error {
+	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return unavailable(err)
+}

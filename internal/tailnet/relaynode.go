@@ -1,0 +1,146 @@
+package tailnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"tailscale.com/ipn"
+	"tailscale.com/tailcfg"
+)
+
+// CapabilityVersion is the Tailscale protocol version of this program's nodes.
+const CapabilityVersion = int(tailcfg.CurrentCapabilityVersion)
+
+// A stateStore adapts a State to Tailscale's interface.
+type stateStore struct{ State }
+
+// ReadState implements [ipn.StateStore].
+func (s stateStore) ReadState(id ipn.StateKey) ([]byte, error) { return s.State.ReadState(string(id)) }
+
+// WriteState implements [ipn.StateStore].
+func (s stateStore) WriteState(id ipn.StateKey, value []byte) error {
+	return s.State.WriteState(string(id), value)
+}
+
+// publishPeers configures a joined node as a relay, if Config.Relay is set.
+func (w *watcher) publishPeers(ctx context.Context) error {
+	if !w.cfg.Relay {
+		return nil
+	}
+	// Without this, service addresses are not routed, because they belong to no node.
+	if _, err := w.b.client.EditPrefs(ctx, &ipn.MaskedPrefs{RouteAllSet: true, Prefs: ipn.Prefs{RouteAll: true}}); err != nil {
+		return fmt.Errorf("accept the routes of services: %w", err)
+	}
+	w.b.server.RegisterFallbackTCPHandler(w.hosts.handle)
+	return nil
+}
+
+// DialVia connects to a tailnet address by TCP or UDP. Whatever the current netmap contains, the
+// packets go to the tailnet or nowhere. Tailscale's Dial would send packets for unknown addresses
+// to the machine's network.
+func (n *Node) DialVia(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	if st := n.Status(); !st.Running() {
+		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
+	}
+	dialer := n.backend.Load().server.Sys().Dialer.Get()
+	switch network {
+	case "tcp":
+		return dialer.NetstackDialTCP(ctx, to)
+	case "udp":
+		return dialer.NetstackDialUDP(ctx, to)
+	}
+	return nil, fmt.Errorf("there is no %q in a tailnet", network)
+}
+
+// Lookup resolves a name, such as the name of a service, with the tailnet's resolver. It uses no
+// other resolver.
+func (n *Node) Lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	if st := n.Status(); !st.Running() {
+		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
+	} else if _, suffix, ok := strings.Cut(st.Names[0], "."); !ok || !strings.HasSuffix(name, "."+suffix) {
+		return nil, fmt.Errorf("%q is no name of this tailnet", name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
+	defer cancel()
+	var out []netip.Addr
+	for _, kind := range []string{"A", "AAAA"} {
+		answer, _, err := n.backend.Load().client.QueryDNS(ctx, name, kind)
+		if err != nil {
+			return nil, fmt.Errorf("the tailnet's resolver: %w", err)
+		}
+		out, err = appendAddrs(out, answer)
+		if err != nil {
+			return nil, fmt.Errorf("the tailnet's resolver on %s: %w", name, err)
+		}
+	}
+	return out, nil
+}
+
+// appendAddrs appends the addresses in a DNS response. A name that does not exist gives no
+// addresses and no error.
+func appendAddrs(out []netip.Addr, answer []byte) ([]netip.Addr, error) {
+	var p dnsmessage.Parser
+	head, err := p.Start(answer)
+	if err != nil {
+		return nil, err
+	}
+	if head.RCode == dnsmessage.RCodeNameError {
+		return out, nil
+	}
+	if head.RCode != dnsmessage.RCodeSuccess {
+		return nil, fmt.Errorf("it answers %v", head.RCode)
+	}
+	if err := p.SkipAllQuestions(); err != nil {
+		return nil, err
+	}
+	for {
+		h, err := p.AnswerHeader()
+		if errors.Is(err, dnsmessage.ErrSectionDone) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch h.Type {
+		case dnsmessage.TypeA:
+			r, err := p.AResource()
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, netip.AddrFrom4(r.A))
+		case dnsmessage.TypeAAAA:
+			r, err := p.AAAAResource()
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, netip.AddrFrom16(r.AAAA))
+		default:
+			if err := p.SkipAnswer(); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// ListenPacket listens for UDP packets on a port of the node's IPv4 address.
+func (n *Node) ListenPacket(ctx context.Context, port uint16) (net.PacketConn, error) {
+	b, err := n.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range n.Status().Addrs {
+		if a.Is4() {
+			pc, err := b.server.ListenPacket("udp", netip.AddrPortFrom(a, port).String())
+			if err != nil {
+				return nil, fmt.Errorf("listen on UDP port %d of the tailnet: %w", port, err)
+			}
+			return pc, nil
+		}
+	}
+	return nil, errors.New("the node has no IPv4 address")
+}

@@ -1,0 +1,187 @@
+package tsapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
+)
+
+const redacted = "[secret]"
+
+// A Secret is a credential that cannot be printed. It holds a pointer because fmt does not call
+// methods on unexported fields.
+type Secret struct{ text *string }
+
+// NewSecret returns text as a Secret. The empty text gives the zero Secret.
+func NewSecret(text string) Secret {
+	if text == "" {
+		return Secret{}
+	}
+	return Secret{&text}
+}
+
+// Reveal returns the text.
+func (s Secret) Reveal() string {
+	if s.text == nil {
+		return ""
+	}
+	return *s.text
+}
+
+// IsZero reports whether s is the zero Secret.
+func (s Secret) IsZero() bool { return s.text == nil }
+
+func (Secret) String() string { return redacted }
+
+// Format implements [fmt.Formatter], for the verbs that do not call String.
+func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
+
+// LogValue implements [slog.LogValuer].
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText hides the secret from every encoder.
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// A Credential is an OAuth client of a tailnet. It authenticates with a secret, or with a token of
+// an issuer that the tailnet trusts. Exactly one of Secret and Assert must be set.
+type Credential struct {
+	ClientID string
+	Secret   Secret
+	// Assert returns a new JWT of the issuer for each access token.
+	Assert func(context.Context) (Secret, error)
+}
+
+// A token is an access token.
+type token struct {
+	text   Secret
+	scopes []string
+	until  time.Time // not used after this time
+}
+
+// A tokenError says why there is no access token.
+type tokenError struct {
+	status  int // 0: no response
+	wait    time.Duration
+	isLocal bool // no assertion was available, so no request was sent
+	cause   error
+}
+
+func (e *tokenError) Error() string {
+	if e.status != 0 {
+		return fmt.Sprintf("token endpoint: %d", e.status)
+	}
+	return "token: " + e.cause.Error()
+}
+func (e *tokenError) Unwrap() error { return e.cause }
+
+// accessToken returns the current token or fetches a new one. Concurrent callers share one fetch.
+func (c *Client) accessToken(ctx context.Context) (*token, error) {
+	if t := c.token.Load(); t != nil && c.now().Before(t.until) {
+		return t, nil
+	}
+	return c.fetching.do(ctx, c, func(ctx context.Context) (*token, error) {
+		if t := c.token.Load(); t != nil && c.now().Before(t.until) {
+			return t, nil // another goroutine fetched a token in the meantime
+		}
+		t, err := c.fetchToken(ctx)
+		if err == nil {
+			c.token.Store(t)
+		}
+		return t, err
+	})
+}
+
+// fetchToken asks for a token over the strict transport. It does not use the client
+// library's OAuth and IdentityFederation, because they fetch tokens with the default
+// HTTP client of the process, which has no time limit and follows redirects.
+func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
+	begun := c.now()
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	defer func() {
+		class := OK
+		if te, ok := errors.AsType[*tokenError](err); ok {
+			class = te.class()
+		}
+		c.observe(opToken, class, c.now().Sub(begun))
+	}()
+	path, form := "/api/v2/oauth/token", url.Values{"client_id": {c.config.Credential.ClientID}}
+	if assert := c.config.Credential.Assert; assert != nil {
+		jwt, err := assert(ctx)
+		if err != nil {
+			return nil, &tokenError{isLocal: true, cause: fmt.Errorf("vouch for ourselves: %w", err)}
+		}
+		path, form["jwt"] = "/api/v2/oauth/token-exchange", []string{jwt.Reveal()}
+	} else {
+		form["grant_type"], form["client_secret"] = []string{"client_credentials"}, []string{c.config.Credential.Secret.Reveal()}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base.JoinPath(path).String(), strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, &tokenError{cause: err}
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.config.UserAgent)
+	if err := c.limit.Wait(ctx); err != nil {
+		return nil, &tokenError{cause: errors.Join(errBusy, err)}
+	}
+	res, err := c.tokens.RoundTrip(req)
+	if err != nil {
+		failure := &tokenError{cause: err}
+		if answer, ok := errors.AsType[*httptransport.Error](err); ok {
+			failure.status, failure.wait = answer.Status, retryAfter(answer.Header, c.now())
+		}
+		return nil, failure
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		// Do not pass on the response text: it may repeat the client secret.
+		return nil, &tokenError{status: res.StatusCode, wait: retryAfter(res.Header, c.now()), cause: errors.New(http.StatusText(res.StatusCode))}
+	}
+	body, err := io.ReadAll(res.Body)
+	var out struct {
+		AccessToken string `json:"access_token"`
+		TokenType   string `json:"token_type"`
+		ExpiresIn   int64  `json:"expires_in"`
+		Scope       string `json:"scope"`
+	}
+	if err == nil {
+		if err = json.Unmarshal(body, &out); err != nil {
+			err = errors.New("the answer is not JSON") // the decoder's error may quote the input
+		}
+	}
+	if err == nil && (out.AccessToken == "" || strings.ContainsFunc(out.AccessToken, func(r rune) bool { return r <= ' ' || r > '~' }) ||
+		out.TokenType != "" && !strings.EqualFold(out.TokenType, "Bearer")) {
+		err = errors.New("the answer holds no bearer token")
+	}
+	if err != nil {
+		return nil, &tokenError{status: res.StatusCode, cause: err}
+	}
+	life := tokenLife
+	if out.ExpiresIn > 0 && out.ExpiresIn < int64(tokenLife/time.Second)*24 {
+		life = time.Duration(out.ExpiresIn) * time.Second
+	}
+	return &token{text: NewSecret(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
+}
+
+// class returns the class of the error. At the token endpoint, only 401 is a statement about the
+// credential. Any other refusal is NoToken.
+func (e *tokenError) class() Class {
+	switch class := classOf(e.status); {
+	case e.isLocal:
+		return NoToken
+	case class == Forbidden, class == NotFound, class == Invalid:
+		return NoToken
+	default:
+		return class
+	}
+}

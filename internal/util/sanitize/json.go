@@ -1,0 +1,40 @@
+// Package sanitize escapes JSON so that it cannot move a terminal's cursor or change the text
+// direction. It enforces law 10 for every line that people read in raw form.
+package sanitize
+
+import (
+	"slices"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// JSON replaces unprintable characters by \u escapes, beyond what JSON requires: DEL, C1 control
+// characters, bidirectional marks and characters without width. b must be JSON. Such characters are
+// then inside strings, and the result decodes to the same value. JSON returns b itself if nothing
+// needs escaping.
+func JSON(b []byte) []byte {
+	if !slices.ContainsFunc(b, func(c byte) bool { return c >= 0x7f }) {
+		return b
+	}
+	out := make([]byte, 0, len(b)+16)
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		switch {
+		case r < 0x7f || unicode.IsPrint(r):
+			out = append(out, b[:n]...)
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			out = appendU(appendU(out, hi), lo)
+		default:
+			out = appendU(out, r)
+		}
+		b = b[n:]
+	}
+	return out
+}
+
+func appendU(dst []byte, r rune) []byte {
+	const hex = "0123456789abcdef"
+	return append(dst, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+}
