@@ -20,8 +20,8 @@ const page = "../../docs/reference/fleet-kinds.md"
 // The page of the reference is what the definitions and the fleet's reasons are today.
 func TestReference(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# The fleet's kinds\n\nGroup `tailplane.dev`, version `v1alpha1`. This page is made from the definitions; do not edit it (go generate ./api/v1alpha1).\n" +
-		"`kubectl explain` says the same. What a field holds that is Kubernetes' own type, such as a toleration, is in Kubernetes' reference.\n")
+	b.WriteString("# The fleet's kinds\n\nGroup `tailplane.dev`, version `v1alpha1`. This page is generated from the definitions. Do not edit it (go generate ./api/v1alpha1).\n" +
+		"`kubectl explain` shows the same text. Types of Kubernetes itself, such as tolerations, are described in the Kubernetes reference.\n")
 	for _, name := range []string{"runnerforges", "runnerpools", "runnerenrollments", "runnerholds"} {
 		apitest.ReadKind(t, "../../deploy/crds/tailplane.dev_"+name+".yaml").Write(&b, "resources", "tolerations", "conditions")
 	}
@@ -32,7 +32,7 @@ func TestReference(t *testing.T) {
 // writeReasons lists the reasons of conditions, as the fleet's decisions have them.
 func writeReasons(t *testing.T, b *strings.Builder) {
 	t.Helper()
-	b.WriteString("\n## Reasons\n\n`Ready` is on every kind, and `kubectl wait --for=condition=Ready` works for all of them. Reasons are stable.\n\n| reason | means |\n|---|---|\n")
+	b.WriteString("\n## Reasons\n\n`Ready` exists on every kind, and `kubectl wait --for=condition=Ready` works for all of them. Reasons are stable.\n\n| reason | meaning |\n|---|---|\n")
 	files, err := filepath.Glob("../../internal/fleet/*.go")
 	if err != nil {
 		t.Fatal(err)
