@@ -54,11 +54,11 @@ func fleetBinding(b rbacv1.ClusterRoleBinding) bool {
 func TestFleetValuesRefused(t *testing.T) {
 	values := profileValues(t, "fleet")
 	for _, tt := range []struct{ why, set, want string }{
-		{"credentials beside the server", "fleet.namespace=" + systems, "give it a namespace of its own"},
-		{"jobs beside sign-ins", "fleet.sharedNamespace=" + signins, "give it a namespace of its own"},
+		{"credentials beside the server", "fleet.namespace=" + systems, "set a namespace that nothing else uses"},
+		{"jobs beside sign-ins", "fleet.sharedNamespace=" + signins, "set a namespace that nothing else uses"},
 		{"jobs beside credentials", "fleet.sharedNamespace=tailplane-fleet", "are both tailplane-fleet"},
-		{"jobs beside ARC", "fleet.sharedNamespace=arc-systems", "give it a namespace of its own"},
-		{"the shared one as an organisation's", "fleet.sharedNamespace=tailplane-org-x", "give it a namespace of its own"},
+		{"jobs beside ARC", "fleet.sharedNamespace=arc-systems", "set a namespace that nothing else uses"},
+		{"the shared one as an organisation's", "fleet.sharedNamespace=tailplane-org-x", "set a namespace that nothing else uses"},
 		{"nobody writes", "fleet.writers=null,fleet.writerGroups=null", "fleet.writers is missing"},
 		{"nobody approves", "fleet.approval=plane", "plane.enabled is false"},
 		{"no such approval", "fleet.approval=nobody", "/fleet/approval"},

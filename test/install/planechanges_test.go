@@ -69,7 +69,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 		if err == nil {
 			_ = account.Delete(t.Context(), o)
 		}
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the plane asks what would become of a change")
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the plane may send only dry-runs of changes")
 	})
 	if err := kept.Try(t.Context(), change.Ref{Kind: "RunnerPool", Name: "try"}, spec); err != nil {
 		t.Errorf("a dry run: %v", err)
