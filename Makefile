@@ -67,7 +67,7 @@ acceptance: ## list the acceptance rows that no test names
 budgets: build ## measure the budgets of the design; ONLY=Signin for one part
 	@testbed/budgets.sh "$(ONLY)"
 
-sim: ## simulate gossip of many members next to hashicorp/memberlist, in virtual time: N=100 LOSS=0.5 JITTER=300ms SECONDS=30 SEED=1
+sim: ## simulate gossip of many members, compared with hashicorp/memberlist, in virtual time: N=100 LOSS=0.5 JITTER=300ms SECONDS=30 SEED=1
 	@cd testbed && go run ./cmd/peers $(MAKEOVERRIDES)
 
 fuzz: ## fuzz each parser of untrusted input for one minute
