@@ -14,7 +14,7 @@ import (
 
 const page = "../../../docs/reference/gateway-kinds.md"
 
-// The page of the reference is what the definitions and the constants say today.
+// The reference page matches the CRDs and the constants.
 func TestReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# The gateway's kinds\n\nGroup `gateway.tailscale.com`, version `v1alpha1`. This page is generated from the definitions. Do not edit it (go generate ./api/gateway/...).\n" +
@@ -30,7 +30,7 @@ func TestReference(t *testing.T) {
 	apitest.Page(t, page, b.String())
 }
 
-// writeReasons lists the types and reasons of conditions, as names.go has them.
+// writeReasons lists the condition types and reasons in names.go.
 func writeReasons(t *testing.T, b *strings.Builder) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "names.go", nil, parser.ParseComments)

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// good are objects that are accepted; each refusal is one of them with one change.
+// good has valid objects. Each refused object is one of them with one change.
 var good = map[string]string{
 	"tailnet":       `{"kind": "TailscaleTailnet", "spec": {}}`,
 	"group":         `{"kind": "TailscaleProxyGroup", "spec": {"type": "egress", "tailnetTarget": {"serviceName": "web"}}}`,
@@ -28,8 +28,7 @@ var good = map[string]string{
 	"access":        `{"kind": "TailscaleRoutePolicy", "spec": {"targetRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "eg"}, "access": {"from": "Tailnet"}}}`,
 }
 
-// refused says which change of which good object is refused, and by which
-// sentence (a part of it).
+// refused lists changes of valid objects that the API server refuses, and a part of its message.
 var refused = []struct{ of, change, why string }{
 	{"tailnet", `{"metadata": {"name": "a.b"}}`, "the name must be a DNS label"},
 	{"tailnet", `{"spec": {"tailnet": "a/b"}}`, "spec.tailnet"},
@@ -144,7 +143,7 @@ var refused = []struct{ of, change, why string }{
 	{"access", `{"spec": {"routeRules": [{"match": {"path": "/a"}, "backend": {"serviceName": "svc:a", "port": 80}}]}}`, "are for HTTPRoute and GRPCRoute"},
 }
 
-// immutable says which change of which good object, once it is stored, is refused.
+// immutable lists changes of stored objects that the API server refuses.
 var immutable = []struct{ of, change, why string }{
 	{"tailnet", `{"spec": {"tailnet": "example.com"}}`, "tailnet is immutable"},
 	{"ingress group", `{"spec": {"type": "egress"}}`, "type is immutable"},
@@ -153,7 +152,7 @@ var immutable = []struct{ of, change, why string }{
 	{"gateway", `{"spec": {"targetRef": {"name": "other"}}}`, "targetRef is immutable"},
 }
 
-// object makes the document of a good object with changes, as RFC 7386 has them.
+// object returns a valid object with merge patches (RFC 7386) applied.
 func object(t *testing.T, of, name string, changes ...string) []byte {
 	t.Helper()
 	read := func(text string) (m map[string]any) {
@@ -193,7 +192,7 @@ func merge(to, from map[string]any) {
 	}
 }
 
-// GTW-01: every rule refuses what it is for, and says why.
+// GTW-01: the API server refuses every violation of a rule, with the rule's message.
 func TestRefused(t *testing.T) {
 	c := server(t)
 	for of := range good {
@@ -227,12 +226,11 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Every CEL rule of the definitions is met by a row above: a rule that nothing
-// tries could be one that never refuses.
+// Every CEL rule of the CRDs has a row above. A rule without a test might never refuse.
 func TestEveryRuleIsTried(t *testing.T) {
-	var said []string
+	var reasons []string
 	for _, r := range slices.Concat(refused, immutable) {
-		said = append(said, r.why)
+		reasons = append(reasons, r.why)
 	}
 	files, err := filepath.Glob("../../../deploy/crds/gateway.tailscale.com_*.yaml")
 	if err != nil {
@@ -242,8 +240,8 @@ func TestEveryRuleIsTried(t *testing.T) {
 	for _, file := range files {
 		for message := range messages(t, file) {
 			rules++
-			if !slices.ContainsFunc(said, func(why string) bool { return strings.Contains(message, why) }) {
-				t.Errorf("%s: nothing tries the rule %q", filepath.Base(file), message)
+			if !slices.ContainsFunc(reasons, func(why string) bool { return strings.Contains(message, why) }) {
+				t.Errorf("%s: no row tests the rule %q", filepath.Base(file), message)
 			}
 		}
 	}
@@ -252,7 +250,7 @@ func TestEveryRuleIsTried(t *testing.T) {
 	}
 }
 
-// messages are those of the validation rules of a definition.
+// messages yields the messages of the validation rules of a CRD.
 func messages(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -286,7 +284,7 @@ func messages(t *testing.T, file string) map[string]bool {
 	return found
 }
 
-// GTW-01: kubectl explain has a sentence for every field, and for the kind.
+// GTW-01: kubectl explain has a description of the kind and of every field.
 func TestExplain(t *testing.T) {
 	c := server(t)
 	for _, kind := range []string{"tailscaletailnets", "tailscaleproxygroups", "tailscaleservices", "tailscalegateways", "tailscaleroutepolicies"} {
@@ -315,8 +313,8 @@ func TestExplain(t *testing.T) {
 			for name, p := range properties {
 				field := p.(map[string]any)
 				fields++
-				if said, _ := field["description"].(string); path+"."+name != ".metadata" && !strings.Contains(said, " ") {
-					t.Errorf("%s%s.%s is described by %q", kind, path, name, said)
+				if text, _ := field["description"].(string); path+"."+name != ".metadata" && !strings.Contains(text, " ") {
+					t.Errorf("%s%s.%s is described by %q", kind, path, name, text)
 				}
 				walk(path+"."+name, field)
 			}
@@ -328,7 +326,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// GTW-02: the columns are the contract's.
+// GTW-02: kubectl shows the agreed columns.
 func TestColumns(t *testing.T) {
 	c := server(t)
 	ready := `, "conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "all is well", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}}`
@@ -372,8 +370,8 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// GTW-01: what others count upon: Envoy Gateway's part of a policy's status is not
-// pruned, groups scale like a Deployment, and one word lists everything.
+// GTW-01: the API server does not prune Envoy Gateway's part of a policy's status, groups scale like a Deployment, and
+// one category lists all kinds.
 func TestWhatOthersCountUpon(t *testing.T) {
 	c := server(t)
 	for _, of := range []string{"policy", "group"} {
@@ -381,7 +379,7 @@ func TestWhatOthersCountUpon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// As Envoy Gateway writes it: the whole status, which has nothing of ours.
+	// Envoy Gateway writes the whole status, without the operator's fields.
 	kubectl(t, c, "patch", "tsrp", "counted", "-n", "shop", "--subresource=status", "--type=merge", "-p", `{"status": {"observedGeneration": null, "rules": null, "conditions": null, "ancestors": [{
 		"ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "infra", "name": "eg", "sectionName": "http"}, "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
 		"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "Policy has been accepted.", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}]}}`)
