@@ -194,7 +194,7 @@ type PoolGitLab struct {
 	// +kubebuilder:default=false
 	Protected bool `json:"protected"`
 
-	// locked prevents that the runners are assigned to other projects.
+	// locked prevents the assignment of the runners to other projects.
 	// +optional
 	// +kubebuilder:default=true
 	Locked bool `json:"locked"`

@@ -34,7 +34,7 @@ type TailscaleTailnetStatus struct {
 	// +optional
 	NextSyncTime *metav1.Time `json:"nextSyncTime,omitempty"`
 
-	// validation is the progress of the credential's validation. It prevents that a key is left behind after a crash.
+	// validation is the progress of the credential's validation. It ensures that no key remains after a crash.
 	// +optional
 	Validation *TailnetValidation `json:"validation,omitempty"`
 
