@@ -600,7 +600,7 @@ func TestPL08_RequestedBy(t *testing.T) {
 		return fmt.Sprintf("{apiVersion: tailplane.dev/v1alpha1, kind: RunnerHold, metadata: {name: %s}, spec: {scope: {pool: nix}, mode: Pause, reason: upgrade, requestedBy: %q}}", name, by)
 	}
 	amy, plane, us := somebody(t, c, "amy@acme.dev"), somebody(t, c, "system:serviceaccount:"+systems+":tailplane-plane"), fleetAccount(t, c)
-	if err := amy.create(hold("a", "pat@platform.dev")); !byPolicy(err) || !strings.Contains(err.Error(), "which is amy@acme.dev") {
+	if err := amy.create(hold("a", "pat@platform.dev")); !byPolicy(err) || !strings.Contains(err.Error(), "must be the requesting user, amy@acme.dev") {
 		t.Errorf("in another's name: %v", err)
 	}
 	if err := amy.create(hold("a", "AMY@acme.dev")); !byPolicy(err) {
