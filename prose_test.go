@@ -32,8 +32,8 @@ var question = regexp.MustCompile(`(?:Who|Whoever|Whom|Whose|Of whom|What) (?:is
 // decrease, and follow when a text is rewritten.
 var overGoal = map[string][]float64{
 	"strings":   {28.4, 24.5, 6.4, 4.8, 12.0, 2.2},
-	"docs":      {18.4, 6.4, 2.3, 3.6, 8.0},
-	"dashboard": {},
+	"docs":      {15.6, 4.3, 1.2},
+	"dashboard": {43.4, 13.1, 13.1, 6.6, 15.3, 2.3},
 }
 
 // A sample is a text, divided into paragraphs.

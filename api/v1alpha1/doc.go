@@ -1,10 +1,8 @@
-// Package v1alpha1 is what Tailplane stores in a cluster: the group
-// tailplane.dev, version v1alpha1. It keeps law 5: who and what an object
-// speaks of cannot be changed by anybody once it is written.
+// Package v1alpha1 defines the custom resources of the API group tailplane.dev, version v1alpha1. It enforces law 5:
+// the identity of an object (its person, device, role, forge or scope) is immutable after creation.
 //
-// It is data only, and imports nothing but apimachinery and the core types. The
-// deepcopy functions and the CRDs in deploy/crds are generated from it; go
-// generate makes them and a test compares.
+// The package has only data types. It imports only apimachinery and the core types. go generate writes the deepcopy
+// functions and the CRDs in deploy/crds; a test fails if they are out of date.
 //
 // +kubebuilder:object:generate=true
 // +groupName=tailplane.dev

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// good are objects that are accepted; each refusal is one of them with one change.
+// good has valid objects. Each refused object is one of them with one change.
 var good = map[string]string{
 	"forge":      `{"kind": "RunnerForge", "spec": {"type": "github", "url": "https://github.com"}}`,
 	"api forge":  `{"kind": "RunnerForge", "spec": {"type": "gitlab", "url": "http://127.0.0.1:8080", "apiURL": "https://gitlab.example.com/api/v4"}}`,
@@ -36,8 +36,8 @@ var good = map[string]string{
 
 const long = "a2345678901234567890123456789012345678901"
 
-// refused says which change of which good object is refused, and by which sentence
-// (a part of it). FLEET-01, FLEET-11: the part of the rules that the schema has.
+// refused lists changes of valid objects that the API server refuses, and a part of its message. FLEET-01, FLEET-11:
+// the rules in the schema.
 var refused = []struct{ of, change, why string }{
 	{"forge", `{"metadata": {"name": "` + long + `"}}`, "the name must be a DNS label of at most 40 characters"},
 	{"forge", `{"spec": {"type": "gitea"}}`, "Unsupported value"},
@@ -58,8 +58,8 @@ var refused = []struct{ of, change, why string }{
 	{"pool", `{"spec": {"scaling": {"max": null}}}`, "spec.scaling.max"},
 	{"pool", `{"spec": {"scaling": {"budget": null}}}`, "spec.scaling.budget"},
 	{"pool", `{"spec": {"containerMode": "vm"}}`, "Unsupported value"},
-	{"whole pool", `{"spec": {"image": "a"}}`, "give a template, or image and resources, not both"},
-	{"whole pool", `{"spec": {"resources": {"requests": {"cpu": 1}}}}`, "give a template, or image and resources, not both"},
+	{"whole pool", `{"spec": {"image": "a"}}`, "set template, or image and resources, not both"},
+	{"whole pool", `{"spec": {"resources": {"requests": {"cpu": 1}}}}`, "set template, or image and resources, not both"},
 	{"gitlab", `{"spec": {"gitlab": {"concurrent": 0}}}`, "spec.gitlab.concurrent"},
 	{"gitlab", `{"spec": {"gitlab": {"shutdownTimeout": "25h"}}}`, "shutdownTimeout must be 1s to 24h"},
 	{"gitlab", `{"spec": {"gitlab": {"maximumTimeout": "9m"}}}`, "maximumTimeout must be 10m to 720h"},
@@ -76,8 +76,8 @@ var refused = []struct{ of, change, why string }{
 	{"enrollment", `{"spec": {"isolation": "Node", "placement": {"nodeSelector": {}}}}`, "isolation Node needs placement.nodeSelector"},
 	{"enrollment", `{"spec": {"pools": []}}`, "spec.pools"},
 	{"enrollment", `{"spec": {"pools": [{"name": "a"}, {"name": "a"}]}}`, "duplicate"},
-	{"enrollment", `{"spec": {"pools": [{"name": "a", "type": "OrgPlusUser"}]}}`, "type OrgPlusUser, and no other, needs repositories"},
-	{"enrollment", `{"spec": {"pools": [{"name": "a", "type": "Shared", "repositories": ["acme/app"]}]}}`, "type OrgPlusUser, and no other, needs repositories"},
+	{"enrollment", `{"spec": {"pools": [{"name": "a", "type": "OrgPlusUser"}]}}`, "repositories must be set if and only if type is OrgPlusUser"},
+	{"enrollment", `{"spec": {"pools": [{"name": "a", "type": "Shared", "repositories": ["acme/app"]}]}}`, "repositories must be set if and only if type is OrgPlusUser"},
 	{"enrollment", `{"spec": {"pools": [{"name": "a", "type": "OrgPlusUser", "repositories": ["acme/../app"]}]}}`, "repositories[0]"},
 	{"enrollment", `{"spec": {"pools": [{"name": "a", "runnerGroup": "g"}]}}`, "runnerGroup is for types Dedicated and OrgPlusUser"},
 	{"enrollment", `{"spec": {"pools": [{"name": "a", "allowPublic": true}]}}`, "allowPublic is for type OrgPlusUser"},
@@ -95,18 +95,18 @@ var refused = []struct{ of, change, why string }{
 	{"node", `{"spec": {"approval": {"digest": "sha256:0"}}}`, "spec.approval.digest"},
 
 	{"hold", `{"metadata": {"name": "` + long + `"}}`, "the name must be a DNS label of at most 40 characters"},
-	{"hold", `{"spec": {"scope": {"all": null}}}`, "give exactly one of all, forge, and org with or without pool"},
-	{"hold", `{"spec": {"scope": {"forge": "github"}}}`, "give exactly one of all, forge, and org with or without pool"},
-	{"hold", `{"spec": {"scope": {"org": "acme"}}}`, "give exactly one of all, forge, and org with or without pool"},
-	{"hold", `{"spec": {"scope": {"all": null, "forge": "github", "pool": "a"}}}`, "give exactly one of all, forge, and org with or without pool"},
-	{"hold", `{"spec": {"scope": {"all": false}}}`, "all is true or not given"},
+	{"hold", `{"spec": {"scope": {"all": null}}}`, "set exactly one of all, forge, and org with or without pool"},
+	{"hold", `{"spec": {"scope": {"forge": "github"}}}`, "set exactly one of all, forge, and org with or without pool"},
+	{"hold", `{"spec": {"scope": {"org": "acme"}}}`, "set exactly one of all, forge, and org with or without pool"},
+	{"hold", `{"spec": {"scope": {"all": null, "forge": "github", "pool": "a"}}}`, "set exactly one of all, forge, and org with or without pool"},
+	{"hold", `{"spec": {"scope": {"all": false}}}`, "all must be true or unset"},
 	{"hold", `{"spec": {"mode": "Kill"}}`, "Unsupported value"},
 	{"hold", `{"spec": {"reason": ""}}`, "spec.reason"},
 	{"hold", `{"spec": {"requestedBy": "a b"}}`, "spec.requestedBy"},
 	{"hold", `{"spec": {"grace": "25h"}}`, "grace must be 0s to 24h"},
 }
 
-// immutable says which change of a stored object is refused.
+// immutable lists changes of stored objects that the API server refuses.
 var immutable = []struct{ of, change, why string }{
 	{"forge", `{"spec": {"type": "gitlab"}}`, "type is immutable"},
 	{"forge", `{"spec": {"url": "https://example.com"}}`, "url is immutable"},
@@ -125,8 +125,7 @@ var immutable = []struct{ of, change, why string }{
 	{"long hold", `{"spec": {"grace": "1m"}}`, "grace is immutable"},
 }
 
-// fleet returns the API server that the tests of this binary share, with the fleet's
-// kinds.
+// fleet returns the API server that the tests of this binary share, with the fleet's kinds.
 func fleet(t *testing.T) *kubetest.Cluster {
 	t.Helper()
 	c := kubetest.Start(t)
@@ -145,7 +144,7 @@ func kubectl(t *testing.T, c *kubetest.Cluster, args ...string) string {
 	return out
 }
 
-// object is a good object with changes, ready to be applied.
+// object returns a valid object with changes, ready to be applied.
 func object(t *testing.T, of, name string, changes ...string) []byte {
 	t.Helper()
 	o := map[string]any{}
@@ -178,8 +177,8 @@ func merge(to, from map[string]any) {
 	}
 }
 
-// FLEET-01: every rule of the schema refuses what it is for and says why, on a real
-// API server; what is good is accepted.
+// FLEET-01: a real API server refuses every violation of a schema rule with the rule's message, and accepts valid
+// objects.
 func TestFLEET01_SchemaRefuses(t *testing.T) {
 	c := fleet(t)
 	named := func(of string) string { return "good-" + strings.ReplaceAll(of, " ", "-") }
@@ -204,11 +203,11 @@ func TestFLEET01_SchemaRefuses(t *testing.T) {
 	if err := c.Apply(t.Context(), object(t, "hold", named("hold"), `{"spec": {"expiresAt": "2031-01-01T00:00:00Z"}}`)); err != nil {
 		t.Errorf("another end of a hold: %v", err)
 	}
-	// A template is kept as it was written, whatever it says.
+	// The API server stores a template unchanged, whatever its content.
 	if got := kubectl(t, c, "get", "rpool", named("whole pool"), "-o", "jsonpath={.spec.template.spec.containers[0].env[0].value}"); got != "b" {
 		t.Errorf("of a template %q is kept", got)
 	}
-	// Defaults are in the schema, also inside what was not given.
+	// The schema has defaults, also within objects that are not set.
 	for what, want := range map[string]string{
 		"rpool good-pool {.spec.scaling.min} {.spec.scaling.guarantee} {.spec.containerMode}":                                                       "0 0 default",
 		"rpool good-gitlab {.spec.gitlab.concurrent} {.spec.gitlab.replicas} {.spec.gitlab.shutdownTimeout} {.spec.gitlab.locked}":                  "4 1 1h true",
@@ -222,12 +221,11 @@ func TestFLEET01_SchemaRefuses(t *testing.T) {
 	}
 }
 
-// Every CEL rule of the definitions is met by a row above: a rule that nothing tries
-// could be one that never refuses.
+// Every CEL rule of the CRDs has a row above. A rule without a test might never refuse.
 func TestEveryRuleIsTried(t *testing.T) {
-	var said []string
+	var reasons []string
 	for _, r := range slices.Concat(refused, immutable) {
-		said = append(said, r.why)
+		reasons = append(reasons, r.why)
 	}
 	files, err := filepath.Glob("../../deploy/crds/tailplane.dev_runner*.yaml")
 	if err != nil || len(files) != 4 {
@@ -237,8 +235,8 @@ func TestEveryRuleIsTried(t *testing.T) {
 	for _, file := range files {
 		for message := range messages(t, file) {
 			rules++
-			if !slices.ContainsFunc(said, func(why string) bool { return strings.Contains(message, why) }) {
-				t.Errorf("%s: nothing tries the rule %q", filepath.Base(file), message)
+			if !slices.ContainsFunc(reasons, func(why string) bool { return strings.Contains(message, why) }) {
+				t.Errorf("%s: no row tests the rule %q", filepath.Base(file), message)
 			}
 		}
 	}
@@ -247,7 +245,7 @@ func TestEveryRuleIsTried(t *testing.T) {
 	}
 }
 
-// messages are those of the validation rules of a definition.
+// messages yields the messages of the validation rules of a CRD.
 func messages(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -281,7 +279,7 @@ func messages(t *testing.T, file string) map[string]bool {
 	return found
 }
 
-// kubectl explain has a sentence for every field, and for the kind.
+// kubectl explain has a description of the kind and of every field.
 func TestExplain(t *testing.T) {
 	c := fleet(t)
 	for kind, least := range map[string]int{"runnerforges": 10, "runnerpools": 30, "runnerenrollments": 60, "runnerholds": 20} {
@@ -309,8 +307,8 @@ func TestExplain(t *testing.T) {
 			for name, p := range properties {
 				field := p.(map[string]any)
 				fields++
-				if said, _ := field["description"].(string); path+"."+name != ".metadata" && !strings.Contains(said, " ") {
-					t.Errorf("%s%s.%s is described by %q", kind, path, name, said)
+				if text, _ := field["description"].(string); path+"."+name != ".metadata" && !strings.Contains(text, " ") {
+					t.Errorf("%s%s.%s is described by %q", kind, path, name, text)
 				}
 				walk(path+"."+name, field)
 			}
@@ -322,7 +320,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The columns say what one asks first; kubectl wait works, and one word lists all.
+// kubectl shows the most important columns; kubectl wait works, and one category lists all kinds.
 func TestColumns(t *testing.T) {
 	c := fleet(t)
 	ready := `"conditions": [{"type": "Ready", "status": "True", "reason": "AllWell", "message": "all is well", "lastTransitionTime": "2026-01-01T00:00:00Z"},
@@ -348,7 +346,7 @@ func TestColumns(t *testing.T) {
 		}
 		kubectl(t, c, "wait", o.kind+"/columns", "--for=condition=Ready", "--timeout=60s")
 	}
-	// What is not known is not there, and what is none is 0.
+	// An unknown number is missing; a known zero is 0.
 	if got := kubectl(t, c, "get", "renroll", "columns", "-o", "jsonpath={.status.pools[0].busy}-{.status.pools[0].idle}"); got != "0-" {
 		t.Errorf("busy and idle are %q", got)
 	}

@@ -17,11 +17,11 @@ import (
 
 const page = "../../docs/reference/fleet-kinds.md"
 
-// The page of the reference is what the definitions and the fleet's reasons are today.
+// The reference page matches the CRDs and the fleet's reasons.
 func TestReference(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# The fleet's kinds\n\nGroup `tailplane.dev`, version `v1alpha1`. This page is made from the definitions; do not edit it (go generate ./api/v1alpha1).\n" +
-		"`kubectl explain` says the same. What a field holds that is Kubernetes' own type, such as a toleration, is in Kubernetes' reference.\n")
+	b.WriteString("# The fleet's kinds\n\nGroup `tailplane.dev`, version `v1alpha1`. This page is generated from the definitions. Do not edit it (go generate ./api/v1alpha1).\n" +
+		"`kubectl explain` shows the same text. Types of Kubernetes itself, such as tolerations, are described in the Kubernetes reference.\n")
 	for _, name := range []string{"runnerforges", "runnerpools", "runnerenrollments", "runnerholds"} {
 		apitest.ReadKind(t, "../../deploy/crds/tailplane.dev_"+name+".yaml").Write(&b, "resources", "tolerations", "conditions")
 	}
@@ -29,15 +29,15 @@ func TestReference(t *testing.T) {
 	apitest.Page(t, page, b.String())
 }
 
-// writeReasons lists the reasons of conditions, as the fleet's decisions have them.
+// writeReasons lists the condition reasons, from the constants of package fleet.
 func writeReasons(t *testing.T, b *strings.Builder) {
 	t.Helper()
-	b.WriteString("\n## Reasons\n\n`Ready` is on every kind, and `kubectl wait --for=condition=Ready` works for all of them. Reasons are stable.\n\n| reason | means |\n|---|---|\n")
+	b.WriteString("\n## Reasons\n\n`Ready` exists on every kind, and `kubectl wait --for=condition=Ready` works for all of them. Reasons are stable.\n\n| reason | meaning |\n|---|---|\n")
 	files, err := filepath.Glob("../../internal/fleet/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := map[string]string{}
+	meanings := map[string]string{}
 	for _, file := range files {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
@@ -57,19 +57,19 @@ func writeReasons(t *testing.T, b *strings.Builder) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if comment := strings.TrimSpace(v.Comment.Text()); comment != "" || said[reason] == "" {
-					said[reason] = comment
+				if comment := strings.TrimSpace(v.Comment.Text()); comment != "" || meanings[reason] == "" {
+					meanings[reason] = comment
 				}
 			}
 		}
 	}
-	if len(said) < 50 {
-		t.Errorf("%d reasons", len(said))
+	if len(meanings) < 50 {
+		t.Errorf("%d reasons", len(meanings))
 	}
-	for _, reason := range slices.Sorted(maps.Keys(said)) {
-		if said[reason] == "" {
-			t.Errorf("nothing is said of the reason %s", reason)
+	for _, reason := range slices.Sorted(maps.Keys(meanings)) {
+		if meanings[reason] == "" {
+			t.Errorf("no comment describes the reason %s", reason)
 		}
-		fmt.Fprintf(b, "| `%s` | %s |\n", reason, said[reason])
+		fmt.Fprintf(b, "| `%s` | %s |\n", reason, meanings[reason])
 	}
 }

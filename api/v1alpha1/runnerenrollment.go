@@ -6,45 +6,45 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Names that the fleet and what works with it must agree upon.
+// Names shared by the fleet and the components that work with it.
 const (
-	// FleetFinalizer is on every RunnerEnrollment from before anything is made for it.
+	// FleetFinalizer is added to every RunnerEnrollment before the fleet creates anything for it.
 	FleetFinalizer = "tailplane.dev/fleet"
 
-	// OrgLabel carries, on everything of an organisation, its name; it is also the key of the taint on its own nodes.
+	// OrgLabel has the organisation's name. All its objects have this label; it is also the key of the taint on its dedicated nodes.
 	OrgLabel = "tailplane.dev/org"
 
-	// PoolLabel carries, on everything of a workload, the name of its pool.
+	// PoolLabel has the name of the pool. All objects of a workload have this label.
 	PoolLabel = "tailplane.dev/pool"
 
-	// IsolationLabel carries, on a namespace of runners, the isolation that it is for.
+	// IsolationLabel has the isolation level of a namespace of runners.
 	IsolationLabel = "tailplane.dev/isolation"
 
-	// OffboardAnnotation tells the fleet how to end an enrollment: OffboardKeep or OffboardConfirm.
+	// OffboardAnnotation selects how the fleet ends an enrollment: OffboardKeep or OffboardConfirm.
 	OffboardAnnotation = "tailplane.dev/offboard"
-	OffboardKeep       = "keep"    // leave the runners for an enrollment of the same name
-	OffboardConfirm    = "confirm" // it is meant, though many enrollments were deleted at once
+	OffboardKeep       = "keep"    // keep the runners for an enrollment of the same name
+	OffboardConfirm    = "confirm" // confirm the deletion although many enrollments were deleted at once
 
-	// ForceCleanupAnnotation, with a reason, gives up what cannot be deregistered: it stays at the forge.
+	// ForceCleanupAnnotation ends an enrollment although some runners cannot be deregistered. Its value is the reason. These runners stay at the forge.
 	ForceCleanupAnnotation = "tailplane.dev/force-cleanup"
 
-	// RequestedByAnnotation carries, as a JSON list, the logins of those who wrote some of an enrollment by the plane since it was last approved: none of them approves it.
+	// RequestedByAnnotation has, as a JSON list, the logins of the persons who changed an enrollment through the plane since its last approval. None of them may approve it.
 	RequestedByAnnotation = "tailplane.dev/requested-by"
 
-	// AskedAnnotation carries, as JSON, what somebody asked for by the plane whom it may not be done for: see the plane's Asked.
+	// AskedAnnotation has, as JSON, a change that a person requested through the plane and that another person must approve: a rotation or an offboarding.
 	AskedAnnotation = "tailplane.dev/asked"
 )
 
-// Isolation is what separates the runners of an organisation from those of others.
+// Isolation is the level of separation between the runners of an organisation and those of other organisations.
 //
 // +kubebuilder:validation:Enum=None;Namespace;Node
 type Isolation string
 
-// The levels, the weakest first.
+// Isolation levels, weakest first.
 const (
-	IsolationNone      Isolation = "None"      // a namespace for all
-	IsolationNamespace Isolation = "Namespace" // a namespace of its own
-	IsolationNode      Isolation = "Node"      // and nodes of its own
+	IsolationNone      Isolation = "None"      // one namespace shared by all organisations
+	IsolationNamespace Isolation = "Namespace" // a separate namespace
+	IsolationNode      Isolation = "Node"      // a separate namespace and separate nodes
 )
 
 // PoolUse is how an organisation uses a pool.
@@ -52,36 +52,36 @@ const (
 // +kubebuilder:validation:Enum=Shared;Dedicated;OrgPlusUser
 type PoolUse string
 
-// The uses.
+// Values of PoolUse.
 const (
-	UseShared      PoolUse = "Shared"      // as others do
-	UseDedicated   PoolUse = "Dedicated"   // nobody else does
-	UseOrgPlusUser PoolUse = "OrgPlusUser" // for listed repositories only
+	UseShared      PoolUse = "Shared"      // shared with other organisations
+	UseDedicated   PoolUse = "Dedicated"   // used by this organisation only
+	UseOrgPlusUser PoolUse = "OrgPlusUser" // used by the listed repositories only
 )
 
-// EnrollmentPhase is the summary of an enrollment's conditions.
+// EnrollmentPhase summarizes the conditions of an enrollment.
 //
 // +kubebuilder:validation:Enum=Requested;Approved;Provisioning;Active;Suspended;Draining;Offboarded;Failed
 type EnrollmentPhase string
 
-// The phases.
+// Values of EnrollmentPhase.
 const (
-	PhaseRequested    EnrollmentPhase = "Requested"    // nobody has approved it
-	PhaseApproved     EnrollmentPhase = "Approved"     // nothing was made yet
-	PhaseProvisioning EnrollmentPhase = "Provisioning" // its runners are being made
-	PhaseActive       EnrollmentPhase = "Active"       // its runners take jobs
-	PhaseSuspended    EnrollmentPhase = "Suspended"    // they take no job, and nothing is deleted
-	PhaseDraining     EnrollmentPhase = "Draining"     // it ends: the last jobs run, and then all of it goes
-	PhaseOffboarded   EnrollmentPhase = "Offboarded"   // all of it has gone
-	PhaseFailed       EnrollmentPhase = "Failed"       // it needs a person
+	PhaseRequested    EnrollmentPhase = "Requested"    // not approved
+	PhaseApproved     EnrollmentPhase = "Approved"     // approved; the fleet has not created anything yet
+	PhaseProvisioning EnrollmentPhase = "Provisioning" // the fleet creates its runners
+	PhaseActive       EnrollmentPhase = "Active"       // its runners accept jobs
+	PhaseSuspended    EnrollmentPhase = "Suspended"    // its runners accept no jobs; nothing is deleted
+	PhaseDraining     EnrollmentPhase = "Draining"     // the enrollment ends: the last jobs run, then the fleet deletes everything
+	PhaseOffboarded   EnrollmentPhase = "Offboarded"   // the fleet has deleted everything
+	PhaseFailed       EnrollmentPhase = "Failed"       // a person must act
 )
 
-// OffboardStep is how far an enrollment that ends has come.
+// OffboardStep is one step of offboarding.
 //
 // +kubebuilder:validation:Enum=StopIntake;Drain;Deregister;DeleteWorkloads;DeleteSecrets;DeleteNamespace;Done
 type OffboardStep string
 
-// The steps, in order.
+// Offboarding steps, in order.
 const (
 	StepStopIntake      OffboardStep = "StopIntake"
 	StepDrain           OffboardStep = "Drain"
@@ -92,9 +92,8 @@ const (
 	StepDone            OffboardStep = "Done"
 )
 
-// A RunnerEnrollment is one organisation (GitHub) or group (GitLab) that has CI
-// runners of the fleet. Its name is the organisation's name everywhere: in roles, in
-// URLs, in labels and in the names of everything made for it.
+// A RunnerEnrollment gives one organisation (GitHub) or group (GitLab) CI runners of the fleet. Its name is the name
+// of the organisation in roles, URLs and labels, and in the names of all objects that the fleet creates for it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -115,11 +114,11 @@ type RunnerEnrollment struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is who is enrolled, in what, and how it is kept apart.
+	// spec is the organisation, its pools and its isolation.
 	// +required
 	Spec RunnerEnrollmentSpec `json:"spec"`
 
-	// status is how it stands.
+	// status is the observed state. Only the fleet writes it.
 	// +optional
 	Status RunnerEnrollmentStatus `json:"status,omitempty"`
 }
@@ -135,36 +134,36 @@ type RunnerEnrollmentList struct {
 	Items []RunnerEnrollment `json:"items"`
 }
 
-// RunnerEnrollmentSpec is who is enrolled, in what, and how it is kept apart.
+// RunnerEnrollmentSpec is the organisation, its pools and its isolation.
 //
 // +kubebuilder:validation:XValidation:rule="self.isolation != 'Node' || (has(self.placement) && has(self.placement.nodeSelector) && self.placement.nodeSelector.size() > 0)",message="isolation Node needs placement.nodeSelector"
 type RunnerEnrollmentSpec struct {
-	// forge is the name of the RunnerForge where the organisation is.
+	// forge is the name of the RunnerForge that hosts the organisation.
 	// +required
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="forge is immutable"
 	Forge string `json:"forge"`
 
-	// configURL is the organisation, enterprise or repository on GitHub, or the group on GitLab, as people see it.
+	// configURL is the web URL of the organisation, enterprise or repository on GitHub, or of the group on GitLab.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="configURL is immutable"
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && !self.contains('@') && !self.contains('?') && !self.contains('#') && !self.contains('%') && url(self).getHostname() != '' && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', '::1', 'localhost'])) && url(self).getEscapedPath().size() > 1",message="configURL must be an https URL, or http to loopback, with a path and without user, query, fragment and escapes"
 	ConfigURL string `json:"configURL"`
 
-	// groupID is the number of the GitLab group; 0 is looked up from configURL.
+	// groupID is the ID of the GitLab group. 0 means that the fleet looks it up from configURL.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="groupID is immutable"
 	GroupID int64 `json:"groupID"`
 
-	// isolation is what separates its runners from those of others.
+	// isolation is the separation from the runners of other organisations.
 	// +optional
 	// +kubebuilder:default=None
 	Isolation Isolation `json:"isolation,omitempty"`
 
-	// pools are the pools that it uses.
+	// pools are the pools that the organisation uses.
 	// +required
 	// +listType=map
 	// +listMapKey=name
@@ -172,24 +171,24 @@ type RunnerEnrollmentSpec struct {
 	// +kubebuilder:validation:MaxItems=50
 	Pools []EnrolledPool `json:"pools"`
 
-	// credentials are what the fleet shows to the forge.
+	// credentials authenticate the fleet to the forge.
 	// +required
 	Credentials EnrollmentCredentials `json:"credentials"`
 
-	// quota bounds what its namespace uses, with isolation Namespace and Node.
+	// quota limits the resources of the organisation's namespace, with isolation Namespace or Node.
 	// +optional
 	// +kubebuilder:default={}
 	Quota EnrollmentQuota `json:"quota,omitzero"`
 
-	// placement is where its pods run.
+	// placement selects the nodes for the organisation's pods.
 	// +optional
 	Placement *EnrollmentPlacement `json:"placement,omitempty"`
 
-	// network is what its jobs may connect to, beside the cluster's DNS: unset is port 443 of the Internet.
+	// network lists the connections that its jobs may open in addition to the cluster's DNS. Unset: port 443 on the Internet.
 	// +optional
 	Network *EnrollmentNetwork `json:"network,omitempty"`
 
-	// owners are the full logins of who administers the organisation here.
+	// owners are the full logins of the organisation's administrators.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
@@ -198,7 +197,7 @@ type RunnerEnrollmentSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[^\x00-\x20\x7f*]+$`
 	Owners []string `json:"owners,omitempty"`
 
-	// members are the full logins of who belongs to it; *@example.com is everybody there.
+	// members are the full logins of the organisation's members. *@example.com means all logins of that domain.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=500
@@ -207,7 +206,7 @@ type RunnerEnrollmentSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^([^\x00-\x20\x7f*]+|\*@[^\x00-\x20\x7f*@]+)$`
 	Members []string `json:"members,omitempty"`
 
-	// offboardTimeout is how long its last jobs may take when it ends, before a person is asked: 1m to 720h.
+	// offboardTimeout is how long offboarding waits for the last jobs before a person must decide: 1m to 720h.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:Type=string
@@ -216,35 +215,35 @@ type RunnerEnrollmentSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="offboardTimeout must be 1m to 720h"
 	OffboardTimeout metav1.Duration `json:"offboardTimeout,omitzero"`
 
-	// approval is who approved it, where the plane approves.
+	// approval is the approval of the enrollment, if the plane is the approver.
 	// +optional
 	Approval *EnrollmentApproval `json:"approval,omitempty"`
 }
 
 // EnrolledPool is one pool that an organisation uses.
 //
-// +kubebuilder:validation:XValidation:rule="(self.type == 'OrgPlusUser') == has(self.repositories)",message="type OrgPlusUser, and no other, needs repositories"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'OrgPlusUser') == has(self.repositories)",message="repositories must be set if and only if type is OrgPlusUser"
 // +kubebuilder:validation:XValidation:rule="!has(self.runnerGroup) || self.type != 'Shared'",message="runnerGroup is for types Dedicated and OrgPlusUser"
 // +kubebuilder:validation:XValidation:rule="!self.allowPublic || self.type == 'OrgPlusUser'",message="allowPublic is for type OrgPlusUser"
 type EnrolledPool struct {
-	// name is the name of a RunnerPool.
+	// name is the name of the RunnerPool.
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// type is how it is used.
+	// type is how the organisation uses the pool.
 	// +optional
 	// +kubebuilder:default=Shared
 	Type PoolUse `json:"type,omitempty"`
 
-	// max is how many runners the organisation can have of it, if that is less than the pool's own max.
+	// max limits the runners of the organisation in this pool, if it is less than the pool's max.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Max *int32 `json:"max,omitempty"`
 
-	// repositories are those whose jobs may use it, as owner/name.
+	// repositories are the repositories whose jobs may use the pool, as owner/name.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -253,28 +252,28 @@ type EnrolledPool struct {
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+$`
 	Repositories []string `json:"repositories,omitempty"`
 
-	// runnerGroup is the organisation's runner group that it is put into.
+	// runnerGroup is the organisation's GitHub runner group for these runners.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9 ._-]*$`
 	RunnerGroup string `json:"runnerGroup,omitempty"`
 
-	// allowPublic admits public repositories, whose pull requests come from anybody.
+	// allowPublic admits public repositories. Anyone can open a pull request there.
 	// +optional
 	// +kubebuilder:default=false
 	AllowPublic bool `json:"allowPublic"`
 }
 
-// EnrollmentCredentials are what the fleet shows to the forge.
+// EnrollmentCredentials authenticate the fleet to the forge.
 type EnrollmentCredentials struct {
-	// secretName is a Secret in the fleet's namespace that carries the label tailplane.dev/org with this enrollment's name.
+	// secretName is a Secret in the fleet's namespace. Its label tailplane.dev/org must have this enrollment's name.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	SecretName string `json:"secretName"`
 
-	// rotateEvery is how old it may become: 24h to 8760h; unset is any age.
+	// rotateEvery is the maximum age of the credential: 24h to 8760h. Unset: no limit.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -282,24 +281,24 @@ type EnrollmentCredentials struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('24h') && duration(self) <= duration('8760h')",message="rotateEvery must be 24h to 8760h"
 	RotateEvery *metav1.Duration `json:"rotateEvery,omitempty"`
 
-	// rotateAt is when it is to be replaced, whatever its age: what was made before that time is, once the time has come.
+	// rotateAt requests one rotation: at this time, the fleet replaces a credential that is older than it.
 	// +optional
 	RotateAt *metav1.Time `json:"rotateAt,omitempty"`
 }
 
-// EnrollmentQuota bounds what the namespace of an organisation uses.
+// EnrollmentQuota limits the resources of an organisation's namespace.
 type EnrollmentQuota struct {
-	// cpu is the sum of the CPU that its pods request.
+	// cpu limits the sum of the CPU requests of all pods.
 	// +optional
 	// +kubebuilder:default="16"
 	CPU resource.Quantity `json:"cpu,omitzero"`
 
-	// memory is the sum of the memory that they request.
+	// memory limits the sum of the memory requests of all pods.
 	// +optional
 	// +kubebuilder:default="32Gi"
 	Memory resource.Quantity `json:"memory,omitzero"`
 
-	// pods is how many there may be.
+	// pods limits the number of pods.
 	// +optional
 	// +kubebuilder:default=50
 	// +kubebuilder:validation:Minimum=1
@@ -307,20 +306,20 @@ type EnrollmentQuota struct {
 	Pods int32 `json:"pods,omitempty"`
 }
 
-// EnrollmentPlacement is where the pods of an organisation run.
+// EnrollmentPlacement selects the nodes for the pods of an organisation.
 type EnrollmentPlacement struct {
-	// nodeSelector are labels of the nodes. With isolation Node the label tailplane.dev/org is added to it.
+	// nodeSelector is the labels of the nodes. With isolation Node, the fleet adds the label tailplane.dev/org.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
-	// tolerations are taints that they tolerate; not those of another organisation's nodes.
+	// tolerations are the tolerations of the pods. They must not tolerate the taint of another organisation's nodes.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// runtimeClassName is their runtime class.
+	// runtimeClassName is the runtime class of the pods.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -328,30 +327,30 @@ type EnrollmentPlacement struct {
 	RuntimeClassName string `json:"runtimeClassName,omitempty"`
 }
 
-// EnrollmentNetwork is what the jobs of an organisation may connect to.
+// EnrollmentNetwork lists the connections that the jobs of an organisation may open.
 type EnrollmentNetwork struct {
-	// egress are addresses outside the cluster; unset is port 443 of all. Private ones, the tailnet's and the cluster's own are always left out.
+	// egress are destinations outside the cluster. Unset: port 443 of all addresses. Private, tailnet and cluster addresses are always excluded.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Egress []NetworkEgress `json:"egress,omitempty"`
 
-	// caches are pods in the cluster, in namespaces that the fleet's settings allow.
+	// caches are cache pods in the cluster. The settings of the fleet must allow their namespaces.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Caches []NetworkCache `json:"caches,omitempty"`
 }
 
-// NetworkEgress are addresses outside the cluster.
+// NetworkEgress is a range of addresses outside the cluster, with ports.
 type NetworkEgress struct {
-	// cidr is a range of addresses.
+	// cidr is the range of addresses.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="isCIDR(self) && cidr(self) == cidr(self).masked()",message="cidr must be a range of addresses, such as 203.0.113.0/24"
 	CIDR string `json:"cidr"`
 
-	// ports are TCP ports.
+	// ports are the TCP ports.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -361,54 +360,54 @@ type NetworkEgress struct {
 	Ports []int32 `json:"ports"`
 }
 
-// NetworkCache are pods in the cluster that keep what jobs fetch.
+// NetworkCache selects cache pods in the cluster.
 type NetworkCache struct {
-	// namespace is where they are.
+	// namespace is the namespace of the cache pods.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	Namespace string `json:"namespace"`
 
-	// podSelector are their labels.
+	// podSelector is the labels of the cache pods.
 	// +required
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	PodSelector map[string]string `json:"podSelector"`
 
-	// port is their TCP port.
+	// port is the TCP port of the cache pods.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
 }
 
-// EnrollmentApproval is who approved an enrollment, and what was approved.
+// EnrollmentApproval records who approved an enrollment, and the approved content.
 type EnrollmentApproval struct {
-	// by is the whole login of who approved it.
+	// by is the full login of the approver.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=254
 	// +kubebuilder:validation:Pattern=`^[^\x00-\x20\x7f]+$`
 	By string `json:"by"`
 
-	// at is when.
+	// at is the time of the approval.
 	// +required
 	At metav1.Time `json:"at"`
 
-	// digest is of everything but owners, members and the approval itself: whoever changes the rest needs another one.
+	// digest is the digest of the approved spec without owners, members and approval. A change of anything else needs a new approval.
 	// +required
 	// +kubebuilder:validation:MaxLength=71
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
 	Digest string `json:"digest"`
 }
 
-// RunnerEnrollmentStatus is how an enrollment stands. Only the fleet writes it.
+// RunnerEnrollmentStatus is the observed state of an enrollment. Only the fleet writes it.
 type RunnerEnrollmentStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// phase is the summary of the conditions.
+	// phase summarizes the conditions.
 	// +optional
 	Phase EnrollmentPhase `json:"phase,omitempty"`
 
@@ -419,130 +418,126 @@ type RunnerEnrollmentStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// pools are its workloads.
+	// pools are the workloads of the organisation.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=200
 	Pools []EnrolledPoolStatus `json:"pools,omitempty"`
 
-	// adopted are scale sets of somebody else's that take jobs of the organisation, as pools
-	// adopt them. The fleet shows them and compares them with GitHub; holds of their pools
-	// hold them, and holds of the organisation do not.
+	// adopted are external scale sets (not managed by the fleet) that run jobs of the organisation. A pool names each of them in its field adopt. The fleet shows them and compares them with GitHub. A hold of the pool stops them; a hold of the organisation does not.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=50
 	Adopted []EnrolledAdoption `json:"adopted,omitempty"`
 
-	// findings are what the forge, the cluster and what was decided do not agree about,
-	// the worst first; at most 64 of them.
+	// findings are the differences between the forge, the cluster and the desired state, most severe first, at most 64.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=64
 	Findings []EnrollmentFinding `json:"findings,omitempty"`
 
-	// credential is the credential that is in use, without its value.
+	// credential describes the credential in use. It never has its value.
 	// +optional
 	Credential *CredentialStatus `json:"credential,omitempty"`
 
-	// offboard is how far its end has come.
+	// offboard is the progress of offboarding.
 	// +optional
 	Offboard *OffboardStatus `json:"offboard,omitempty"`
 }
 
-// EnrolledAdoption is a scale set of somebody else's that takes jobs of an organisation.
+// EnrolledAdoption is an external scale set that runs jobs of an organisation.
 type EnrolledAdoption struct {
-	// name is that of the pool that adopts it.
+	// name is the name of the pool that adopts the scale set.
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Name string `json:"name"`
 
-	// namespace is where it is.
+	// namespace is the namespace of the scale set.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
 
-	// workload is its name.
+	// workload is the name of the object in the cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Workload string `json:"workload,omitempty"`
 
-	// seenAt is when GitHub was first seen to have a runner of it.
+	// seenAt is when the fleet first saw one of its runners at GitHub.
 	// +optional
 	SeenAt *metav1.Time `json:"seenAt,omitempty"`
 
 	AdoptedStatus `json:",inline"`
 }
 
-// EnrolledPoolStatus is one workload of an organisation. A number that is not given
-// is not known.
+// EnrolledPoolStatus is one workload of an organisation. A missing number is unknown.
 type EnrolledPoolStatus struct {
-	// name is the pool's name.
+	// name is the name of the pool.
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Name string `json:"name"`
 
-	// type is how the pool is used; not given for a workload that only ends.
+	// type is how the organisation uses the pool. It is not set for a workload that is ending.
 	// +optional
 	Type PoolUse `json:"type,omitempty"`
 
-	// kind is the kind of the workload.
+	// kind is the Kubernetes kind of the workload.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind,omitempty"`
 
-	// namespace is where the workload is.
+	// namespace is the namespace of the workload.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
 
-	// workload is its name.
+	// workload is the name of the object in the cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Workload string `json:"workload,omitempty"`
 
-	// scaleSetId is GitHub's number of the scale set.
+	// scaleSetId is the ID of the scale set at GitHub.
 	// +optional
 	ScaleSetID *int64 `json:"scaleSetId,omitempty"`
 
-	// runnerId is GitLab's number of the runner.
+	// runnerId is the ID of the runner at GitLab.
 	// +optional
 	RunnerID *int64 `json:"runnerId,omitempty"`
 
-	// idle is how many runners wait for a job.
+	// idle is the number of runners that wait for a job.
 	// +optional
 	Idle *int32 `json:"idle,omitempty"`
 
-	// busy is how many runners run one.
+	// busy is the number of runners that run a job.
 	// +optional
 	Busy *int32 `json:"busy,omitempty"`
 
-	// pending is how many runners start.
+	// pending is the number of runners that are starting.
 	// +optional
 	Pending *int32 `json:"pending,omitempty"`
 
-	// failed is how many runners failed.
+	// failed is the number of runners that failed.
 	// +optional
 	Failed *int32 `json:"failed,omitempty"`
 
-	// assigned is how many jobs GitHub gave it, those that run with them, where ARC's listeners serve metrics.
+	// assigned is the number of jobs that GitHub assigned to it, including running jobs. It is known if the listeners of ARC serve metrics.
 	// +optional
 	Assigned *int32 `json:"assigned,omitempty"`
 
-	// stranded is how many of them cannot start, while there may be no runner.
+	// stranded is the number of assigned jobs that cannot start. It is set only while no runner is allowed.
 	// +optional
 	Stranded *int32 `json:"stranded,omitempty"`
 
-	// effectiveMax is how many runners there may be now.
+	// effectiveMax is the maximum number of runners now.
 	// +optional
 	EffectiveMax *int32 `json:"effectiveMax,omitempty"`
 
-	// allocated is how many there may be without holds, and allocatedAt is when that last changed.
+	// allocated is the maximum number of runners without holds.
 	// +optional
 	Allocated *int32 `json:"allocated,omitempty"`
 
-	// seenAt is when the forge was first seen to have a runner of it, for GitHub.
+	// seenAt is when the fleet first saw one of its runners at GitHub.
 	// +optional
 	SeenAt *metav1.Time `json:"seenAt,omitempty"`
 
@@ -555,7 +550,7 @@ type EnrolledPoolStatus struct {
 	// +kubebuilder:validation:MaxLength=40
 	Hold string `json:"hold,omitempty"`
 
-	// drift says what is not as it should be, in a word each.
+	// drift lists the differences from the desired state, one word each.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -563,132 +558,132 @@ type EnrolledPoolStatus struct {
 	Drift []string `json:"drift,omitempty"`
 }
 
-// EnrollmentFinding is one thing that forge, cluster and what was decided do not agree about.
+// EnrollmentFinding is one difference between the forge, the cluster and the desired state.
 type EnrollmentFinding struct {
-	// id names the finding; it is the same for as long as it stands.
+	// id identifies the finding. It does not change while the finding exists.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	ID string `json:"id"`
 
-	// kind is what it says, in a word.
+	// kind is the kind of the difference, in one word.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	Kind string `json:"kind"`
 
-	// severity says how bad it is: an error is that jobs do not run, or that somebody may run them who should not.
+	// severity is info, warning or error. With an error, jobs do not run, or unauthorised jobs can run.
 	// +required
 	// +kubebuilder:validation:Enum=info;warning;error
 	Severity string `json:"severity"`
 
-	// pool is the pool that it is about.
+	// pool is the affected pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Pool string `json:"pool,omitempty"`
 
-	// workload is the workload that it is about.
+	// workload is the affected workload.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Workload string `json:"workload,omitempty"`
 
-	// subject is what of the workload it is about, such as the number of a runner.
+	// subject is the affected part of the workload, such as the ID of a runner.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Subject string `json:"subject,omitempty"`
 
-	// want is what there should be.
+	// want is the desired value.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Want string `json:"want,omitempty"`
 
-	// have is what there is.
+	// have is the observed value.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Have string `json:"have,omitempty"`
 
-	// evidence says in a sentence what was seen.
+	// evidence is one sentence about the observation.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Evidence string `json:"evidence,omitempty"`
 
-	// next says in a sentence what to do.
+	// next is one sentence about what to do.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Next string `json:"next,omitempty"`
 
-	// firstSeen is since when it stands.
+	// firstSeen is when the fleet first saw the difference.
 	// +required
 	FirstSeen metav1.Time `json:"firstSeen"`
 
-	// settled says that it has stood long enough to be no trace of something that goes on. What is not settled is not told otherwise.
+	// settled is true if the difference has existed too long to come from a change in progress. Unsettled findings appear only here.
 	// +optional
 	Settled bool `json:"settled,omitempty"`
 
-	// explainedBy is the name of the RunnerHold by which it is as it is; then it is no drift.
+	// explainedBy is the name of the RunnerHold that causes the difference. Such a finding is not drift.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	ExplainedBy string `json:"explainedBy,omitempty"`
 
-	// unconfirmed says that the last look could not tell, so that it stands as it was.
+	// unconfirmed is true if the last check could not verify the finding. The finding then stays unchanged.
 	// +optional
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 
-// CredentialKind is what a credential is.
+// CredentialKind is the kind of a credential.
 //
 // +kubebuilder:validation:Enum=githubApp;githubToken;gitlabToken
 type CredentialKind string
 
-// The kinds.
+// Kinds of credentials.
 const (
 	CredentialGitHubApp   CredentialKind = "githubApp"
 	CredentialGitHubToken CredentialKind = "githubToken"
 	CredentialGitLabToken CredentialKind = "gitlabToken"
 )
 
-// CredentialStatus says which credential is in use; never its value.
+// CredentialStatus describes the credential in use. It never has its value.
 type CredentialStatus struct {
-	// kind is what it is.
+	// kind is the kind of the credential.
 	// +required
 	Kind CredentialKind `json:"kind"`
 
-	// fingerprint tells it from others.
+	// fingerprint distinguishes the credential from others.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Fingerprint string `json:"fingerprint,omitempty"`
 
-	// appId is the number of the GitHub App.
+	// appId is the ID of the GitHub App.
 	// +optional
 	AppID *int64 `json:"appId,omitempty"`
 
-	// installationId is the number of its installation in the organisation.
+	// installationId is the ID of the App's installation in the organisation.
 	// +optional
 	InstallationID *int64 `json:"installationId,omitempty"`
 
-	// createdAt is when it was made, or first seen if that is not known.
+	// createdAt is when the credential was created, or first seen if the creation time is unknown.
 	// +optional
 	CreatedAt *metav1.Time `json:"createdAt,omitempty"`
 
-	// expiresAt is when it ends by itself.
+	// expiresAt is when the credential expires.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 }
 
-// OffboardStatus is how far the end of an enrollment has come.
+// OffboardStatus is the progress of offboarding.
 type OffboardStatus struct {
-	// step is what is being done.
+	// step is the current step.
 	// +required
 	Step OffboardStep `json:"step"`
 
-	// since is when that began.
+	// since is when the current step began.
 	// +required
 	Since metav1.Time `json:"since"`
 
-	// message says what is waited for.
+	// message names what offboarding waits for.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 
-	// leaked are the numbers of what stays at the forge because it could not be deregistered.
+	// leaked are the IDs of runners or scale sets that stay at the forge because they could not be deregistered.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=200

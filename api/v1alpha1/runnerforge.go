@@ -2,20 +2,19 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ForgeType is the kind of software that a forge runs.
+// ForgeType is the software of a forge.
 //
 // +kubebuilder:validation:Enum=github;gitlab
 type ForgeType string
 
-// The types of forges.
+// Values of ForgeType.
 const (
 	GitHub ForgeType = "github"
 	GitLab ForgeType = "gitlab"
 )
 
-// A RunnerForge is where jobs come from: one GitHub or one GitLab. Credentials of
-// the organisations that have enrolled are sent there and nowhere else, so where it
-// is cannot be changed.
+// A RunnerForge is a source of CI jobs: one GitHub or one GitLab instance. The fleet sends the credentials of enrolled
+// organisations only to its URL, so the URL is immutable.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -34,11 +33,11 @@ type RunnerForge struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what it is and where.
+	// spec is the type and the address of the forge.
 	// +required
 	Spec RunnerForgeSpec `json:"spec"`
 
-	// status is what the fleet found out about it.
+	// status is the observed state. Only the fleet writes it.
 	// +optional
 	Status RunnerForgeStatus `json:"status,omitempty"`
 }
@@ -54,23 +53,23 @@ type RunnerForgeList struct {
 	Items []RunnerForge `json:"items"`
 }
 
-// RunnerForgeSpec is what a forge is, and where.
+// RunnerForgeSpec is the type and the address of a forge.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.apiURL) == has(oldSelf.apiURL)",message="apiURL is immutable"
 type RunnerForgeSpec struct {
-	// type is the software that it runs.
+	// type is the software of the forge.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="type is immutable"
 	Type ForgeType `json:"type"`
 
-	// url is where people see it: https, or http to loopback. The URL of each organisation begins with it.
+	// url is the web URL: https, or http to loopback. The URL of each organisation begins with it.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="url is immutable"
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && !self.contains('@') && !self.contains('?') && !self.contains('#') && url(self).getHostname() != '' && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', '::1', 'localhost']))",message="url must be an https URL, or http to loopback, without user, query and fragment"
 	URL string `json:"url"`
 
-	// apiURL is where its API is, if it is not where it is for such a forge.
+	// apiURL is the URL of the API, if it is not the default for such a forge.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -78,16 +77,16 @@ type RunnerForgeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && !self.contains('@') && !self.contains('?') && !self.contains('#') && url(self).getHostname() != '' && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', '::1', 'localhost']))",message="apiURL must be an https URL, or http to loopback, without user, query and fragment"
 	APIURL string `json:"apiURL,omitempty"`
 
-	// caBundle is what its certificate is checked with, in PEM; unset is the system's.
+	// caBundle has the CA certificates that verify the forge, in PEM. Unset: those of the system.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	// +kubebuilder:validation:Pattern=`^\s*-----BEGIN CERTIFICATE-----`
 	CABundle string `json:"caBundle,omitempty"`
 }
 
-// RunnerForgeStatus is what the fleet found out about a forge.
+// RunnerForgeStatus is the observed state of a forge.
 type RunnerForgeStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -98,24 +97,24 @@ type RunnerForgeStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// version is the version that it says it has; unset if it does not say.
+	// version is the version that the forge reports. Unset if the forge does not report one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	Version string `json:"version,omitempty"`
 
-	// rateLimit is how often it may still be asked, for the organisation for which that is least.
+	// rateLimit is the remaining API rate limit of the organisation that has the least left.
 	// +optional
 	RateLimit *ForgeRateLimit `json:"rateLimit,omitempty"`
 }
 
-// ForgeRateLimit is how often a forge may be asked.
+// ForgeRateLimit is the remaining API rate limit of a forge.
 type ForgeRateLimit struct {
-	// remaining is the number of requests until resetAt.
+	// remaining is the number of requests left until resetAt.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Remaining int64 `json:"remaining"`
 
-	// resetAt is when the number begins anew.
+	// resetAt is when the rate limit resets.
 	// +optional
 	ResetAt *metav1.Time `json:"resetAt,omitempty"`
 }

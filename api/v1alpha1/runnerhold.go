@@ -7,16 +7,15 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:Enum=Pause;Drain;Stop
 type HoldMode string
 
-// The modes, the mildest first.
+// Hold modes, mildest first.
 const (
-	HoldPause HoldMode = "Pause" // no new job; running ones finish
-	HoldDrain HoldMode = "Drain" // and what ran them goes then
-	HoldStop  HoldMode = "Stop"  // and those that have not finished after the grace are cancelled
+	HoldPause HoldMode = "Pause" // no new jobs; running jobs finish
+	HoldDrain HoldMode = "Drain" // like Pause; the runners are removed when their jobs have finished
+	HoldStop  HoldMode = "Stop"  // like Drain; jobs that run longer than the grace period are cancelled
 )
 
-// A RunnerHold is a pause of runners. It holds as long as it exists and has not
-// expired; deleting it lifts it, and only it: of several holds the strongest is in
-// force.
+// A RunnerHold stops runners from accepting jobs. It is in force while it exists and has not expired. Deleting it
+// lifts this hold only. If several holds apply, the strongest one is in force.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -40,11 +39,11 @@ type RunnerHold struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what is held, how and until when. All but expiresAt is immutable: another hold is another RunnerHold.
+	// spec is the scope, the mode and the expiry of the hold. Only expiresAt can be changed; for another hold, create another RunnerHold.
 	// +required
 	Spec RunnerHoldSpec `json:"spec"`
 
-	// status is how far it has come.
+	// status is the progress of the hold.
 	// +optional
 	Status RunnerHoldStatus `json:"status,omitempty"`
 }
@@ -60,28 +59,28 @@ type RunnerHoldList struct {
 	Items []RunnerHold `json:"items"`
 }
 
-// RunnerHoldSpec is what is held, how and until when.
+// RunnerHoldSpec is the scope, the mode and the expiry of a hold.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.grace) == has(oldSelf.grace)",message="grace is immutable"
 type RunnerHoldSpec struct {
-	// scope is what is held.
+	// scope selects the workloads to hold.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="scope is immutable"
 	Scope HoldScope `json:"scope"`
 
-	// mode is how.
+	// mode is how the hold stops runners.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="mode is immutable"
 	Mode HoldMode `json:"mode"`
 
-	// reason is why, for people.
+	// reason is the reason, for people.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=500
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="reason is immutable"
 	Reason string `json:"reason"`
 
-	// requestedBy is the whole login of who asked for it.
+	// requestedBy is the full login of the person who requested the hold.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=254
@@ -89,11 +88,11 @@ type RunnerHoldSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="requestedBy is immutable"
 	RequestedBy string `json:"requestedBy"`
 
-	// expiresAt is when it ends by itself; unset is never.
+	// expiresAt is when the hold expires automatically. Unset: never.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 
-	// grace is how long mode Stop lets jobs run before it cancels them: 0s to 24h.
+	// grace is how long jobs may still run before mode Stop cancels them: 0s to 24h.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string
@@ -104,14 +103,14 @@ type RunnerHoldSpec struct {
 	Grace *metav1.Duration `json:"grace,omitempty"`
 }
 
-// HoldScope is what a hold holds: everything, one forge, one organisation, one pool,
-// or one pool of one organisation.
+// HoldScope selects the workloads of a hold: all, one forge, one organisation, one pool, or one pool of one
+// organisation.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.all), has(self.forge), has(self.org) || has(self.pool)].filter(x, x).size() == 1",message="give exactly one of all, forge, and org with or without pool"
+// +kubebuilder:validation:XValidation:rule="[has(self.all), has(self.forge), has(self.org) || has(self.pool)].filter(x, x).size() == 1",message="set exactly one of all, forge, and org with or without pool"
 type HoldScope struct {
 	// all holds every runner of the fleet.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self",message="all is true or not given"
+	// +kubebuilder:validation:XValidation:rule="self",message="all must be true or unset"
 	All bool `json:"all,omitempty"`
 
 	// forge is the name of a RunnerForge.
@@ -130,10 +129,9 @@ type HoldScope struct {
 	Pool string `json:"pool,omitempty"`
 }
 
-// RunnerHoldStatus is how far a hold has come. A number that is not given is not
-// known.
+// RunnerHoldStatus is the progress of a hold. A missing number is unknown.
 type RunnerHoldStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -144,23 +142,23 @@ type RunnerHoldStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// targets is how many workloads it holds.
+	// targets is the number of workloads in scope.
 	// +optional
 	Targets int32 `json:"targets"`
 
-	// applied is how many of them are proved to take no new job.
+	// applied is the number of workloads that verifiably accept no new jobs.
 	// +optional
 	Applied int32 `json:"applied"`
 
-	// drained is how many of them have no job left.
+	// drained is the number of workloads that have no job left.
 	// +optional
 	Drained int32 `json:"drained"`
 
-	// remainingJobs is how many jobs still run; not given while one of the workloads cannot be asked.
+	// remainingJobs is the number of jobs that still run. It is not set while the fleet cannot read one of the workloads.
 	// +optional
 	RemainingJobs *int32 `json:"remainingJobs,omitempty"`
 
-	// failed are those that could not be held, the first 100.
+	// failed are the workloads that could not be held, at most 100.
 	// +optional
 	// +listType=map
 	// +listMapKey=pool
@@ -171,17 +169,17 @@ type RunnerHoldStatus struct {
 
 // HoldFailure is one workload that could not be held.
 type HoldFailure struct {
-	// pool is its pool.
+	// pool is the pool of the workload.
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Pool string `json:"pool"`
 
-	// org is its organisation; empty for a scale set of somebody else's.
+	// org is the organisation of the workload. Empty for an external scale set.
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Org string `json:"org"`
 
-	// reason is why, in one word.
+	// reason is the reason, in one word.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`

@@ -6,25 +6,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ContainerMode is how a job of a GitHub runner gets containers.
+// ContainerMode is how a job of a GitHub runner starts containers.
 //
 // +kubebuilder:validation:Enum=default;dind;kubernetes;kubernetes-novolume
 type ContainerMode string
 
 // The container modes.
 const (
-	ModeDefault            ContainerMode = "default"             // none
-	ModeDind               ContainerMode = "dind"                // a privileged Docker beside the job
-	ModeKubernetes         ContainerMode = "kubernetes"          // pods of their own, with a volume between
-	ModeKubernetesNoVolume ContainerMode = "kubernetes-novolume" // pods of their own
+	ModeDefault            ContainerMode = "default"             // no containers
+	ModeDind               ContainerMode = "dind"                // a privileged Docker sidecar in the runner's pod
+	ModeKubernetes         ContainerMode = "kubernetes"          // separate pods with a shared volume
+	ModeKubernetesNoVolume ContainerMode = "kubernetes-novolume" // separate pods
 )
 
-// RunnerContainer is the name of the container that runs the job, in a pool's
-// template.
+// RunnerContainer is the name of the container that runs the job, in a pool's template.
 const RunnerContainer = "runner"
 
-// A RunnerPool is a class of CI runner. It belongs to no organisation: each one that
-// is enrolled in it has a workload of its own, and all of them share its budget.
+// A RunnerPool is a class of CI runners. It belongs to no organisation. Each organisation that is enrolled in it has a
+// separate workload, and all these workloads share the pool's budget.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -45,11 +44,11 @@ type RunnerPool struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what its runners are, and how many there may be.
+	// spec is the configuration and the limits of the runners.
 	// +required
 	Spec RunnerPoolSpec `json:"spec"`
 
-	// status is how it stands.
+	// status is the observed state. Only the fleet writes it.
 	// +optional
 	Status RunnerPoolStatus `json:"status,omitempty"`
 }
@@ -65,18 +64,18 @@ type RunnerPoolList struct {
 	Items []RunnerPool `json:"items"`
 }
 
-// RunnerPoolSpec is what the runners of a pool are, and how many there may be.
+// RunnerPoolSpec is the configuration and the limits of a pool's runners.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.template) || (!has(self.image) && !has(self.resources))",message="give a template, or image and resources, not both"
+// +kubebuilder:validation:XValidation:rule="!has(self.template) || (!has(self.image) && !has(self.resources))",message="set template, or image and resources, not both"
 // +kubebuilder:validation:XValidation:rule="has(self.adopt) == has(oldSelf.adopt)",message="adopt is immutable"
 type RunnerPoolSpec struct {
-	// forge is the name of the RunnerForge whose jobs it runs.
+	// forge is the name of the RunnerForge whose jobs the runners run.
 	// +required
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="forge is immutable"
 	Forge string `json:"forge"`
 
-	// runsOn are the labels (GitHub) or tags (GitLab) by which jobs find it; {org} stands for the enrollment's name.
+	// runsOn are the labels (GitHub) or tags (GitLab) that jobs select. {org} stands for the name of the enrollment.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -85,76 +84,74 @@ type RunnerPoolSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^([A-Za-z0-9._:/-]|\{org\})+$`
 	RunsOn []string `json:"runsOn"`
 
-	// scaling is how many runners there may be.
+	// scaling limits the number of runners.
 	// +required
 	Scaling PoolScaling `json:"scaling"`
 
-	// containerMode is how a job gets containers. With isolation None, dind is for one organisation, and the
-	// kubernetes modes are for clusters where no other one has that isolation.
+	// containerMode is how a job starts containers. With isolation None, only one organisation may use dind, and the kubernetes modes need a cluster where no other organisation has isolation None.
 	// +optional
 	// +kubebuilder:default=default
 	ContainerMode ContainerMode `json:"containerMode,omitempty"`
 
-	// image is the runner's image; unset is the fleet's. For GitLab it is the image of jobs that name none.
+	// image is the image of the runner. Unset: the fleet's default. For GitLab, it is the image of jobs that name no image.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][!-~]*$`
 	Image string `json:"image,omitempty"`
 
-	// resources are what the runner's container requests and may use; for GitLab, what each job may.
+	// resources are the requests and limits of the runner's container. For GitLab, they apply to each job.
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// template is a whole PodTemplateSpec for GitHub runners; its container that runs the job is named runner. It is
-	// kept as it was written and checked by the fleet: misspelt fields, host paths and host namespaces are refused.
+	// template is a full PodTemplateSpec for GitHub runners. The container that runs the job must be named runner. The API server stores it unchanged; the fleet rejects unknown fields, host paths and host namespaces.
 	// +optional
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Template *runtime.RawExtension `json:"template,omitempty"`
 
-	// gitlab is what only GitLab's runners have.
+	// gitlab has the settings of GitLab runners.
 	// +optional
 	GitLab *PoolGitLab `json:"gitlab,omitempty"`
 
-	// dedicatedTo is the name of the one RunnerEnrollment that may use it; unset is any.
+	// dedicatedTo is the name of the only RunnerEnrollment that may use the pool. Unset: any.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`
 	DedicatedTo string `json:"dedicatedTo,omitempty"`
 
-	// adopt names a scale set that somebody else keeps: it is shown, and held, but never made or deleted.
+	// adopt names an external scale set. The fleet shows it and can hold it. The fleet never creates or deletes it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="adopt is immutable"
 	Adopt *PoolAdopt `json:"adopt,omitempty"`
 }
 
-// PoolScaling is how many runners of a pool there may be.
+// PoolScaling limits the number of runners of a pool.
 //
 // +kubebuilder:validation:XValidation:rule="self.min <= self.max",message="min must be at most max"
 // +kubebuilder:validation:XValidation:rule="self.max <= self.budget",message="max must be at most budget"
 // +kubebuilder:validation:XValidation:rule="self.guarantee <= self.max",message="guarantee must be at most max"
 type PoolScaling struct {
-	// min is how many runners wait for jobs, for each organisation.
+	// min is the number of idle runners for each organisation.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	Min int32 `json:"min"`
 
-	// max is how many runners each organisation can have.
+	// max is the maximum number of runners for each organisation.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Max int32 `json:"max"`
 
-	// budget is how many runners all organisations can have together.
+	// budget is the maximum number of runners for all organisations together.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Budget int32 `json:"budget"`
 
-	// guarantee is what each organisation has whatever the others do.
+	// guarantee is the number of runners reserved for each organisation.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
@@ -162,23 +159,23 @@ type PoolScaling struct {
 	Guarantee int32 `json:"guarantee"`
 }
 
-// PoolGitLab is what only GitLab's runners have.
+// PoolGitLab has the settings of GitLab runners.
 type PoolGitLab struct {
-	// concurrent is how many jobs one manager runs at most; the allocation may allow fewer.
+	// concurrent is the maximum number of jobs of one manager. The allocation may allow fewer.
 	// +optional
 	// +kubebuilder:default=4
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Concurrent int32 `json:"concurrent,omitempty"`
 
-	// replicas is how many managers one organisation has.
+	// replicas is the number of managers for each organisation.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// shutdownTimeout is how long a manager that stops waits for its jobs, at most 24h.
+	// shutdownTimeout is how long a stopping manager waits for its jobs, at most 24h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
@@ -187,22 +184,22 @@ type PoolGitLab struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="shutdownTimeout must be 1s to 24h"
 	ShutdownTimeout metav1.Duration `json:"shutdownTimeout,omitzero"`
 
-	// runUntagged lets it run jobs without tags.
+	// runUntagged allows jobs without tags.
 	// +optional
 	// +kubebuilder:default=false
 	RunUntagged bool `json:"runUntagged"`
 
-	// protected limits it to protected branches and tags.
+	// protected limits the runners to protected branches and tags.
 	// +optional
 	// +kubebuilder:default=false
 	Protected bool `json:"protected"`
 
-	// locked keeps it from being given to other projects.
+	// locked prevents the assignment of the runners to other projects.
 	// +optional
 	// +kubebuilder:default=true
 	Locked bool `json:"locked"`
 
-	// maximumTimeout is how long a job may take, 10m to 720h.
+	// maximumTimeout is the maximum duration of a job, 10m to 720h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
@@ -212,15 +209,15 @@ type PoolGitLab struct {
 	MaximumTimeout metav1.Duration `json:"maximumTimeout,omitzero"`
 }
 
-// PoolAdopt names an AutoscalingRunnerSet that somebody else keeps.
+// PoolAdopt names an external AutoscalingRunnerSet (not managed by the fleet).
 type PoolAdopt struct {
-	// namespace is where it is.
+	// namespace is the namespace of the scale set.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	Namespace string `json:"namespace"`
 
-	// name is its name.
+	// name is the name of the scale set.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -228,9 +225,9 @@ type PoolAdopt struct {
 	Name string `json:"name"`
 }
 
-// RunnerPoolStatus is how a pool stands.
+// RunnerPoolStatus is the observed state of a pool.
 type RunnerPoolStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -241,50 +238,50 @@ type RunnerPoolStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// orgs is how many organisations are enrolled in it.
+	// orgs is the number of organisations that are enrolled in the pool.
 	// +optional
 	Orgs int32 `json:"orgs"`
 
-	// allocated is how many runners they may have together now.
+	// allocated is the maximum number of runners of all organisations together now.
 	// +optional
 	Allocated int32 `json:"allocated"`
 
-	// budget is the budget that allocated was decided by.
+	// budget is the budget at the time of the allocation.
 	// +optional
 	Budget int32 `json:"budget"`
 
-	// adopted is how the scale set stands that the pool adopts.
+	// adopted is the observed state of the external scale set.
 	// +optional
 	Adopted *AdoptedStatus `json:"adopted,omitempty"`
 }
 
-// AdoptedStatus is how a scale set stands that somebody else keeps. What is not given is not known.
+// AdoptedStatus is the observed state of an external scale set. A missing field is unknown.
 type AdoptedStatus struct {
-	// scaleSetId is GitHub's number of it.
+	// scaleSetId is the ID of the scale set at GitHub.
 	// +optional
 	ScaleSetID *int64 `json:"scaleSetId,omitempty"`
 
-	// min is its minimum of runners, as it stands there.
+	// min is the configured minimum number of runners.
 	// +optional
 	Min *int32 `json:"min,omitempty"`
 
-	// max is its maximum of runners, as it stands there; 2147483647 is none.
+	// max is the configured maximum number of runners. 2147483647 means no maximum.
 	// +optional
 	Max *int32 `json:"max,omitempty"`
 
-	// idle is how many runners wait for a job.
+	// idle is the number of runners that wait for a job.
 	// +optional
 	Idle *int32 `json:"idle,omitempty"`
 
-	// busy is how many runners run one.
+	// busy is the number of runners that run a job.
 	// +optional
 	Busy *int32 `json:"busy,omitempty"`
 
-	// pending is how many runners start.
+	// pending is the number of runners that are starting.
 	// +optional
 	Pending *int32 `json:"pending,omitempty"`
 
-	// failed is how many runners failed.
+	// failed is the number of runners that failed.
 	// +optional
 	Failed *int32 `json:"failed,omitempty"`
 

@@ -5,70 +5,64 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Names that every part of Tailplane must agree upon.
+// Names shared by all components of Tailplane.
 const (
-	// SigninFinalizer is on every TkaSignin from its creation on, so that there
-	// is no moment in which it could vanish and leave a binding behind.
+	// SigninFinalizer is on every TkaSignin from its creation, so that the API server cannot delete it while its bindings exist.
 	SigninFinalizer = "tailplane.dev/signin"
 
-	// SigninUIDLabel carries, on everything made for a TkaSignin, its UID.
+	// SigninUIDLabel has the UID of the TkaSignin. All objects that the operator creates for it have this label.
 	SigninUIDLabel = "tailplane.dev/signin-uid"
 
-	// SigninNamespaceLabel carries, on everything made for a TkaSignin, its
-	// namespace: an operator leaves alone what another one made.
+	// SigninNamespaceLabel has the namespace of the TkaSignin. An operator ignores the objects of another operator.
 	SigninNamespaceLabel = "tailplane.dev/signin-namespace"
 
-	// ManagedByLabel is on everything made by Tailplane, with the value ManagedBy.
+	// ManagedByLabel is on every object that Tailplane creates, with the value ManagedBy.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "tailplane"
 
-	// LoginAnnotation carries the full login on bindings and ServiceAccounts:
-	// "@" is not legal in a label.
+	// LoginAnnotation has the full login on bindings and ServiceAccounts. A label cannot have it, because "@" is not legal there.
 	LoginAnnotation = "tailplane.dev/login"
 
-	// LastAttemptAnnotation carries the time of the operator's last attempt to
-	// provision a TkaSignin, RFC 3339.
+	// LastAttemptAnnotation has the time of the operator's last attempt to provision a TkaSignin, RFC 3339.
 	LastAttemptAnnotation = "tailplane.dev/last-attempted-sign-in"
 
-	// EndAskedAnnotation is put on a TkaSignin by the access server before it
-	// deletes it. One that is deleted without it was deleted by somebody else, and
-	// the operator records that.
+	// EndAskedAnnotation is set by the access server before it deletes a TkaSignin. If it is missing, another client deleted the TkaSignin, and the operator records that.
 	EndAskedAnnotation = "tailplane.dev/end-asked"
 )
 
 // Types of the conditions of a TkaSignin.
 const (
-	ConditionReady       = "Ready"       // a token can be had
+	ConditionReady       = "Ready"       // the person can get a token
 	ConditionProvisioned = "Provisioned" // the ServiceAccount and its bindings exist
-	ConditionExpired     = "Expired"     // it is over; never goes back
+	ConditionExpired     = "Expired"     // the sign-in has ended; never becomes false again
 )
 
-// A TkaSignin is one person's temporary access to this cluster from one device.
-// The access server writes it; the operator makes a ServiceAccount and bindings
-// for it and removes them when it is over. Deleting it ends the access.
+// A TkaSignin is one person's temporary access to this cluster from one device. The access server writes it. The
+// operator creates a ServiceAccount and bindings for it, and deletes them when the access expires. Deleting the
+// TkaSignin ends the access.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=tkasignins,singular=tkasignin,shortName=signin,categories=tailplane,scope=Namespaced
 // +kubebuilder:printcolumn:name="User",type=string,JSONPath=`.spec.user.login`
 // +kubebuilder:printcolumn:name="Device",type=string,JSONPath=`.spec.device.name`
-// +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.status.role`,description="what is bound, not what is wished"
+// +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.status.role`,description="the role that is bound, not the requested one"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Until",type=string,JSONPath=`.status.validUntil`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must fit into a label"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.conditions) || !oldSelf.status.conditions.exists(c, c.type == 'Expired' && c.status == 'True') || (has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'Expired' && c.status == 'True'))",message="what has expired stays expired"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must be at most 63 characters, to fit into a label"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.conditions) || !oldSelf.status.conditions.exists(c, c.type == 'Expired' && c.status == 'True') || (has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'Expired' && c.status == 'True'))",message="an expired sign-in stays expired"
 type TkaSignin struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is who may do what, and for how long. Only the access server writes it.
+	// spec is the person, the device, the role and the period. Only the access server writes it.
 	// +required
 	Spec TkaSigninSpec `json:"spec"`
 
-	// status is what the operator did about it.
+	// status is the observed state. Only the operator writes it.
 	// +optional
 	Status TkaSigninStatus `json:"status,omitempty"`
 }
@@ -84,31 +78,29 @@ type TkaSigninList struct {
 	Items []TkaSignin `json:"items"`
 }
 
-// TkaSigninSpec is who may do what, and for how long. All of it but the period
-// and the time of asking is immutable: another role is another TkaSignin.
+// TkaSigninSpec is the person, the device, the role and the period. Only period and askedAt can be changed. Another
+// role needs another TkaSignin.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
 type TkaSigninSpec struct {
-	// user is the person that signed in.
+	// user is the person who signed in.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="user is immutable"
 	User SigninUser `json:"user"`
 
-	// device is the node of the tailnet that the sign-in belongs to.
+	// device is the tailnet node that the sign-in belongs to.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="device is immutable"
 	Device SigninDevice `json:"device"`
 
-	// role is the name of the ClusterRole to bind. The operator binds it only if
-	// it is on its allow-list.
+	// role is the name of the ClusterRole to bind. The operator binds only roles on its allow-list.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="role is immutable"
 	Role string `json:"role"`
 
-	// namespaces are where the role holds, by one RoleBinding each. Empty means
-	// the whole cluster, by one ClusterRoleBinding.
+	// namespaces are the namespaces where the role applies, with one RoleBinding each. Empty: the whole cluster, with one ClusterRoleBinding.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
@@ -118,8 +110,7 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="namespaces are immutable"
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// period is how long the sign-in lasts from askedAt on, a Go duration such
-	// as 8h; at most 8760h. The operator refuses what is outside its bounds.
+	// period is the duration of the sign-in from askedAt, as a Go duration such as 8h, at most 8760h. The operator refuses a period outside its configured limits.
 	// +required
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -127,38 +118,37 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="period must be more than 0 and at most 8760h"
 	Period metav1.Duration `json:"period"`
 
-	// askedAt is when the person last asked to sign in. Asking again extends.
+	// askedAt is the time of the last sign-in request. A new request extends the sign-in.
 	// +required
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	AskedAt metav1.Time `json:"askedAt"`
 }
 
-// SigninUser is a person, or a tagged node, as the tailnet names them.
+// SigninUser is a person or a tagged node, as identified by the tailnet.
 type SigninUser struct {
-	// login is the whole login name, such as alice@example.com, which is the
-	// identity; node:<name> for a tagged node.
+	// login is the full login name, such as alice@example.com, or node:<name> for a tagged node. It is the identity.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=254
 	// +kubebuilder:validation:Pattern=`^[^\x00-\x20\x7f]+$`
 	Login string `json:"login"`
 
-	// id is the tailnet's number for the user.
+	// id is the ID of the user in the tailnet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ID string `json:"id,omitempty"`
 
-	// displayName is how the user wishes to be called. It identifies nobody.
+	// displayName is the name for display. It is not an identity.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[^\x00-\x1f\x7f]*$`
 	DisplayName string `json:"displayName,omitempty"`
 }
 
-// SigninDevice is a node of a tailnet.
+// SigninDevice is a tailnet node.
 type SigninDevice struct {
-	// id is the stable node id.
+	// id is the stable node ID.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -169,24 +159,24 @@ type SigninDevice struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
-	// tailnet is the name of the tailnet that vouches for the user and the device.
+	// tailnet is the name of the tailnet that identified the user and the device.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Tailnet string `json:"tailnet,omitempty"`
 }
 
-// SigninPhase is the summary of a TkaSignin's conditions.
+// SigninPhase summarizes the conditions of a TkaSignin.
 //
 // +kubebuilder:validation:Enum=Pending;Ready;Refused;Ending;Expired
 type SigninPhase string
 
-// TkaSigninStatus is what the operator did. Only the operator writes it.
+// TkaSigninStatus is the observed state of a TkaSignin. Only the operator writes it.
 type TkaSigninStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// phase is the summary of the conditions.
+	// phase summarizes the conditions.
 	// +optional
 	Phase SigninPhase `json:"phase,omitempty"`
 
@@ -196,27 +186,26 @@ type TkaSigninStatus struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	ValidUntil *metav1.Time `json:"validUntil,omitempty"`
 
-	// role is the ClusterRole that is bound; empty while nothing is.
+	// role is the bound ClusterRole. Empty while none is bound.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Role string `json:"role,omitempty"`
 
-	// namespaces are where the role is bound; empty for the whole cluster.
+	// namespaces are the namespaces where the role is bound. Empty for the whole cluster.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	// +kubebuilder:validation:items:MaxLength=63
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// missingNamespaces are those of the wished namespaces that this cluster
-	// does not have. The role is bound there when they appear.
+	// missingNamespaces are the requested namespaces that do not exist in this cluster. The operator binds the role when they appear.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	// +kubebuilder:validation:items:MaxLength=63
 	MissingNamespaces []string `json:"missingNamespaces,omitempty"`
 
-	// serviceAccount is the account that tokens are made for.
+	// serviceAccount is the ServiceAccount whose tokens the person gets.
 	// +optional
 	ServiceAccount *SigninAccount `json:"serviceAccount,omitempty"`
 
@@ -235,7 +224,7 @@ type SigninAccount struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// uid tells it from another ServiceAccount of that name.
+	// uid distinguishes it from another ServiceAccount with the same name.
 	// +required
 	UID types.UID `json:"uid"`
 }

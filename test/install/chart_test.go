@@ -227,7 +227,7 @@ func TestValuesRefused(t *testing.T) {
 		{"no authority", "cluster.caFromPod=false", "cluster.caData is missing"},
 		{"two authorities", "cluster.caData=x", "both set"},
 		{"all and its parts", "all.enabled=true", "set access.enabled and operator.enabled to false"},
-		{"sign-ins beside the operator", "signin.namespace=" + systems, "a namespace of their own"},
+		{"sign-ins beside the operator", "signin.namespace=" + systems, "set another namespace"},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			out, err := try(t, split, "--set", tt.set)

@@ -54,11 +54,11 @@ func fleetBinding(b rbacv1.ClusterRoleBinding) bool {
 func TestFleetValuesRefused(t *testing.T) {
 	values := profileValues(t, "fleet")
 	for _, tt := range []struct{ why, set, want string }{
-		{"credentials beside the server", "fleet.namespace=" + systems, "give it a namespace of its own"},
-		{"jobs beside sign-ins", "fleet.sharedNamespace=" + signins, "give it a namespace of its own"},
+		{"credentials beside the server", "fleet.namespace=" + systems, "set a namespace that nothing else uses"},
+		{"jobs beside sign-ins", "fleet.sharedNamespace=" + signins, "set a namespace that nothing else uses"},
 		{"jobs beside credentials", "fleet.sharedNamespace=tailplane-fleet", "are both tailplane-fleet"},
-		{"jobs beside ARC", "fleet.sharedNamespace=arc-systems", "give it a namespace of its own"},
-		{"the shared one as an organisation's", "fleet.sharedNamespace=tailplane-org-x", "give it a namespace of its own"},
+		{"jobs beside ARC", "fleet.sharedNamespace=arc-systems", "set a namespace that nothing else uses"},
+		{"the shared one as an organisation's", "fleet.sharedNamespace=tailplane-org-x", "set a namespace that nothing else uses"},
 		{"nobody writes", "fleet.writers=null,fleet.writerGroups=null", "fleet.writers is missing"},
 		{"nobody approves", "fleet.approval=plane", "plane.enabled is false"},
 		{"no such approval", "fleet.approval=nobody", "/fleet/approval"},
@@ -600,7 +600,7 @@ func TestPL08_RequestedBy(t *testing.T) {
 		return fmt.Sprintf("{apiVersion: tailplane.dev/v1alpha1, kind: RunnerHold, metadata: {name: %s}, spec: {scope: {pool: nix}, mode: Pause, reason: upgrade, requestedBy: %q}}", name, by)
 	}
 	amy, plane, us := somebody(t, c, "amy@acme.dev"), somebody(t, c, "system:serviceaccount:"+systems+":tailplane-plane"), fleetAccount(t, c)
-	if err := amy.create(hold("a", "pat@platform.dev")); !byPolicy(err) || !strings.Contains(err.Error(), "which is amy@acme.dev") {
+	if err := amy.create(hold("a", "pat@platform.dev")); !byPolicy(err) || !strings.Contains(err.Error(), "must be the requesting user, amy@acme.dev") {
 		t.Errorf("in another's name: %v", err)
 	}
 	if err := amy.create(hold("a", "AMY@acme.dev")); !byPolicy(err) {

@@ -91,7 +91,7 @@ func TestGatewayValuesRefused(t *testing.T) {
 		{"groups beside the operator", "gateway.proxyNamespaces={" + systems + "}", "gateway.proxyNamespaces names " + systems},
 		{"groups where the cluster runs", "gateway.proxyNamespaces={kube-system}", "kube-system"},
 		{"pods among the sign-ins", "gateway.proxyNamespaces={" + signins + "}", signins},
-		{"credentials among the access server's keys", "gateway.credentialNamespaces={" + systems + "}", "not the gateway's to read"},
+		{"credentials among the access server's keys", "gateway.credentialNamespaces={" + systems + "}", "may not read the Secrets there"},
 		{"files of no Secret", "gateway.oauth.existingSecret=", "existingSecret is missing"},
 		{"a credential in the clear", "gateway.tailnet.apiBaseURLs={http://api.example}", "/gateway/tailnet/apiBaseURLs/0"},
 		{"a mode that there is not", "gateway.extensionServer.mode=daemon", "/gateway/extensionServer/mode"},

@@ -69,7 +69,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 		if err == nil {
 			_ = account.Delete(t.Context(), o)
 		}
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the plane asks what would become of a change")
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the plane may send only dry-runs of changes")
 	})
 	if err := kept.DryRun(t.Context(), gitops.Ref{Kind: "RunnerPool", Name: "try"}, spec); err != nil {
 		t.Errorf("a dry run: %v", err)
@@ -96,11 +96,11 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 			} else {
 				err = account.Update(t.Context(), m)
 			}
-			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "writes no settings")
+			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "only its ConfigMaps of changes and of ignored drift")
 		})
 	}
-	if _, err := kept.Create(t.Context(), gitops.Change{ID: "c2", Ref: gitops.Ref{Kind: "RunnerPool", Name: "try"}}); err != nil {
-		t.Errorf("changes are not kept any more: %v", err)
+	if _, err := kept.Create(t.Context(), change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "try"}}); err != nil {
+		t.Errorf("changes can no longer be stored: %v", err)
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": "try"}}}
 	if err := account.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"forge":"evil"}}`))); err == nil {

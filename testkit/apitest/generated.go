@@ -43,12 +43,12 @@ func Generated(t *testing.T, root, group string) {
 			t.Fatal(err)
 		}
 		if have, err := os.ReadFile(committed); err != nil || !bytes.Equal(have, want) {
-			t.Errorf("%s is not what the generator makes (%v); run: go generate ./api/...", filepath.Base(file), err)
+			t.Errorf("%s differs from the generator's output (%v); run: go generate ./api/...", filepath.Base(file), err)
 		}
 	}
 	for _, file := range Definitions(t, root, group) {
 		if _, err := os.Stat(filepath.Join(dir, filepath.Base(file))); err != nil {
-			t.Errorf("%s is committed, and the generator does not make it any more", filepath.Base(file))
+			t.Errorf("%s is committed, but the generator no longer writes it", filepath.Base(file))
 		}
 	}
 }
@@ -73,7 +73,7 @@ func Page(t *testing.T, page, text string) {
 		return
 	}
 	if have, err := os.ReadFile(page); err != nil || string(have) != text {
-		t.Errorf("%s is not what the definitions say (%v); run: go generate ./api/...", filepath.Base(page), err)
+		t.Errorf("%s differs from the definitions (%v); run: go generate ./api/...", filepath.Base(page), err)
 	}
 }
 

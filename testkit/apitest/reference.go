@@ -51,7 +51,7 @@ func ReadKind(t *testing.T, file string) Kind {
 func (k Kind) Write(b *strings.Builder, foreign ...string) {
 	fmt.Fprintf(b, "\n## %s\n\n%s\n\n%s; `%s`, short `%s`.\n", k.Name, oneLine(k.root.Description), k.Scope, k.Plural, strings.Join(k.ShortNames, "`, `"))
 	if rules := k.root.rules(); rules != "" {
-		fmt.Fprintf(b, "Refused: %s.\n", rules)
+		fmt.Fprintf(b, "Validation: %s.\n", rules)
 	}
 	for _, part := range []string{"spec", "status"} {
 		s := k.root.Properties[part]
@@ -96,7 +96,7 @@ func (s schema) write(b *strings.Builder, path string, foreign []string) {
 			meaning += " Default `" + strings.Trim(string(text), `"`) + "`."
 		}
 		if rules := p.rules(); rules != "" {
-			meaning += " Checked: " + rules + "."
+			meaning += " Validation: " + rules + "."
 		}
 		fmt.Fprintf(b, "| `%s%s` | %s | %s |\n", path, name, p.kind(), meaning)
 		if slices.Contains(foreign, name) && p.Type != "string" {

@@ -1,11 +1,9 @@
-// Package v1alpha1 is what the gateway stores in a cluster: the group
-// gateway.tailscale.com, version v1alpha1. It keeps law 5: what a tenant writes
-// here names no Secret, image, right or API host; those belong to the operator
-// and to the cluster-scoped TailscaleTailnet.
+// Package v1alpha1 defines the custom resources of the gateway: the API group gateway.tailscale.com, version v1alpha1.
+// It enforces law 5: the namespaced kinds that tenants write have no Secrets, rights or API hosts, and an image only
+// if the operator allows it. Those belong to the operator and to the cluster-scoped TailscaleTailnet.
 //
-// It is data only, and imports nothing but apimachinery and the core types. The
-// deepcopy functions and the CRDs in deploy/crds are generated from it; go
-// generate makes them and a test compares.
+// The package has only data types. It imports only apimachinery and the core types. go generate writes the deepcopy
+// functions and the CRDs in deploy/crds; a test fails if they are out of date.
 //
 // +kubebuilder:object:generate=true
 // +groupName=gateway.tailscale.com

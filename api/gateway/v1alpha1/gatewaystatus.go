@@ -2,34 +2,34 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// TailscaleGatewayStatus is what came of a TailscaleGateway.
+// TailscaleGatewayStatus is the observed state of a TailscaleGateway.
 type TailscaleGatewayStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// tailnetCount is how many tailnets are attached and usable.
+	// tailnetCount is the number of attached and usable tailnets.
 	// +optional
 	TailnetCount int32 `json:"tailnetCount"`
 
-	// serviceCount is how many services have a route.
+	// serviceCount is the number of services with a route.
 	// +optional
 	ServiceCount int32 `json:"serviceCount"`
 
-	// tailnets say how discovery goes, tailnet by tailnet.
+	// tailnets are the discovery results of each tailnet.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Tailnets []AttachedTailnetStatus `json:"tailnets,omitempty"`
 
-	// services are the routed services, the first 100 by name.
+	// services are the routed services, at most 100, sorted by name.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	Services []RoutedService `json:"services,omitempty"`
 
-	// revision is what Envoy Gateway was asked for, and what it got.
+	// revision is the configuration revision that Envoy Gateway should use, and the one that it uses.
 	// +optional
 	Revision *GatewayRevision `json:"revision,omitempty"`
 
@@ -41,25 +41,25 @@ type TailscaleGatewayStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// AttachedTailnetStatus is how discovery goes for one tailnet.
+// AttachedTailnetStatus is the discovery result of one tailnet.
 type AttachedTailnetStatus struct {
 	// name is the tailnet's name.
 	// +required
 	Name string `json:"name"`
 
-	// discoveredServices is how many services are known.
+	// discoveredServices is the number of known services.
 	// +optional
 	DiscoveredServices int32 `json:"discoveredServices"`
 
-	// lastSyncTime is when the tailnet was last read without an error.
+	// lastSyncTime is the time of the last successful read of the tailnet.
 	// +optional
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
 
-	// stale says whether what is known is older than it should be.
+	// stale is true if the known services are older than they should be.
 	// +optional
 	Stale bool `json:"stale,omitempty"`
 
-	// message says what went wrong or was left out.
+	// message describes errors and omitted services.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
@@ -71,7 +71,7 @@ type RoutedService struct {
 	// +required
 	Name string `json:"name"`
 
-	// tailnet is the TailscaleTailnet that it is in.
+	// tailnet is the TailscaleTailnet of the service.
 	// +optional
 	Tailnet string `json:"tailnet,omitempty"`
 
@@ -83,26 +83,26 @@ type RoutedService struct {
 	// +optional
 	Path string `json:"path,omitempty"`
 
-	// cluster is the name of the cluster in Envoy.
+	// cluster is the name of the Envoy cluster.
 	// +optional
 	Cluster string `json:"cluster,omitempty"`
 
-	// state says whether the route is in effect, and why not.
+	// state is whether the route is in effect, or why it is not.
 	// +optional
 	State string `json:"state,omitempty"`
 }
 
-// GatewayRevision is what Envoy Gateway was asked for, and what it got.
+// GatewayRevision is the configuration revision that Envoy Gateway should use, and the one that it uses.
 type GatewayRevision struct {
-	// desired is the revision that Envoy Gateway was asked to translate.
+	// desired is the revision that Envoy Gateway should translate.
 	// +optional
 	Desired string `json:"desired,omitempty"`
 
-	// translated is the revision that it last translated.
+	// translated is the revision that Envoy Gateway last translated.
 	// +optional
 	Translated string `json:"translated,omitempty"`
 
-	// time is when the translated one was seen.
+	// time is when the operator saw the translated revision.
 	// +optional
 	Time *metav1.Time `json:"time,omitempty"`
 }

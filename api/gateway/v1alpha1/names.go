@@ -1,96 +1,88 @@
 package v1alpha1
 
-// Names that every part of the gateway must agree upon. The labels and
-// annotations of tailscale.com belong to Tailscale's own operator, which may run
-// in the same namespace: none of them is ever put on an object of ours.
+// Names shared by all components of the gateway. The labels and annotations of tailscale.com belong to Tailscale's own
+// operator, which may run in the same namespace. The gateway never sets them.
 const (
-	// Finalizer is on an object while there is something outside to clean up.
+	// Finalizer is on an object while external resources must be cleaned up.
 	Finalizer = "gateway.tailscale.com/finalizer"
 
-	// FieldManager is the name under which the gateway's controllers apply.
+	// FieldManager is the field manager of the gateway's controllers for server-side apply.
 	FieldManager = "tailplane-gateway"
 
-	// ManagedLabel is on everything that the gateway makes, with the value "true".
+	// ManagedLabel is on every object that the gateway creates, with the value "true".
 	ManagedLabel = "gateway.tailscale.com/managed"
 
-	// ProxyGroupLabel carries the name of the TailscaleProxyGroup that an object is for.
+	// ProxyGroupLabel has the name of the object's TailscaleProxyGroup.
 	ProxyGroupLabel = "gateway.tailscale.com/proxy-group"
 
-	// OrdinalLabel carries the ordinal of the replica that an object is for, in decimal.
+	// OrdinalLabel has the ordinal of the object's replica, in decimal.
 	OrdinalLabel = "gateway.tailscale.com/ordinal"
 
-	// TailnetLabel carries the name of the TailscaleTailnet that an object is for.
+	// TailnetLabel has the name of the object's TailscaleTailnet.
 	TailnetLabel = "gateway.tailscale.com/tailnet"
 
-	// ServiceLabel carries the name of the tailnet service that an object is for, without "svc:".
+	// ServiceLabel has the name of the object's tailnet service, without "svc:".
 	ServiceLabel = "gateway.tailscale.com/service"
 
-	// DiscoveredLabel is on every TailscaleService that discovery made, with the value "true".
+	// DiscoveredLabel is on every TailscaleService that discovery creates, with the value "true".
 	DiscoveredLabel = "gateway.tailscale.com/discovered"
 
-	// SecretTypeLabel says what a Secret of a proxy group holds: config, state or cert.
+	// SecretTypeLabel is the content of a proxy group's Secret: config, state or cert.
 	SecretTypeLabel  = "gateway.tailscale.com/secret-type"
 	SecretTypeConfig = "config"
 	SecretTypeState  = "state"
 	SecretTypeCert   = "cert"
 
-	// DefaultAnnotation on one TailscaleTailnet, with the value "true", makes it the
-	// tailnet of proxy groups that name none.
+	// DefaultAnnotation on one TailscaleTailnet, with the value "true", makes it the tailnet of proxy groups that have no tailnetRef.
 	DefaultAnnotation = "gateway.tailscale.com/default"
 
-	// SkipRemoteCleanupAnnotation, with the value "true", lets an object go although
-	// what it has at Tailscale could not be deleted.
+	// SkipRemoteCleanupAnnotation, with the value "true", removes the finalizer of an object although its resources at Tailscale could not be deleted.
 	SkipRemoteCleanupAnnotation = "gateway.tailscale.com/skip-remote-cleanup"
 
-	// AuthKeyIDAnnotation and AuthKeyExpiresAnnotation, on a config Secret, say which
-	// auth key it holds, by id, and until when (RFC 3339).
+	// AuthKeyIDAnnotation and AuthKeyExpiresAnnotation, on a config Secret, have the ID and the expiry (RFC 3339) of its auth key.
 	AuthKeyIDAnnotation      = "gateway.tailscale.com/authkey-id"
 	AuthKeyExpiresAnnotation = "gateway.tailscale.com/authkey-expires"
 
-	// ServiceTagsAnnotation, on a TailscaleService that discovery made, carries the
-	// tags that the service has in its tailnet, with commas between them.
+	// ServiceTagsAnnotation, on a TailscaleService that discovery created, has the service's tags in its tailnet, separated by commas.
 	ServiceTagsAnnotation = "gateway.tailscale.com/service-tags"
 
-	// TranslatedAnnotation, on the revision object of a gateway, is the revision
-	// that was last rendered for Envoy Gateway.
+	// TranslatedAnnotation, on the revision object of a gateway, is the revision that was last rendered for Envoy Gateway.
 	TranslatedAnnotation = "gateway.tailscale.com/translated-revision"
 
-	// TranslationAnnotation, beside it, is what was seen then, as JSON.
+	// TranslationAnnotation, on the same object, is the observed state at that time, as JSON.
 	TranslationAnnotation = "gateway.tailscale.com/translation"
 
-	// RequestedAnnotation, on the same object, is when its revision was asked for (RFC 3339).
+	// RequestedAnnotation, on the same object, is when its revision was requested (RFC 3339).
 	RequestedAnnotation = "gateway.tailscale.com/revision-requested"
 
-	// EndpointsManager is the value of endpointslice.kubernetes.io/managed-by on the
-	// gateway's EndpointSlices.
+	// EndpointsManager is the value of endpointslice.kubernetes.io/managed-by on the gateway's EndpointSlices.
 	EndpointsManager = "gateway.tailscale.com"
 
-	// RevisionSuffix ends the name of the TailscaleRoutePolicy that the gateway keeps
-	// for each TailscaleGateway: "<name>-revision".
+	// RevisionSuffix is the suffix of the name of the TailscaleRoutePolicy that the gateway writes for each TailscaleGateway: "<name>-revision".
 	RevisionSuffix = "-revision"
 )
 
-// Ports of a relay pod that everybody must agree upon.
+// Fixed ports of a relay pod.
 const (
 	HealthPort     = 9002  // /healthz, /readyz/<service>, /metrics
 	DebugPort      = 9001  // loopback only
-	FirstMatchPort = 10000 // the range that mapped services are given ports from
+	FirstMatchPort = 10000 // the range for the ports of mapped services
 	LastMatchPort  = 10999
 )
 
-// Types of conditions.
+// Condition types.
 const (
 	ConditionReady         = "Ready"         // every kind: the summary
-	ConditionDegraded      = "Degraded"      // it works on what was known last
+	ConditionDegraded      = "Degraded"      // it works with the last known state
 	ConditionAuthenticated = "Authenticated" // tailnet: the credential is accepted
-	ConditionValidated     = "Validated"     // tailnet: the credential may do what is needed
-	ConditionAccepted      = "Accepted"      // group, service, gateway, policy: the spec can be kept
-	ConditionResolvedRefs  = "ResolvedRefs"  // service, gateway, policy: what is named exists and may be used
+	ConditionValidated     = "Validated"     // tailnet: the credential has the required permissions
+	ConditionAccepted      = "Accepted"      // group, service, gateway, policy: the spec can be fulfilled
+	ConditionResolvedRefs  = "ResolvedRefs"  // service, gateway, policy: the referenced objects exist and may be used
 	ConditionProgrammed    = "Programmed"    // service, gateway, policy: it is in effect
 	ConditionAvailable     = "Available"     // group: at least one replica is ready
 )
 
-// Reasons of conditions. They are stable: people and scripts match on them.
+// Condition reasons. They are stable: people and scripts match on them.
 const (
 	ReasonReady      = "Ready"
 	ReasonPending    = "Pending"
@@ -120,7 +112,7 @@ const (
 
 	// of a proxy group
 	ReasonTailnetNotSpecified = "TailnetNotSpecified"
-	ReasonTailnetNotPermitted = "TailnetNotPermitted" // missing or forbidden: one answer
+	ReasonTailnetNotPermitted = "TailnetNotPermitted" // missing or forbidden, deliberately not distinguished
 	ReasonNamespaceNotManaged = "NamespaceNotManaged"
 	ReasonUnsupportedRuntime  = "UnsupportedRuntime"
 	ReasonInvalidTarget       = "InvalidTarget"
@@ -156,5 +148,5 @@ const (
 
 	// of a route policy
 	ReasonConflicted     = "Conflicted"
-	ReasonServiceExposed = "ServiceExposed" // who reaches Envoy directly could lie about addresses
+	ReasonServiceExposed = "ServiceExposed" // a caller that reaches Envoy directly could forge addresses
 )

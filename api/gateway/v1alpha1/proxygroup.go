@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Direction is which way the connections of a group or service go.
+// Direction is the direction of the connections of a group or service.
 //
 // +kubebuilder:validation:Enum=egress;ingress
 type Direction string
@@ -16,8 +16,8 @@ const (
 	Ingress Direction = "ingress" // from the tailnet to the cluster
 )
 
-// A TailscaleProxyGroup is a set of relay pods, each a device of one tailnet,
-// that carry connections between the cluster and the tailnet.
+// A TailscaleProxyGroup is a set of relay pods that carry connections between the cluster and one tailnet. Each pod is
+// a device of the tailnet.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,18 +29,18 @@ const (
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$')",message="the name must be a DNS label of at most 52 characters: the labels of its pods carry it with a hash"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$')",message="the name must be a DNS label of at most 52 characters: the labels of its pods contain it with a hash"
 type TailscaleProxyGroup struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is which relays are wished.
+	// spec is the desired relays.
 	// +required
 	Spec TailscaleProxyGroupSpec `json:"spec"`
 
-	// status is which relays there are.
+	// status is the observed state. Only the operator writes it.
 	// +optional
 	Status TailscaleProxyGroupStatus `json:"status,omitempty"`
 }
@@ -63,40 +63,39 @@ type Runtime string
 
 // Values of Runtime. Stored objects may still hold RuntimeContainerboot, which the operator refuses.
 const (
-	RuntimeRelay         Runtime = "Relay"         // tailplaned relay, without privileges
+	RuntimeRelay         Runtime = "Relay"         // tailplaned relay, unprivileged
 	RuntimeContainerboot Runtime = "Containerboot" // Tailscale's own image; no longer supported
 )
 
 // Supported reports whether the operator can run the runtime. The zero Runtime is RuntimeRelay.
 func (r Runtime) Supported() bool { return r == "" || r == RuntimeRelay }
 
-// TailscaleProxyGroupSpec is which relays are wished. The security context of
-// their pods cannot be configured.
+// TailscaleProxyGroupSpec is the desired relays. The security context of their pods cannot be configured.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.tailnetRef) == has(oldSelf.tailnetRef) && (!has(self.tailnetRef) || self.tailnetRef == oldSelf.tailnetRef)",message="tailnetRef is immutable"
 // +kubebuilder:validation:XValidation:rule="self.type == 'egress' || !has(self.tailnetTarget)",message="tailnetTarget is for type egress"
 type TailscaleProxyGroupSpec struct {
-	// type is egress, from the cluster to the tailnet, or ingress, from the tailnet to the cluster. It cannot be changed.
+	// type is egress, from the cluster to the tailnet, or ingress, from the tailnet to the cluster. It is immutable.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="type is immutable"
 	Type Direction `json:"type"`
 
-	// replicas is how many relay pods, and devices of the tailnet, the group has: 0 to 50.
+	// replicas is the number of relay pods, and of devices in the tailnet: 0 to 50.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=50
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// tailnetRef is the tailnet that the relays join; unset is the one annotated as default. It cannot be changed.
+	// tailnetRef is the tailnet that the relays join. Unset: the tailnet that is annotated as default. It is immutable.
 	// +optional
 	TailnetRef *TailnetReference `json:"tailnetRef,omitempty"`
 
-	// tailnetTarget is one target that the group carries by itself, without a TailscaleService. Only for type egress.
+	// tailnetTarget is one target that the group carries without a TailscaleService. Only for type egress.
 	// +optional
 	TailnetTarget *TailnetTarget `json:"tailnetTarget,omitempty"`
 
-	// tags are the tags of the devices; unset are the tailnet's.
+	// tags are the tags of the devices. Unset: the tags of the TailscaleTailnet.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -104,7 +103,7 @@ type TailscaleProxyGroupSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^tag:[a-zA-Z][a-zA-Z0-9-]{0,62}$`
 	Tags []string `json:"tags,omitempty"`
 
-	// hostnamePrefix is what the devices' names begin with, before "-" and the ordinal; unset is the group's name.
+	// hostnamePrefix is the prefix of the device names, before "-" and the ordinal. Unset: the name of the group.
 	// +optional
 	// +kubebuilder:validation:MaxLength=62
 	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9-]{0,61}$`
@@ -120,7 +119,7 @@ type TailscaleProxyGroupSpec struct {
 	// +kubebuilder:default=Relay
 	Runtime Runtime `json:"runtime,omitempty"`
 
-	// drainTimeout is how long a pod that ends waits for open connections, 0s to 10m.
+	// drainTimeout is how long a terminating pod waits for open connections, 0s to 10m.
 	// +optional
 	// +kubebuilder:default="60s"
 	// +kubebuilder:validation:Type=string
@@ -129,30 +128,30 @@ type TailscaleProxyGroupSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('10m')",message="drainTimeout must be 0s to 10m"
 	DrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
 
-	// image is the image of the pods; honoured only if the operator allows custom images.
+	// image is the image of the pods. It has an effect only if the operator allows custom images.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 
-	// resources are what each pod asks for and may use; unset is the operator's default.
+	// resources are the requests and limits of each pod. Unset: the operator's default.
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// nodeSelector are the labels of the nodes that pods may run on.
+	// nodeSelector is the labels of the nodes where the pods may run.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
-	// tolerations are the taints of nodes that pods bear.
+	// tolerations are the tolerations of the pods.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// affinity is where pods run beside or away from others.
+	// affinity is the affinity of the pods.
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
-	// topologySpreadConstraints are how pods spread; unset is softly over nodes.
+	// topologySpreadConstraints are the topology spread constraints of the pods. Unset: the pods spread over nodes if possible.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -163,27 +162,27 @@ type TailscaleProxyGroupSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// podLabels are further labels of the pods; the operator's own win.
+	// podLabels are additional labels of the pods. The operator's labels take precedence.
 	// +optional
 	PodLabels map[string]string `json:"podLabels,omitempty"`
 
-	// podAnnotations are further annotations of the pods; the operator's own win.
+	// podAnnotations are additional annotations of the pods. The operator's annotations take precedence.
 	// +optional
 	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
 }
 
-// TailnetTarget is what a group carries by itself: a service, devices by tag,
-// or one name or address.
+// TailnetTarget is a target that a group carries without a TailscaleService: a service, devices by tag, or one name or
+// address.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.serviceName) || has(self.tags) ? 1 : 0) + (has(self.fqdn) ? 1 : 0) + (has(self.ip) ? 1 : 0) == 1",message="give serviceName and tags (one or both), or fqdn, or ip"
+// +kubebuilder:validation:XValidation:rule="(has(self.serviceName) || has(self.tags) ? 1 : 0) + (has(self.fqdn) ? 1 : 0) + (has(self.ip) ? 1 : 0) == 1",message="set serviceName and tags (one or both), or fqdn, or ip"
 type TailnetTarget struct {
-	// serviceName is a VIP service, as svc:web or web. With tags it is used if it exists, else the devices are.
+	// serviceName is a VIP service, such as svc:web or web. If tags are also set, the devices with these tags are used when the service does not exist.
 	// +optional
 	// +kubebuilder:validation:MaxLength=67
 	// +kubebuilder:validation:Pattern=`^(svc:)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	ServiceName string `json:"serviceName,omitempty"`
 
-	// tags are the tags that a device must all carry to be a target.
+	// tags are the tags that a target device must have, all of them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -218,7 +217,7 @@ type TailnetTarget struct {
 
 // TargetPort is a port of a target in a tailnet.
 type TargetPort struct {
-	// name is what the port is called.
+	// name is the name of the port.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -229,7 +228,7 @@ type TargetPort struct {
 	// +kubebuilder:default=TCP
 	Protocol PortProtocol `json:"protocol,omitempty"`
 
-	// port is the port's number on the target.
+	// port is the port number on the target.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535

@@ -5,17 +5,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TailscaleProxyGroupStatus is which relays there are.
+// TailscaleProxyGroupStatus is the observed relays.
 type TailscaleProxyGroupStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// replicas is how many pods there are.
+	// replicas is the number of pods.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// readyReplicas is how many of them are ready.
+	// readyReplicas is the number of ready pods.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 
@@ -23,13 +23,13 @@ type TailscaleProxyGroupStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// ports are the ports that mapped services were given on the pods.
+	// ports are the ports on the pods that are assigned to services.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=1000
 	Ports []MappedPort `json:"ports,omitempty"`
 
-	// devices are the group's devices in the tailnet, also those that must still be deleted.
+	// devices are the group's devices in the tailnet, including devices that must still be deleted.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
@@ -43,9 +43,9 @@ type TailscaleProxyGroupStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// MappedPort is one port of a group's pods and where it leads.
+// MappedPort is one port of a group's pods and its destination.
 type MappedPort struct {
-	// service is the service that the port leads to, as <namespace>.<name>.
+	// service is the TailscaleService of the port, as <namespace>.<name>.
 	// +required
 	Service string `json:"service"`
 
@@ -68,15 +68,15 @@ type RelayDevice struct {
 	// +required
 	Ordinal int32 `json:"ordinal"`
 
-	// podUID is the pod that the device last ran in.
+	// podUID is the UID of the device's last pod.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
 
-	// nodeID is the stable node id of the device.
+	// nodeID is the stable node ID of the device.
 	// +optional
 	NodeID string `json:"nodeID,omitempty"`
 
-	// hostname is the name that the device asked for.
+	// hostname is the name that the device requested.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
 
@@ -90,11 +90,11 @@ type RelayDevice struct {
 	// +kubebuilder:validation:MaxItems=4
 	IPs []string `json:"ips,omitempty"`
 
-	// ready says whether the replica carries traffic.
+	// ready is true if the replica carries traffic.
 	// +optional
 	Ready bool `json:"ready"`
 
-	// reason says why it is not ready.
+	// reason is why the replica is not ready.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 }

@@ -11,7 +11,7 @@ type TailnetReference struct {
 	Name string `json:"name"`
 }
 
-// ObjectReference names an object of a kind that is known from where it stands.
+// ObjectReference names an object. The field that has the reference determines the kind.
 type ObjectReference struct {
 	// name is the object's name.
 	// +required
@@ -19,13 +19,13 @@ type ObjectReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// namespace is the object's namespace; unset is the namespace of the object that names it.
+	// namespace is the namespace of the object. Unset: the namespace of the referring object.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// NamespacesFrom says which namespaces are meant.
+// NamespacesFrom selects namespaces.
 //
 // +kubebuilder:validation:Enum=Same;All;Selector
 type NamespacesFrom string
@@ -39,19 +39,19 @@ const (
 
 // NamespaceSelector selects namespaces.
 //
-// +kubebuilder:validation:XValidation:rule="(self.from == 'Selector') == has(self.selector)",message="selector is given exactly when from is Selector"
+// +kubebuilder:validation:XValidation:rule="(self.from == 'Selector') == has(self.selector)",message="selector must be set if and only if from is Selector"
 type NamespaceSelector struct {
-	// from says which namespaces are meant: Same, All, or those that selector matches.
+	// from selects the namespaces: Same, All, or those that match selector.
 	// +optional
 	// +kubebuilder:default=Same
 	From NamespacesFrom `json:"from,omitempty"`
 
-	// selector matches the labels of namespaces; an empty one matches all of them.
+	// selector matches the labels of namespaces. An empty selector matches all namespaces.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-// PortProtocol is the transport of a port.
+// PortProtocol is the transport protocol of a port.
 //
 // +kubebuilder:validation:Enum=TCP;UDP
 type PortProtocol string
@@ -62,7 +62,7 @@ const (
 	UDP PortProtocol = "UDP"
 )
 
-// AppProtocol is what is spoken on a port.
+// AppProtocol is the application protocol of a port.
 //
 // +kubebuilder:validation:Enum=http;https;h2c;grpc;tcp
 type AppProtocol string
@@ -76,7 +76,7 @@ const (
 	AppTCP   AppProtocol = "tcp"
 )
 
-// ProxyProtocol is how the address of a caller is told to a backend.
+// ProxyProtocol is how a relay sends the caller's address to a backend.
 //
 // +kubebuilder:validation:Enum=None;V2
 type ProxyProtocol string

@@ -14,11 +14,11 @@ import (
 
 const page = "../../../docs/reference/gateway-kinds.md"
 
-// The page of the reference is what the definitions and the constants say today.
+// The reference page matches the CRDs and the constants.
 func TestReference(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# The gateway's kinds\n\nGroup `gateway.tailscale.com`, version `v1alpha1`. This page is made from the definitions; do not edit it (go generate ./api/gateway/...).\n" +
-		"`kubectl explain` says the same. What a field holds that is Kubernetes' own type, such as an affinity, is in Kubernetes' reference.\n")
+	b.WriteString("# The gateway's kinds\n\nGroup `gateway.tailscale.com`, version `v1alpha1`. This page is generated from the definitions. Do not edit it (go generate ./api/gateway/...).\n" +
+		"`kubectl explain` shows the same text. Types of Kubernetes itself, such as affinity, are described in the Kubernetes reference.\n")
 	files := apitest.Definitions(t, "../../..", "gateway.tailscale.com")
 	if len(files) != 5 {
 		t.Fatal(files)
@@ -30,14 +30,14 @@ func TestReference(t *testing.T) {
 	apitest.Page(t, page, b.String())
 }
 
-// writeReasons lists the types and reasons of conditions, as names.go has them.
+// writeReasons lists the condition types and reasons in names.go.
 func writeReasons(t *testing.T, b *strings.Builder) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "names.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.WriteString("\n## Conditions and reasons\n\n`Ready` is on every kind, and `kubectl wait --for=condition=Ready` works for all of them. Reasons are stable.\n\n| | |\n|---|---|\n")
+	b.WriteString("\n## Conditions and reasons\n\n`Ready` exists on every kind, and `kubectl wait --for=condition=Ready` works for all of them. Reasons are stable.\n\n| | |\n|---|---|\n")
 	found := 0
 	for _, d := range f.Decls {
 		g, ok := d.(*ast.GenDecl)

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// A TailscaleRoutePolicy sends the traffic of an HTTPRoute or GRPCRoute to
-// services of a tailnet, or says who may reach a Gateway.
+// A TailscaleRoutePolicy sends the traffic of an HTTPRoute or GRPCRoute to services of a tailnet, or restricts the
+// callers of a Gateway.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -18,11 +18,11 @@ type TailscaleRoutePolicy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what is done with whose traffic.
+	// spec is the target and the destinations of its traffic, or its allowed callers.
 	// +required
 	Spec TailscaleRoutePolicySpec `json:"spec"`
 
-	// status is what came of it.
+	// status is the observed state.
 	// +optional
 	Status TailscaleRoutePolicyStatus `json:"status,omitempty"`
 }
@@ -38,54 +38,54 @@ type TailscaleRoutePolicyList struct {
 	Items []TailscaleRoutePolicy `json:"items"`
 }
 
-// Kinds that a policy can be about.
+// Kinds that a policy can target.
 const (
 	KindHTTPRoute = "HTTPRoute"
 	KindGRPCRoute = "GRPCRoute"
 	KindGateway   = "Gateway"
 )
 
-// TailscaleRoutePolicySpec is what is done with whose traffic.
+// TailscaleRoutePolicySpec is a target and the destinations of its traffic, or its allowed callers.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.tailscaleTarget) || has(self.routeRules) || has(self.access) || has(self.revision)",message="give at least one of tailscaleTarget, routeRules and access"
+// +kubebuilder:validation:XValidation:rule="has(self.tailscaleTarget) || has(self.routeRules) || has(self.access) || has(self.revision)",message="set at least one of tailscaleTarget, routeRules and access"
 // +kubebuilder:validation:XValidation:rule="self.targetRef.kind != 'Gateway' || (!has(self.tailscaleTarget) && !has(self.routeRules))",message="tailscaleTarget and routeRules are for HTTPRoute and GRPCRoute"
 // +kubebuilder:validation:XValidation:rule="self.targetRef.kind == 'Gateway' || !has(self.access)",message="access is for Gateway"
 type TailscaleRoutePolicySpec struct {
-	// targetRef is the object, in the same namespace, that the policy is about.
+	// targetRef is the object, in the same namespace, that the policy applies to.
 	// +required
 	TargetRef PolicyTargetReference `json:"targetRef"`
 
-	// tailnetRef is the tailnet of the services; unset are those that the TailscaleGateway of the route's Gateway attaches, in their order.
+	// tailnetRef is the tailnet of the services. Unset: the tailnets that the TailscaleGateway attaches to the route's Gateway, in their order.
 	// +optional
 	TailnetRef *TailnetReference `json:"tailnetRef,omitempty"`
 
-	// tailscaleTarget is where the target's traffic goes that no rule is about.
+	// tailscaleTarget is the destination of traffic that no rule matches.
 	// +optional
 	TailscaleTarget *PolicyTarget `json:"tailscaleTarget,omitempty"`
 
-	// defaultBackend is Tailnet, or Route to leave traffic that no rule is about with the route's own backends.
+	// defaultBackend is the destination of traffic that no rule matches: Tailnet, or Route for the route's own backends.
 	// +optional
 	// +kubebuilder:default=Tailnet
 	DefaultBackend DefaultBackend `json:"defaultBackend,omitempty"`
 
-	// routeRules are where more specific traffic goes.
+	// routeRules are the destinations of more specific traffic.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	RouteRules []RouteRule `json:"routeRules,omitempty"`
 
-	// access says who may reach a Gateway.
+	// access restricts the callers of a Gateway.
 	// +optional
 	Access *GatewayAccess `json:"access,omitempty"`
 
-	// revision makes Envoy Gateway translate anew. The operator sets it, on objects of its own.
+	// revision makes Envoy Gateway translate its configuration again. Only the operator sets it, on objects that it manages.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	Revision string `json:"revision,omitempty"`
 }
 
-// DefaultBackend says where traffic goes that no rule is about.
+// DefaultBackend is the destination of traffic that no rule matches.
 //
 // +kubebuilder:validation:Enum=Tailnet;Route
 type DefaultBackend string
@@ -96,7 +96,7 @@ const (
 	DefaultBackendRoute   DefaultBackend = "Route"
 )
 
-// PolicyTargetReference names what a policy is about.
+// PolicyTargetReference names the object that a policy applies to.
 type PolicyTargetReference struct {
 	// group is gateway.networking.k8s.io.
 	// +required
@@ -114,24 +114,24 @@ type PolicyTargetReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// sectionName is one rule of a route, or one listener of a Gateway, by name; unset are all.
+	// sectionName is the name of one rule of a route, or of one listener of a Gateway. Unset: all.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	SectionName string `json:"sectionName,omitempty"`
 }
 
-// PolicyTarget is a set of services: those whose name matches, and those whose
-// devices or VIP services carry one of the tags.
+// PolicyTarget is a set of services: services with a matching name, and services whose devices or VIP services have
+// one of the tags.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.servicePattern) || has(self.tags)",message="give servicePattern, tags or both"
+// +kubebuilder:validation:XValidation:rule="has(self.servicePattern) || has(self.tags)",message="set servicePattern, tags or both"
 type PolicyTarget struct {
-	// servicePattern matches names of services, with * for any characters.
+	// servicePattern matches service names. * matches any characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=67
 	// +kubebuilder:validation:Pattern=`^svc:[-a-z0-9*]{1,63}$`
 	ServicePattern string `json:"servicePattern,omitempty"`
 
-	// tags are tags of which a service carries at least one.
+	// tags are the tags to match. A service must have at least one of them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -141,20 +141,20 @@ type PolicyTarget struct {
 	Tags []string `json:"tags,omitempty"`
 }
 
-// RouteRule sends some of the target's traffic to one service.
+// RouteRule sends some traffic of the target to one service.
 type RouteRule struct {
-	// match is which traffic.
+	// match selects the traffic.
 	// +required
 	Match RouteMatch `json:"match"`
 
-	// backend is the service.
+	// backend is the service that receives the traffic.
 	// +required
 	Backend RuleBackend `json:"backend"`
 }
 
-// RouteMatch is which traffic a rule is about.
+// RouteMatch selects the traffic of a rule.
 type RouteMatch struct {
-	// path is /x for exactly that path, /x* for every path that begins so, and /x/* for /x and everything below it.
+	// path is /x for exactly this path, /x* for every path with this prefix, and /x/* for /x and all paths below it.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.contains('//') && !self.contains('?') && !self.contains('#') && !self.contains('%') && (!self.contains('*') || self.indexOf('*') == self.size() - 1) && !self.matches('/[.][.]?(/|[*]|$)') && self.matches('^[!-~]+$')",message="path must begin with /, have * only at its end, and be plain: no //, ., .., ?, # or %"
@@ -163,20 +163,20 @@ type RouteMatch struct {
 
 // RuleBackend is one port of a service in a tailnet.
 type RuleBackend struct {
-	// serviceName is the service, as svc:api-server.
+	// serviceName is the service, such as svc:api-server.
 	// +required
 	// +kubebuilder:validation:MaxLength=67
 	// +kubebuilder:validation:Pattern=`^svc:[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	ServiceName string `json:"serviceName"`
 
-	// port is the port in the tailnet. One that the relays do not carry yet is given to them.
+	// port is the port in the tailnet. The operator adds it to the relays if they do not carry it yet.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
 }
 
-// AccessFrom says from where a Gateway may be reached.
+// AccessFrom is the allowed origin of a Gateway's callers.
 //
 // +kubebuilder:validation:Enum=Any;Tailnet
 type AccessFrom string
@@ -187,11 +187,11 @@ const (
 	AccessTailnet AccessFrom = "Tailnet"
 )
 
-// GatewayAccess says who may reach a Gateway.
+// GatewayAccess restricts the callers of a Gateway.
 //
-// +kubebuilder:validation:XValidation:rule="self.from == 'Tailnet' || !has(self.cidrs)",message="cidrs are for from Tailnet"
+// +kubebuilder:validation:XValidation:rule="self.from == 'Tailnet' || !has(self.cidrs)",message="cidrs needs from Tailnet"
 type GatewayAccess struct {
-	// from is Any, or Tailnet to admit only callers of the tailnet, as the relays tell their addresses.
+	// from is Any, or Tailnet to admit only callers from the tailnet. The relays report the callers' addresses.
 	// +optional
 	// +kubebuilder:default=Any
 	From AccessFrom `json:"from,omitempty"`

@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// RuleState is what became of one rule.
+// RuleState is the state of one rule.
 //
 // +kubebuilder:validation:Enum=Active;NoOverlap;UnsupportedMatch;NotResolved
 type RuleState string
@@ -10,25 +10,25 @@ type RuleState string
 // Values of RuleState.
 const (
 	RuleActive           RuleState = "Active"
-	RuleNoOverlap        RuleState = "NoOverlap"        // no traffic of the target is meant
-	RuleUnsupportedMatch RuleState = "UnsupportedMatch" // the target matches by a regular expression
+	RuleNoOverlap        RuleState = "NoOverlap"        // the rule matches no traffic of the target
+	RuleUnsupportedMatch RuleState = "UnsupportedMatch" // the target matches with a regular expression
 	RuleNotResolved      RuleState = "NotResolved"      // the service does not exist or may not be used
 )
 
-// TailscaleRoutePolicyStatus is what came of a policy. Envoy Gateway writes
-// ancestors, and erases the rest when it does; the operator writes it again.
+// TailscaleRoutePolicyStatus is the observed state of a policy. Envoy Gateway writes ancestors and erases the other
+// fields when it does. The operator then writes them again.
 type TailscaleRoutePolicyStatus struct {
-	// ancestors is what Envoy Gateway says of the policy for each Gateway.
+	// ancestors are the statuses of the policy that Envoy Gateway reports, one for each Gateway.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Ancestors []PolicyAncestorStatus `json:"ancestors,omitempty"`
 
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// rules say what became of each rule.
+	// rules are the states of the rules.
 	// +optional
 	// +listType=map
 	// +listMapKey=index
@@ -43,9 +43,9 @@ type TailscaleRoutePolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// RuleStatus is what became of one rule.
+// RuleStatus is the state of one rule.
 type RuleStatus struct {
-	// index is the rule's place in routeRules, from 0.
+	// index is the index of the rule in routeRules, from 0.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Index int32 `json:"index"`
@@ -55,20 +55,19 @@ type RuleStatus struct {
 	State RuleState `json:"state"`
 }
 
-// PolicyAncestorStatus is what a controller says of a policy for one ancestor,
-// as the Gateway API defines it.
+// PolicyAncestorStatus is the status of a policy for one ancestor, as the Gateway API defines it.
 type PolicyAncestorStatus struct {
 	// ancestorRef is the ancestor.
 	// +required
 	AncestorRef AncestorReference `json:"ancestorRef"`
 
-	// controllerName is the controller that says so.
+	// controllerName is the controller that reports the status.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	ControllerName string `json:"controllerName"`
 
-	// conditions are what it says.
+	// conditions are the conditions that the controller reports.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// good are objects that are accepted; each refusal is one of them with one change.
+// good has valid objects. Each refused object is one of them with one change.
 var good = map[string]string{
 	"tailnet":       `{"kind": "TailscaleTailnet", "spec": {}}`,
 	"group":         `{"kind": "TailscaleProxyGroup", "spec": {"type": "egress", "tailnetTarget": {"serviceName": "web"}}}`,
@@ -28,12 +28,11 @@ var good = map[string]string{
 	"access":        `{"kind": "TailscaleRoutePolicy", "spec": {"targetRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "eg"}, "access": {"from": "Tailnet"}}}`,
 }
 
-// refused says which change of which good object is refused, and by which
-// sentence (a part of it).
+// refused lists changes of valid objects that the API server refuses, and a part of its message.
 var refused = []struct{ of, change, why string }{
 	{"tailnet", `{"metadata": {"name": "a.b"}}`, "the name must be a DNS label"},
 	{"tailnet", `{"spec": {"tailnet": "a/b"}}`, "spec.tailnet"},
-	{"tailnet", `{"spec": {"tailnet": ".."}}`, "segment of a path"},
+	{"tailnet", `{"spec": {"tailnet": ".."}}`, "one path segment"},
 	{"tailnet", `{"spec": {"oauthSecretNamespace": "x"}}`, "oauthSecretNamespace needs oauthSecretName"},
 	{"tailnet", `{"spec": {"oauthSecretName": "x", "workloadIdentity": {"clientID": "a", "audience": "b"}}}`, "exclude each other"},
 	{"tailnet", `{"spec": {"workloadIdentity": {"clientID": "a"}}}`, "audience"},
@@ -46,8 +45,8 @@ var refused = []struct{ of, change, why string }{
 	{"tailnet", `{"spec": {"apiBaseURL": "nonsense"}}`, "must be an https URL"},
 	{"tailnet", `{"spec": {"controlURL": "ftp://example.com"}}`, "must be an http or https URL"},
 	{"tailnet", `{"spec": {"controlURL": "https://a:b@example.com"}}`, "must be an http or https URL"},
-	{"tailnet", `{"spec": {"allowedNamespaces": {"from": "Selector"}}}`, "exactly when from is Selector"},
-	{"tailnet", `{"spec": {"allowedNamespaces": {"from": "All", "selector": {}}}}`, "exactly when from is Selector"},
+	{"tailnet", `{"spec": {"allowedNamespaces": {"from": "Selector"}}}`, "if and only if from is Selector"},
+	{"tailnet", `{"spec": {"allowedNamespaces": {"from": "All", "selector": {}}}}`, "if and only if from is Selector"},
 	{"tailnet", `{"spec": {"allowedNamespaces": {"from": "Some"}}}`, "Unsupported value"},
 	{"tailnet", `{"spec": {"syncInterval": "59s"}}`, "1m to 1h"},
 	{"tailnet", `{"spec": {"syncInterval": "61m"}}`, "1m to 1h"},
@@ -57,9 +56,9 @@ var refused = []struct{ of, change, why string }{
 	{"group", `{"spec": {"type": "ingress"}}`, "tailnetTarget is for type egress"},
 	{"group", `{"spec": {"replicas": 51}}`, "spec.replicas"},
 	{"group", `{"spec": {"replicas": -1}}`, "spec.replicas"},
-	{"group", `{"spec": {"tailnetTarget": {"serviceName": null}}}`, "give serviceName and tags"},
-	{"group", `{"spec": {"tailnetTarget": {"fqdn": "a.b.ts.net"}}}`, "give serviceName and tags"},
-	{"group", `{"spec": {"tailnetTarget": {"serviceName": null, "fqdn": "a.b.ts.net", "ip": "100.64.0.1"}}}`, "give serviceName and tags"},
+	{"group", `{"spec": {"tailnetTarget": {"serviceName": null}}}`, "set serviceName and tags"},
+	{"group", `{"spec": {"tailnetTarget": {"fqdn": "a.b.ts.net"}}}`, "set serviceName and tags"},
+	{"group", `{"spec": {"tailnetTarget": {"serviceName": null, "fqdn": "a.b.ts.net", "ip": "100.64.0.1"}}}`, "set serviceName and tags"},
 	{"group", `{"spec": {"tailnetTarget": {"serviceName": null, "fqdn": "localhost"}}}`, "fqdn"},
 	{"group", `{"spec": {"tailnetTarget": {"serviceName": null, "fqdn": "web.default.svc.cluster.local"}}}`, "name of the tailnet"},
 	{"group", `{"spec": {"tailnetTarget": {"serviceName": null, "ip": "10.0.0.1"}}}`, "must be a tailnet address"},
@@ -71,7 +70,7 @@ var refused = []struct{ of, change, why string }{
 	{"ingress group", `{"spec": {"tailnetTarget": {"serviceName": "web"}}}`, "tailnetTarget is for type egress"},
 
 	{"egress", `{"metadata": {"name": "a.b"}}`, "the name must be a DNS label"},
-	{"egress", `{"spec": {"target": null}}`, "target is given exactly for type egress"},
+	{"egress", `{"spec": {"target": null}}`, "target must be set if and only if type is egress"},
 	{"egress", `{"spec": {"target": {"tags": ["tag:a"]}}}`, "exactly one of"},
 	{"egress", `{"spec": {"target": {"serviceName": null}}}`, "exactly one of"},
 	{"egress", `{"spec": {"target": {"serviceName": "svc:Web"}}}`, "serviceName"},
@@ -88,19 +87,19 @@ var refused = []struct{ of, change, why string }{
 	{"egress", `{"spec": {"target": {"serviceName": null, "ip": "100.64.0.1%eth0"}}}`, "must be a tailnet address"},
 	{"egress", `{"spec": {"ports": []}}`, "spec.ports"},
 	{"egress", `{"spec": {"ports": [{"port": 0}]}}`, "port"},
-	{"egress", `{"spec": {"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "a"}]}}`, "names of ports must differ"},
+	{"egress", `{"spec": {"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "a"}]}}`, "port names must be unique"},
 	{"egress", `{"spec": {"ports": [{"port": 80}, {"port": 80}]}}`, "duplicate entries"},
 	{"egress", `{"spec": {"ports": [{"port": 80, "tls": "Terminate"}]}}`, "tls of a port is for type ingress"},
 	{"egress", `{"spec": {"ports": [{"port": 80, "protocol": "UDP", "appProtocol": "http"}]}}`, "are for TCP"},
 	{"egress", `{"spec": {"ports": [{"port": 80, "appProtocol": "gopher"}]}}`, "Unsupported value"},
-	{"egress", `{"spec": {"vipService": {"name": "svc:web"}}}`, "vipService is given exactly for type ingress"},
-	{"egress", `{"spec": {"backendRef": {"name": "web"}}}`, "backendRef is given exactly for type ingress"},
+	{"egress", `{"spec": {"vipService": {"name": "svc:web"}}}`, "vipService must be set if and only if type is ingress"},
+	{"egress", `{"spec": {"backendRef": {"name": "web"}}}`, "backendRef must be set if and only if type is ingress"},
 	{"egress", `{"spec": {"proxyProtocol": "V2"}}`, "proxyProtocol is for type ingress"},
 	{"egress", `{"spec": {"upstreamTLS": {"mode": "None", "serverName": "a"}}}`, "are for mode Simple"},
 	{"egress", `{"spec": {"clusterService": {"name": "Web"}}}`, "clusterService.name"},
-	{"ingress", `{"spec": {"target": {"serviceName": "web"}}}`, "target is given exactly for type egress"},
-	{"ingress", `{"spec": {"vipService": null}}`, "vipService is given exactly for type ingress"},
-	{"ingress", `{"spec": {"backendRef": null}}`, "backendRef is given exactly for type ingress"},
+	{"ingress", `{"spec": {"target": {"serviceName": "web"}}}`, "target must be set if and only if type is egress"},
+	{"ingress", `{"spec": {"vipService": null}}`, "vipService must be set if and only if type is ingress"},
+	{"ingress", `{"spec": {"backendRef": null}}`, "backendRef must be set if and only if type is ingress"},
 	{"ingress", `{"spec": {"upstreamTLS": {}}}`, "are for type egress"},
 	{"ingress", `{"spec": {"clusterService": {}}}`, "are for type egress"},
 	{"ingress", `{"spec": {"vipService": {"name": "web"}}}`, "vipService.name"},
@@ -126,8 +125,8 @@ var refused = []struct{ of, change, why string }{
 
 	{"policy", `{"spec": {"targetRef": null}}`, "targetRef"},
 	{"policy", `{"spec": {"targetRef": {"kind": "TCPRoute"}}}`, "Unsupported value"},
-	{"policy", `{"spec": {"tailscaleTarget": null}}`, "give at least one of"},
-	{"policy", `{"spec": {"tailscaleTarget": {"servicePattern": null}}}`, "give servicePattern, tags or both"},
+	{"policy", `{"spec": {"tailscaleTarget": null}}`, "set at least one of"},
+	{"policy", `{"spec": {"tailscaleTarget": {"servicePattern": null}}}`, "set servicePattern, tags or both"},
 	{"policy", `{"spec": {"targetRef": {"kind": "Gateway"}}}`, "are for HTTPRoute and GRPCRoute"},
 	{"policy", `{"spec": {"access": {"from": "Any"}}}`, "access is for Gateway"},
 	{"policy", `{"spec": {"routeRules": []}}`, "routeRules"},
@@ -140,11 +139,11 @@ var refused = []struct{ of, change, why string }{
 	{"policy", `{"spec": {"routeRules": [{"match": {"path": "/a"}, "backend": {"serviceName": "a", "port": 80}}]}}`, "serviceName"},
 	{"policy", `{"spec": {"routeRules": [{"match": {"path": "/a"}, "backend": {"serviceName": "svc:a"}}]}}`, "port"},
 	{"access", `{"spec": {"access": {"cidrs": ["100.64.0.0"]}}}`, "cidrs must be of the form"},
-	{"access", `{"spec": {"access": {"from": "Any", "cidrs": ["100.64.0.0/10"]}}}`, "cidrs are for from Tailnet"},
+	{"access", `{"spec": {"access": {"from": "Any", "cidrs": ["100.64.0.0/10"]}}}`, "cidrs needs from Tailnet"},
 	{"access", `{"spec": {"routeRules": [{"match": {"path": "/a"}, "backend": {"serviceName": "svc:a", "port": 80}}]}}`, "are for HTTPRoute and GRPCRoute"},
 }
 
-// immutable says which change of which good object, once it is stored, is refused.
+// immutable lists changes of stored objects that the API server refuses.
 var immutable = []struct{ of, change, why string }{
 	{"tailnet", `{"spec": {"tailnet": "example.com"}}`, "tailnet is immutable"},
 	{"ingress group", `{"spec": {"type": "egress"}}`, "type is immutable"},
@@ -153,7 +152,7 @@ var immutable = []struct{ of, change, why string }{
 	{"gateway", `{"spec": {"targetRef": {"name": "other"}}}`, "targetRef is immutable"},
 }
 
-// object makes the document of a good object with changes, as RFC 7386 has them.
+// object returns a valid object with merge patches (RFC 7386) applied.
 func object(t *testing.T, of, name string, changes ...string) []byte {
 	t.Helper()
 	read := func(text string) (m map[string]any) {
@@ -193,7 +192,7 @@ func merge(to, from map[string]any) {
 	}
 }
 
-// GTW-01: every rule refuses what it is for, and says why.
+// GTW-01: the API server refuses every violation of a rule, with the rule's message.
 func TestRefused(t *testing.T) {
 	c := server(t)
 	for of := range good {
@@ -227,12 +226,11 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Every CEL rule of the definitions is met by a row above: a rule that nothing
-// tries could be one that never refuses.
+// Every CEL rule of the CRDs has a row above. A rule without a test might never refuse.
 func TestEveryRuleIsTried(t *testing.T) {
-	var said []string
+	var reasons []string
 	for _, r := range slices.Concat(refused, immutable) {
-		said = append(said, r.why)
+		reasons = append(reasons, r.why)
 	}
 	files, err := filepath.Glob("../../../deploy/crds/gateway.tailscale.com_*.yaml")
 	if err != nil {
@@ -242,8 +240,8 @@ func TestEveryRuleIsTried(t *testing.T) {
 	for _, file := range files {
 		for message := range messages(t, file) {
 			rules++
-			if !slices.ContainsFunc(said, func(why string) bool { return strings.Contains(message, why) }) {
-				t.Errorf("%s: nothing tries the rule %q", filepath.Base(file), message)
+			if !slices.ContainsFunc(reasons, func(why string) bool { return strings.Contains(message, why) }) {
+				t.Errorf("%s: no row tests the rule %q", filepath.Base(file), message)
 			}
 		}
 	}
@@ -252,7 +250,7 @@ func TestEveryRuleIsTried(t *testing.T) {
 	}
 }
 
-// messages are those of the validation rules of a definition.
+// messages yields the messages of the validation rules of a CRD.
 func messages(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -286,7 +284,7 @@ func messages(t *testing.T, file string) map[string]bool {
 	return found
 }
 
-// GTW-01: kubectl explain has a sentence for every field, and for the kind.
+// GTW-01: kubectl explain has a description of the kind and of every field.
 func TestExplain(t *testing.T) {
 	c := server(t)
 	for _, kind := range []string{"tailscaletailnets", "tailscaleproxygroups", "tailscaleservices", "tailscalegateways", "tailscaleroutepolicies"} {
@@ -315,8 +313,8 @@ func TestExplain(t *testing.T) {
 			for name, p := range properties {
 				field := p.(map[string]any)
 				fields++
-				if said, _ := field["description"].(string); path+"."+name != ".metadata" && !strings.Contains(said, " ") {
-					t.Errorf("%s%s.%s is described by %q", kind, path, name, said)
+				if text, _ := field["description"].(string); path+"."+name != ".metadata" && !strings.Contains(text, " ") {
+					t.Errorf("%s%s.%s is described by %q", kind, path, name, text)
 				}
 				walk(path+"."+name, field)
 			}
@@ -328,7 +326,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// GTW-02: the columns are the contract's.
+// GTW-02: kubectl shows the agreed columns.
 func TestColumns(t *testing.T) {
 	c := server(t)
 	ready := `, "conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "all is well", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}}`
@@ -372,8 +370,8 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// GTW-01: what others count upon: Envoy Gateway's part of a policy's status is not
-// pruned, groups scale like a Deployment, and one word lists everything.
+// GTW-01: the API server does not prune Envoy Gateway's part of a policy's status, groups scale like a Deployment, and
+// one category lists all kinds.
 func TestWhatOthersCountUpon(t *testing.T) {
 	c := server(t)
 	for _, of := range []string{"policy", "group"} {
@@ -381,7 +379,7 @@ func TestWhatOthersCountUpon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// As Envoy Gateway writes it: the whole status, which has nothing of ours.
+	// Envoy Gateway writes the whole status, without the operator's fields.
 	kubectl(t, c, "patch", "tsrp", "counted", "-n", "shop", "--subresource=status", "--type=merge", "-p", `{"status": {"observedGeneration": null, "rules": null, "conditions": null, "ancestors": [{
 		"ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "infra", "name": "eg", "sectionName": "http"}, "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
 		"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "Policy has been accepted.", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}]}}`)

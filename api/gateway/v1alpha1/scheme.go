@@ -12,7 +12,7 @@ const Group = "gateway.tailscale.com"
 // GroupVersion is the group and version of this package.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 
-// AddToScheme makes the kinds of this package known to s.
+// AddToScheme registers the kinds of this package with s.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&TailscaleTailnet{}, &TailscaleTailnetList{},

@@ -13,8 +13,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// server returns the API server that the tests of this binary share, with our
-// kinds and the namespaces of the examples.
+// server returns the API server that the tests of this binary share, with the gateway's kinds and the namespaces of
+// the examples.
 func server(t *testing.T) *kubetest.Cluster {
 	t.Helper()
 	c := kubetest.Start(t)
@@ -39,7 +39,7 @@ func server(t *testing.T) *kubetest.Cluster {
 	return c
 }
 
-// kubectl returns what kubectl prints, and fails the test if it fails.
+// kubectl returns the output of kubectl. The test fails if kubectl fails.
 func kubectl(t *testing.T, c *kubetest.Cluster, args ...string) string {
 	t.Helper()
 	out, errs, code := kubetest.Kubectl(t.Context(), c.Kubeconfig, args...)
@@ -49,7 +49,7 @@ func kubectl(t *testing.T, c *kubetest.Cluster, args ...string) string {
 	return out
 }
 
-// GTW-01: the definitions install, and every example is accepted.
+// GTW-01: the CRDs can be installed, and the API server accepts every example.
 func TestExamples(t *testing.T) {
 	c := server(t)
 	examples, err := os.ReadFile("testdata/examples.yaml")
@@ -64,7 +64,7 @@ func TestExamples(t *testing.T) {
 	if len(got) < 6 {
 		t.Errorf("the category lists %v, want every example", got)
 	}
-	// Defaults are in the schema, also inside what was not given.
+	// The schema has defaults, also within objects that are not set.
 	for path, want := range map[string]string{
 		"tstn/test-tailnet {.spec.apiBaseURL} {.spec.syncInterval} {.spec.allowedNamespaces.from}":                                                                                         "https://api.tailscale.com 5m Same",
 		"tspg/web-server-proxy-group -n=tailscale-gateway-system {.spec.tailnetTarget.ports[0].port} {.spec.consumers.from} {.spec.runtime} {.spec.drainTimeout}":                          "80 Same Relay 60s",

@@ -2,9 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// TailscaleServiceStatus is how a service leads where it should.
+// TailscaleServiceStatus is the observed state of a TailscaleService.
 type TailscaleServiceStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -34,11 +34,11 @@ type EgressStatus struct {
 	// +optional
 	Service string `json:"service,omitempty"`
 
-	// externalName is the Service by which pods of this namespace reach the target.
+	// externalName is the Service that pods of this namespace use to reach the target.
 	// +optional
 	ExternalName string `json:"externalName,omitempty"`
 
-	// ports are the ports that the relays were given.
+	// ports are the ports that are assigned on the relays.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -49,7 +49,7 @@ type EgressStatus struct {
 	Endpoints EndpointCount `json:"endpoints,omitempty"`
 }
 
-// EgressPort is one port of a service and the relays' port for it.
+// EgressPort is one port of a service and its port on the relays.
 type EgressPort struct {
 	// port is the port that callers use.
 	// +required
@@ -66,22 +66,22 @@ type EgressPort struct {
 
 // EndpointCount counts relays.
 type EndpointCount struct {
-	// ready is how many relays carry the service now.
+	// ready is the number of relays that carry the service now.
 	// +optional
 	Ready int32 `json:"ready"`
 
-	// total is how many should.
+	// total is the number of relays that should carry the service.
 	// +optional
 	Total int32 `json:"total"`
 }
 
 // VIPStatus is a service on the tailnet.
 type VIPStatus struct {
-	// name is the service's name, as svc:grafana.
+	// name is the name of the service, such as svc:grafana.
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// tailnet is the TailscaleTailnet that the service is in.
+	// tailnet is the TailscaleTailnet of the service.
 	// +optional
 	Tailnet string `json:"tailnet,omitempty"`
 
@@ -95,7 +95,7 @@ type VIPStatus struct {
 	// +optional
 	DNSName string `json:"dnsName,omitempty"`
 
-	// owners is how many operators share the service.
+	// owners is the number of operators that share the service.
 	// +optional
 	Owners int32 `json:"owners,omitempty"`
 
@@ -106,11 +106,11 @@ type VIPStatus struct {
 
 // VIPHosts counts the hosts of a service on a tailnet.
 type VIPHosts struct {
-	// configured is how many relays offer to be hosts.
+	// configured is the number of relays that advertise the service.
 	// +optional
 	Configured int32 `json:"configured"`
 
-	// approved is how many of them the tailnet approved.
+	// approved is the number of these relays that the tailnet approved.
 	// +optional
 	Approved int32 `json:"approved"`
 }

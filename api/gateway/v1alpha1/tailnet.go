@@ -2,9 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// A TailscaleTailnet is one tailnet and the credential that the operator uses
-// for it. It is cluster-scoped: who may write one chooses which credential is
-// sent to which API.
+// A TailscaleTailnet is one tailnet and the credential that the operator uses for it. It is cluster-scoped, because
+// its author chooses which credential the operator sends to which API.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -16,18 +15,18 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Devices",type=integer,JSONPath=`.status.deviceCount`,priority=1
 // +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncTime`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name must be a DNS label: labels and cluster names carry it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name must be a DNS label: it is part of labels and cluster names"
 type TailscaleTailnet struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is which tailnet, and how to speak to it.
+	// spec is the tailnet and its credential.
 	// +required
 	Spec TailscaleTailnetSpec `json:"spec"`
 
-	// status is what the operator found out about it.
+	// status is the observed state. Only the operator writes it.
 	// +optional
 	Status TailscaleTailnetStatus `json:"status,omitempty"`
 }
@@ -43,40 +42,39 @@ type TailscaleTailnetList struct {
 	Items []TailscaleTailnet `json:"items"`
 }
 
-// TailscaleTailnetSpec is which tailnet, and how to speak to it. Without
-// oauthSecretName and workloadIdentity the credential is the operator's mounted
-// files.
+// TailscaleTailnetSpec is a tailnet and its credential. Without oauthSecretName and workloadIdentity, the operator
+// uses the credential in its mounted files.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.oauthSecretNamespace) || has(self.oauthSecretName)",message="oauthSecretNamespace needs oauthSecretName"
 // +kubebuilder:validation:XValidation:rule="!has(self.workloadIdentity) || !has(self.oauthSecretName)",message="workloadIdentity and oauthSecretName exclude each other"
 type TailscaleTailnetSpec struct {
-	// tailnet is the tailnet's segment in the path of the API; "-" is the tailnet that the credential belongs to. It cannot be changed.
+	// tailnet is the tailnet's segment in the paths of the API. "-" means the tailnet of the credential. It is immutable.
 	// +optional
 	// +kubebuilder:default="-"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._@-]+$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="tailnet is immutable"
-	// +kubebuilder:validation:XValidation:rule="self != '.' && self != '..'",message="tailnet is a segment of a path"
+	// +kubebuilder:validation:XValidation:rule="self != '.' && self != '..'",message="tailnet must be one path segment"
 	Tailnet string `json:"tailnet,omitempty"`
 
-	// oauthSecretName is the Secret with the OAuth client: the keys client_id and client_secret.
+	// oauthSecretName is the Secret with the OAuth client, in the keys client_id and client_secret.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	OAuthSecretName string `json:"oauthSecretName,omitempty"`
 
-	// oauthSecretNamespace is where that Secret is; unset is the operator's namespace. The operator reads Secrets of listed namespaces only.
+	// oauthSecretNamespace is the namespace of that Secret. Unset: the operator's namespace. The operator reads only Secrets of configured namespaces.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	OAuthSecretNamespace string `json:"oauthSecretNamespace,omitempty"`
 
-	// workloadIdentity is an OAuth client without a secret: the operator proves itself by a token of its own ServiceAccount.
+	// workloadIdentity is an OAuth client without a secret. The operator authenticates with a token of its ServiceAccount.
 	// +optional
 	WorkloadIdentity *WorkloadIdentity `json:"workloadIdentity,omitempty"`
 
-	// tags are the tags of the key that validates the credential, and of relays whose group names none.
+	// tags are the tags of the auth key that validates the credential, and of relays whose group has no tags.
 	// +optional
 	// +listType=set
 	// +kubebuilder:default={"tag:k8s-operator"}
@@ -86,25 +84,25 @@ type TailscaleTailnetSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^tag:[a-zA-Z][a-zA-Z0-9-]{0,62}$`
 	Tags []string `json:"tags,omitempty"`
 
-	// apiBaseURL is where the API is: https, or http to loopback. It must be on the operator's list.
+	// apiBaseURL is the URL of the API: https, or http to loopback. The operator's configuration must list it.
 	// +optional
 	// +kubebuilder:default="https://api.tailscale.com"
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && !self.contains('@') && !self.contains('?') && !self.contains('#') && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', '::1', 'localhost']))",message="apiBaseURL must be an https URL, or http to loopback, without user, query and fragment"
 	APIBaseURL string `json:"apiBaseURL,omitempty"`
 
-	// controlURL is the login server of relays, for control servers other than Tailscale's; unset is Tailscale's.
+	// controlURL is the control server of the relays. Unset: Tailscale's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && !self.contains('@') && !self.contains('?') && !self.contains('#') && url(self).getScheme() in ['https', 'http'] && url(self).getHostname() != ''",message="controlURL must be an http or https URL without user, query and fragment"
 	ControlURL string `json:"controlURL,omitempty"`
 
-	// allowedNamespaces are the namespaces whose groups, services, gateways and policies may use this tailnet; Same is the operator's namespace.
+	// allowedNamespaces are the namespaces whose groups, services, gateways and policies may use this tailnet. Same means the operator's namespace.
 	// +optional
 	// +kubebuilder:default={from: Same}
 	AllowedNamespaces NamespaceSelector `json:"allowedNamespaces,omitempty"`
 
-	// syncInterval is how often the credential and the lists are checked, 1m to 1h. A check writes nothing.
+	// syncInterval is how often the operator checks the credential and reads the lists, 1m to 1h. A check writes nothing to the tailnet.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string
@@ -116,13 +114,13 @@ type TailscaleTailnetSpec struct {
 
 // WorkloadIdentity is an OAuth client that trusts the cluster's issuer.
 type WorkloadIdentity struct {
-	// clientID is the client's id, which is not secret.
+	// clientID is the ID of the client. It is not secret.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	ClientID string `json:"clientID"`
 
-	// audience is the audience of the ServiceAccount token, as the client expects it.
+	// audience is the audience of the ServiceAccount token that the client expects.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

@@ -34,16 +34,16 @@ request.userInfo.username == '{{ include "tailplane.username" (dict "root" . "pa
 {{- end }}
 {{- range $name, $ns := dict "fleet.namespace" $f.namespace "fleet.sharedNamespace" $f.sharedNamespace }}
 {{- if or (has $ns (append $kept $f.arcNamespace)) (hasPrefix "tailplane-org-" $ns) }}
-- {{ $name }} is {{ $ns }}: the fleet reads every Secret there; give it a namespace of its own
+- {{ $name }} is {{ $ns }}: the fleet can read all Secrets there; set a namespace that nothing else uses
 {{- end }}
 {{- end }}
 {{- if eq $f.namespace $f.sharedNamespace }}
-- fleet.namespace and fleet.sharedNamespace are both {{ $f.namespace }}: jobs would run beside the credentials of all organisations
+- fleet.namespace and fleet.sharedNamespace are both {{ $f.namespace }}: jobs would run in the namespace of all organisations' credentials; set different namespaces
 {{- end }}
 {{- if and (eq $f.approval "git") (not $f.writers) (not $f.writerGroups) }}
-- fleet.writers is missing: the account that applies what was merged, such as system:serviceaccount:argocd:argocd-application-controller; or fleet.writerGroups
+- fleet.writers is missing: set the account that applies merged changes, such as system:serviceaccount:argocd:argocd-application-controller, or set fleet.writerGroups
 {{- end }}
 {{- if and (eq $f.approval "plane") (not $v.plane.enabled) }}
-- fleet.approval is plane, and plane.enabled is false: nobody could approve anything
+- fleet.approval is plane, and plane.enabled is false: no enrollment could be approved; enable the plane or set fleet.approval to git
 {{- end }}
 {{- end }}

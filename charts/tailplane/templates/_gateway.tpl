@@ -20,7 +20,7 @@ gateway: {controllerName: {{ $g.envoyGateway.controller }}}
 provider: {type: Kubernetes}
 extensionManager:
   maxMessageSize: {{ $g.extensionServer.maxMessageSize }}
-  failOpen: false # with true, access rules vanish while the server cannot be asked
+  failOpen: false # with true, access rules have no effect while the server is unavailable
   policyResources:
     - {group: gateway.tailscale.com, version: v1alpha1, kind: TailscaleRoutePolicy}
   backendResources:
@@ -57,16 +57,16 @@ extensionManager:
 {{- range $name, $list := dict "gateway.namespace" (list $g.namespace) "gateway.proxyNamespaces" $g.proxyNamespaces }}
 {{- range $ns := $list }}
 {{- if has $ns $kept }}
-- {{ $name }} names {{ $ns }}: the gateway makes pods there, and whoever makes pods in a namespace may use every Secret and account in it; give it one of its own
+- {{ $name }} names {{ $ns }}: the gateway creates pods there, so it can use all Secrets and accounts in it; set a namespace that nothing else uses
 {{- end }}
 {{- end }}
 {{- end }}
 {{- range $ns := $g.credentialNamespaces }}
 {{- if has $ns (list $.Release.Namespace $v.signin.namespace "kube-system") }}
-- gateway.credentialNamespaces names {{ $ns }}, whose Secrets are not the gateway's to read
+- gateway.credentialNamespaces names {{ $ns }}, but the gateway may not read the Secrets there; set another namespace
 {{- end }}
 {{- end }}
 {{- if and $g.oauth.mountFiles (not $g.oauth.existingSecret) }}
-- gateway.oauth.existingSecret is missing: the Secret whose client_id and client_secret are to be mounted
+- gateway.oauth.existingSecret is missing: set the Secret with client_id and client_secret to mount
 {{- end }}
 {{- end }}

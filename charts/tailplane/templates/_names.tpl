@@ -60,19 +60,19 @@ app.kubernetes.io/component: {{ .part }}
 {{- $bad := list }}
 {{- $access := or $v.access.enabled $v.all.enabled }}
 {{- if not $v.image.repository }}
-{{- $bad = append $bad "image.repository is missing: where the image of tailplaned is" }}
+{{- $bad = append $bad "image.repository is missing: set the repository of the tailplaned image" }}
 {{- end }}
 {{- if not $v.signin.roles }}
-{{- $bad = append $bad "signin.roles is missing: list the ClusterRoles that may be given out, such as [view, edit]" }}
+{{- $bad = append $bad "signin.roles is missing: list the ClusterRoles that sign-ins may get, such as [view, edit]" }}
 {{- end }}
 {{- if and $access (not $v.cluster.name) }}
-{{- $bad = append $bad "cluster.name is missing: what people know the cluster by, such as prod-eu" }}
+{{- $bad = append $bad "cluster.name is missing: set the display name of the cluster, such as prod-eu" }}
 {{- end }}
 {{- if and $access (not $v.cluster.server) }}
-{{- $bad = append $bad "cluster.server is missing: the API server's URL as people reach it" }}
+{{- $bad = append $bad "cluster.server is missing: set the URL of the API server, as people reach it" }}
 {{- end }}
 {{- if and $access (not $v.cluster.caData) (not $v.cluster.caFromPod) }}
-{{- $bad = append $bad "cluster.caData is missing: the certificate authority of the API server as people reach it, as PEM; or set cluster.caFromPod if it is the one that pods have" }}
+{{- $bad = append $bad "cluster.caData is missing: set the certificate authority of cluster.server, as PEM; or set cluster.caFromPod if pods use the same authority" }}
 {{- end }}
 {{- if and $v.cluster.caData $v.cluster.caFromPod }}
 {{- $bad = append $bad "cluster.caData and cluster.caFromPod are both set; keep one" }}
@@ -81,7 +81,7 @@ app.kubernetes.io/component: {{ .part }}
 {{- $bad = append $bad "all.enabled plays access and operator in one process: set access.enabled and operator.enabled to false" }}
 {{- end }}
 {{- if eq $v.signin.namespace .Release.Namespace }}
-{{- $bad = append $bad (printf "signin.namespace is the chart's own namespace %s: whoever may make tokens for sign-ins could make one for the operator; give the sign-ins a namespace of their own" .Release.Namespace) }}
+{{- $bad = append $bad (printf "signin.namespace is the chart's own namespace %s: an account that may create tokens for sign-ins could create one for the operator; set another namespace" .Release.Namespace) }}
 {{- end }}
 {{- if $v.gateway.enabled }}
 {{- range $line := include "tailplane.checkGateway" . | splitList "\n" }}

@@ -41,7 +41,7 @@
 {{- end }}
 
 {{/* The plane's Secrets, as a JSON array: the states of its node and of the exposures' nodes,
-     and the key of its own audit log. The program builds the names of the exposures in the same
+     and the key of its audit log. The program builds the names of the exposures in the same
      way. */}}
 {{- define "tailplane.planeSecrets" -}}
 {{- $all := include "tailplane.planeInAll" . }}
