@@ -40,7 +40,7 @@ lint: ## run gofmt, vet and staticcheck
 	@cd testbed && go vet ./...
 
 test-adapter: machine build ## test the adapter mca against a real API server, with the real kubectl and client-go
-	@CGO_ENABLED=1 go test -race -timeout 20m ./internal/apiproxy/... ./cmd/mca ./test/adapter
+	@CGO_ENABLED=1 go test -race -timeout 20m ./internal/apiproxy/... ./internal/multicluster/... ./internal/podcreds ./test/adapter
 
 test-gateway: machine build envoy ## test the gateway with a real Envoy Gateway and, if available, a real Envoy
 	@out=$$(mktemp); TAILPLANE_TEST_VERDICT=$$out CGO_ENABLED=1 go test -race -timeout 20m ./internal/gateway/... ./test/gateway; code=$$?; cat $$out; rm -f $$out; exit $$code

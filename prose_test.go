@@ -33,7 +33,6 @@ var question = regexp.MustCompile(`(?:Who|Whoever|Whom|Whose|Of whom|What) (?:is
 var overGoal = map[string][]float64{
 	"strings":   {28.4, 24.5, 6.4, 4.8, 12.0, 2.2},
 	"docs":      {15.6, 4.3, 1.2},
-	"dashboard": {43.4, 13.1, 13.1, 6.6, 15.3, 2.3},
 }
 
 // A sample is a text, divided into paragraphs.

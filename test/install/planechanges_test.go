@@ -99,7 +99,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "only its ConfigMaps of changes and of ignored drift")
 		})
 	}
-	if _, err := kept.Create(t.Context(), change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "try"}}); err != nil {
+	if _, err := kept.Create(t.Context(), gitops.Change{ID: "c2", Ref: gitops.Ref{Kind: "RunnerPool", Name: "try"}}); err != nil {
 		t.Errorf("changes can no longer be stored: %v", err)
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": "try"}}}

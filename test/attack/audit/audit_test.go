@@ -146,7 +146,7 @@ type auditedRequest struct {
 // refused requests, requests whose client disconnected, and requests whose handler panicked. No entry contains data
 // of another request.
 //
-// Guard: door.(*hall).ServeHTTP and door.(*visit).survive: requests share no field. No operation upgrades or streams
+// Guard: httpapi.(*handler).ServeHTTP and httpapi.(*request).processSafely: requests share no field. No operation upgrades or streams
 // yet, so an upgrade request is handled as a plain request.
 func TestAU03_OneEntryAVisit(t *testing.T) {
 	s := attacktest.Start(t)

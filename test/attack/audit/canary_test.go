@@ -92,7 +92,7 @@ func (r recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 // output, temporary files, arguments and environments.
 //
 // Guard: signin.Token, httpapi.Key, audit.Key, tailnet.Secret and kube's own types (String and LogValue of each),
-// audit.redact (encode), door.(*hall).ServeHTTP (never sends the cause of a problem).
+// audit.redact (encode), httpapi.(*handler).ServeHTTP (never sends the cause of a problem).
 func TestAU01_Canary(t *testing.T) {
 	s := attacktest.Start(t)
 	const login = "canary@example.com"

@@ -182,7 +182,7 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 // AU-06. Requests of strangers create no metric series. They are counted under fixed label values, and each refusal
 // is counted once.
 //
-// Guard: health.(*Metrics).Door, whose labels are closed sets; httpapi.logSampler, which logs a repeated refusal once and
+// Guard: health.(*Metrics).MeasureServer, whose labels are closed sets; httpapi.logSampler, which logs a repeated refusal once and
 // counts the others.
 func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 	s := attacktest.Start(t)

@@ -102,8 +102,8 @@ func longestOf(t *testing.T, x *attacktest.Server, p *testenv.Person, n int) (mo
 // bounded delay and bounded memory. Lost entries are counted, and the audit log marks each gap. The server continues
 // when the file is rotated.
 //
-// Guard: audit.(*Log).Write (the delay, the bounds, the gap), audit.(*writer).turn (the switch to a new file),
-// door.(*visit).pass and door.(*hall).ServeHTTP (MustRecord).
+// Guard: audit.(*Log).Write (the delay, the bounds, the gap), audit.(*writer).appendHeader (the switch to a new file),
+// httpapi.(*request).process and httpapi.(*handler).ServeHTTP (MustRecord).
 func TestAU04_TheSinkFails(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)

@@ -52,8 +52,8 @@ func silence(name string, r *http.Request) *forgetest.Fault {
 // that starts in the meantime. A condition gives the reason. The same applies while ARC is away, has another version,
 // or deletes its objects: the fleet does not recreate them again and again.
 //
-// Guard: forge.ClassOf and account.(*Account).Check; (*look).askRunner; fleet.StoppedGitHub; arc.Choose and
-// arc.(Gate).May.
+// Guard: forge.ClassOf and controller.(*forgeSession).check; (*look).askRunner; fleet.StoppedGitHub; arc.Choose and
+// arc.(CreationGate).Allows.
 func TestFL04_NoAnswer(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl4-nix", "github", 3)

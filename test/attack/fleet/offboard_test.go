@@ -206,8 +206,8 @@ func about(asked []attacktest.KubeRequest, org string) []attacktest.KubeRequest 
 // person deleted the credential early. 404 and 410 count as success. A forge that refuses permanently does not block
 // offboarding: the fleet records the ids of the runners that remain there.
 //
-// Guard: fleet.(*decision).end, which derives each step from the existing objects; (*look).gather, which reads the
-// live state before any irreversible step; fleet.(*decision).givenUp.
+// Guard: fleet.(*decision).offboard, which derives each step from the existing objects; (*look).gather, which reads the
+// live state before any irreversible step; fleet.(*decision).abandoned.
 func TestFL02_Offboarding(t *testing.T) {
 	y := start(t)
 	a, g := y.answering(t), y.NewGate(t)

@@ -33,7 +33,7 @@ func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f plane.
 // unknown, and known values stay at their last report. A hold is shown in force only after the forge confirms it. A
 // forge that is away is named. The API server: TestPL07_TheAPIServerGoesAway of internal/plane/kube.
 //
-// Guard: kube.poolState, fleetkube.(*crew).forge.
+// Guard: kube.poolState, controller.(*reconciler).forge.
 func TestPL07_SourcesDie(t *testing.T) {
 	y := start(t)
 	alice := y.Visitor(t, "alice-fleet", "alice@example.com")

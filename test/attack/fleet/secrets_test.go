@@ -65,7 +65,7 @@ func (y *env) everything(t *testing.T) map[string]string {
 // runner and before it stores the token. It then finds the runner by its marker. In the end there is exactly one
 // runner, and its token is stored.
 //
-// Guard: forge.Secret, forge.readable errors; fleetkube.(*look).lost, which reads the ownership markers of runners.
+// Guard: forge.Secret, forge.readable errors; controller.(*enrollmentState).findLostRunners, which reads the ownership markers of runners.
 func TestFL03_Tokens(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl3-nix", "github", 3)
@@ -186,7 +186,7 @@ func TestFL03_Tokens(t *testing.T) {
 // server, the dashboard and other organisations' pods. They also block every incoming connection. No token is
 // mounted, and the job's account has no rights. Two organisations never run containers in the shared namespace.
 //
-// Guard: isolation.(*ground).policies, fleet.PrivatePrefixes, isolation's pod template; and (*checker).containers of fleet.
+// Guard: isolation.(*baseline).policies, fleet.PrivatePrefixes, isolation's pod template; and (*checker).containers of fleet.
 func TestFL05_AJobIsAlone(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl5-nix", "github", 3)

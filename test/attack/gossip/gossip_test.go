@@ -23,7 +23,7 @@ var top = gossip.Order{Generation: 1<<53 - 1, Version: 1<<31 - 1}
 // GO-01. Only a cluster itself can make statements about it, whichever server carries the message. Statements by
 // others are counted and shown nowhere.
 //
-// Guard: gossip.(*View).judge, which checks the pins; and gossip.Open, which checks the signature.
+// Guard: gossip.(*View).checkPins, which checks the pins; and gossip.Open, which checks the signature.
 func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go01")
@@ -106,7 +106,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 
 // GO-02. An old record of a cluster never replaces a newer one, whoever sends it and to whichever server.
 //
-// Guard: gossip.(*View).compare, with gossip.(Order).Compare.
+// Guard: gossip.(*View).compareEntries, with gossip.(Order).Compare.
 func TestGO02_NothingOldComesBack(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go02")
@@ -164,7 +164,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 // GO-03. A server that claims a cluster which is already known by another key is listed separately from the verified
 // one. A claim without proof for its node is marked. People are sent to neither of them.
 //
-// Guard: gossip.(*View).judge and (*View).Verified, client.exclusionOf.
+// Guard: gossip.(*View).checkPins and (*View).Verified, client.exclusionOf.
 func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	east, west := twoClusters(t)
 	of := func(s *attacktest.Env, name string) (c gossip.Cluster) {

@@ -31,7 +31,7 @@ func availableTo(t *testing.T, s *attacktest.Env, cluster string) bool {
 // GO-04. A message of a third party never makes a server dead, and the affected server need not refute it. A server
 // that was suspended doubts itself before it doubts the others.
 //
-// Guard: gossip.(detector).claim, which updates a heartbeat and never a state; (*View).take, which checks the
+// Guard: gossip.(detector).recordClaim, which updates a heartbeat and never a state; (*View).take, which checks the
 // signature of a leave message; (*engine).review, which resets the timers of all members after a late round.
 func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 	east, west := twoClusters(t)
@@ -122,7 +122,7 @@ func sumOf(t *testing.T, s *attacktest.Env, prefix string) (sum float64) {
 // decision depends on another machine's clock. The simulator tests of the package cover loss, jitter, reordering and
 // partitions of minutes.
 //
-// Guard: gossip.(*engine).pick, which also contacts dead members; (*detector).heard; gossip.Order, which is compared
+// Guard: gossip.(*engine).pickPeers, which also contacts dead members; (*detector).heard; gossip.Order, which is compared
 // only within one node; the maximum age of connections in (*discovery).stand, which makes a cut effective.
 func TestGO09_PartitionAndHeal(t *testing.T) {
 	east, west := twoClusters(t)

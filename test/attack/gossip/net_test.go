@@ -214,7 +214,7 @@ func labels(n int) string {
 // GO-06. The server refuses strangers before it reads a byte of their message. A server without gossip opens no port
 // for it and runs no goroutine for it.
 //
-// Guard: access.Decide for GossipExchange, by the tags of gossip.tags; the order of door.(*Door).ServeHTTP;
+// Guard: access.Decide for GossipExchange, by the tags of gossip.tags; the order of httpapi.(*Server).ServeHTTP;
 // runAccess, which checks gossip.enabled.
 func TestGO06_Strangers(t *testing.T) {
 	east, west := twoClusters(t)
@@ -383,7 +383,7 @@ func offer(t *testing.T, dial func(context.Context, string, string) (net.Conn, e
 // GO-07. A server's own record cannot direct people to a private network, to another node of the tailnet, or beyond
 // the server itself. Such a record is refused, counted and not listed.
 //
-// Guard: endpoint.(Allowed).Check.
+// Guard: gossip.(AllowedEndpoints).Check.
 func TestGO07_PointsInside(t *testing.T) {
 	east, west := twoClusters(t)
 	m, counts := east.Mark(t), map[*attacktest.Env]int{}

@@ -61,7 +61,7 @@ func TestID04_NoCapability(t *testing.T) {
 // ID-05. The server refuses a request when a rule is malformed, and reports the rule's number and field. The cost of
 // this check is bounded. A malformed rule never widens, hides or replaces a valid one.
 //
-// Guard: access.ParseGrant and access.(Policy).parse; access.ParsePlaneRole and access.(PlanePolicy).duties in the plane.
+// Guard: access.ParseGrant and access.(Policy).parse; access.ParsePlaneRole and access.(PlanePolicy).rolesOf in the plane.
 func TestID05_MalformedRules(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "mallory-laptop", "mallory@example.com")

@@ -52,7 +52,7 @@ func serverNames(t *testing.T, s *attacktest.Env) []string {
 // The Host header still carries the attacker's name, so the server refuses the request. This applies to every method,
 // and happens before the server identifies the caller.
 //
-// Guard: door.(*visit).checkHost; for probes health.isOwnHost.
+// Guard: httpapi.(*request).checkHost; for probes health.isOwnHost.
 func TestID09_HostIsOneOfOurNames(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -460,7 +460,7 @@ func TestID10_CrossSite(t *testing.T) {
 // ID-11. A path matches its route exactly or not at all. No spelling of a path reaches an operation with another
 // verb, or without the access decision. No route is public.
 //
-// Guard: door.(*visit).find, which accepts no path that needs cleaning.
+// Guard: httpapi.(*request).findRoute, which accepts no path that needs cleaning.
 func TestID11_PathsAreExact(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -540,7 +540,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // ID-12. Every route of the listener has a verb and a row in the golden matrix, which lists the answer for each kind
 // of caller. Only authenticated callers learn that a path or a method does not exist.
 //
-// Guard: door.(*visit).pass, which decides before it runs a route, and access.Decide, which refuses by default.
+// Guard: httpapi.(*request).process, which decides before it runs a route, and access.Decide, which refuses by default.
 func TestID12_EveryRouteIsDecided(t *testing.T) {
 	s := attacktest.Start(t)
 	onlyTheseListeners(t, s)

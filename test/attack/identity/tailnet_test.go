@@ -429,7 +429,7 @@ func TestID03_TaggedNodes(t *testing.T) {
 // ID-14. Every request is decided on the current state of the tailnet. This also applies on an open connection, for a
 // caller that was admitted a moment ago.
 //
-// Guard: tailnet.(*Node).Identify and door.(*visit).decide, which cache nothing.
+// Guard: tailnet.(*Node).Identify and httpapi.(*request).decide, which cache nothing.
 func TestID14_NothingIsRemembered(t *testing.T) {
 	s := attacktest.Start(t)
 	const role = `{"role": "edit", "period": "1h"}`

@@ -175,7 +175,7 @@ func TestMC02_TextStaysData(t *testing.T) {
 // MC-03. A caller without an identity, with another host name, from another site's page, or with a session id of
 // another caller cannot use the protocol.
 //
-// Guard: door.(*visit).pass before mcp sees a byte; mcp.(*httpServer).ownsSession.
+// Guard: httpapi.(*request).process before mcp sees a byte; mcp.(*httpServer).ownsSession.
 func TestMC03_WhoMaySpeak(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("eve@example.com", attacktest.ViewerRule))
@@ -256,7 +256,7 @@ func TestMC04_OneMeaning(t *testing.T) {
 // MC-05. Alternating callers each see only their own data. A role that is removed has no effect from the next call
 // on, also in an open session. Hidden objects are refused.
 //
-// Guard: mcp.(*httpServer).client, which uses the caller of the message, and door.(*Door).Decide for each call.
+// Guard: mcp.(*httpServer).client, which uses the caller of the message, and httpapi.(*Server).Decide for each call.
 func TestMC05_NothingIsShared(t *testing.T) {
 	o := start(t)
 	grants := []string{attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("eve@example.com", attacktest.ViewerRule)}

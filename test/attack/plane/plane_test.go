@@ -101,7 +101,7 @@ func startPlane(ctx context.Context, s *attacktest.Env) (*attacktest.PlaneEnv, e
 // PL-01. A caller that is not on a list, that has a similar spelling to a listed login, or that comes from another
 // tailnet has no role. No page, asset, list, stream or tool gives this caller any data.
 //
-// Guard: access.(PlanePolicy).duties (complete logins, plainMail), access.ParseLogin, and door.(*visit).pass, which
+// Guard: access.(PlanePolicy).rolesOf (complete logins, plainMail), access.ParseLogin, and httpapi.(*request).process, which
 // decides before any handler runs.
 func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 	o := start(t)
@@ -162,7 +162,7 @@ func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 // PL-02. A token next to the tailnet identity that is invalid, from another issuer, or not the caller's makes the
 // server refuse the request. A valid token gives no additional rights.
 //
-// Guard: identity.Whois (the same login), identity.(*verifier).judge, and jose, which accepts only RS256 in claims.
+// Guard: identity.Whois (the same login), identity.(*verifier).callerOf, and jose, which accepts only RS256 in claims.
 func TestPL02_TokensGiveNothing(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
@@ -221,7 +221,7 @@ func TestPL02_TokensGiveNothing(t *testing.T) {
 // PL-03. Another site's page cannot open a stream. An open stream ends when the caller's role is removed. A thousand
 // streams that are opened and abandoned leave nothing behind.
 //
-// Guard: httpapi.checkSameSite, door.(*Stream).Renew and streamLife, and plane.(*Desk).events, which stops when its client
+// Guard: httpapi.checkSameSite, httpapi.(*Stream).Renew and streamLife, and plane.(*Service).streamEvents, which stops when its client
 // disconnects.
 func TestPL03_Streams(t *testing.T) {
 	o := start(t)
@@ -338,7 +338,7 @@ const evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b]0;owned\
 // PL-04. Text of other users stays text: in JSON that no browser treats as a page, in terminal output without control
 // characters, and in a refusal page that runs no script.
 //
-// Guard: web.oneLine and html.EscapeString in web.(Site).refusal, nosniff of door.(*visit).reply, and the policies of
+// Guard: web.oneLine and html.EscapeString in web.(Site).refusalPage, nosniff of httpapi.(*request).reply, and the policies of
 // web (default-src 'none').
 func TestPL04_StoredScript(t *testing.T) {
 	o := start(t)
@@ -392,7 +392,7 @@ func TestPL04_StoredScript(t *testing.T) {
 // PL-05. Objects of another organisation or another person do not exist for a caller: not in a list, a total, the
 // audit log or an event, and not when requested by name. No response may be cached.
 //
-// Guard: plane.Viewer, which filters every list, total and event, and plane.(*Desk).revoke, which treats another
+// Guard: plane.Viewer, which filters every list, total and event, and plane.(*Service).revokeSignin, which treats another
 // person's sign-in as missing.
 func TestPL05_OthersThings(t *testing.T) {
 	o := start(t)
@@ -499,7 +499,7 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 // sends. Administration requests are refused before the proxy dials. A redirect is passed on to the client. Services
 // that must never be exposed are not exposed.
 //
-// Guard: expose.(*proxy).rewrite and administers, expose.(Upstream).Decide, and secluded, by way of checkPlane at the
+// Guard: exposure.(*proxy).rewrite and administers, exposure.(Upstream).Decide, and secluded, by way of checkPlane at the
 // start.
 func TestPL10_ExposedServices(t *testing.T) {
 	o := start(t)

@@ -228,8 +228,8 @@ func (l *bindingHistory) roles() (seen []string, most int) {
 // SI-05. A login with another role replaces the old role. The old role is unbound before the server shows the new one
 // or issues a token for it. Tokens of the old role never work again. An extended sign-in ends at the reported time.
 //
-// Guard: signin.(*Desk).write (delete, wait, create), signin.Next (roleRef is replaced, never updated),
-// signinkube.(*Store).Token (the account's UID).
+// Guard: signin.(*Service).write (delete, wait, create), signin.Next (roleRef is replaced, never updated),
+// controller.(*Store).IssueToken (the account's UID).
 func TestSI05_ReLogin(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "trent-laptop", "trent@example.com")
@@ -346,7 +346,7 @@ func boundRoleOf(s *attacktest.Env, name string) string {
 // SI-07. A sign-in ends at its own expiry. The server issues no token after that, even when no operator is running to
 // remove the account. The reported end is the time at which access really ends.
 //
-// Guard: signin.Signin.State, signin.(*Desk).kubeconfig, signinkube.(*Store).Token.
+// Guard: signin.Signin.State, signin.(*Service).kubeconfig, controller.(*Store).IssueToken.
 func TestSI07_TheEndIsTheEnd(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "victor-laptop", "victor@example.com")
@@ -573,7 +573,7 @@ func TestSI08_Revoke(t *testing.T) {
 // SI-09. One person sends a hundred logins and logouts at the same time, through two servers. They lead to one state,
 // which the answers report. A write conflict makes no request fail.
 //
-// Guard: signin.(*Desk).login (retries), signinkube.(*Store).Extend and Delete (preconditions).
+// Guard: signin.(*Service).login (retries), controller.(*Store).Extend and Delete (preconditions).
 func TestSI09_AtOnce(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "yves-laptop", "yves@example.com")
@@ -658,7 +658,7 @@ func TestSI09_AtOnce(t *testing.T) {
 // SI-10. A removed or reduced grant gives no further access. The server issues no kubeconfig from that moment on, and
 // the sign-in ends at the next re-check.
 //
-// Guard: access.Permit.Covers in signin.(*Desk).kubeconfig; signin.Recheck.
+// Guard: access.Permit.Covers in signin.(*Service).kubeconfig; signin.Recheck.
 func TestSI10_GrantWithdrawn(t *testing.T) {
 	s := attacktest.Start(t)
 	p := s.Person(t, "sybil-laptop", "sybil@example.com")

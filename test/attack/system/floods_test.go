@@ -77,8 +77,8 @@ func p99(took []time.Duration) time.Duration {
 // DS-01. A flood of a caller without rights causes no request to the API server. A caller with rights stays within
 // the limits of a device, of a login and of the cluster. Other callers are not affected.
 //
-// Guard: door.(*limiter).admit, which spends no shared token on a caller whose own tokens are used up, and
-// door.(*limiter).hold; signin.(*Desk).login, which limits the sign-ins of one login.
+// Guard: httpapi.(*limiter).admit, which spends no shared token on a caller whose own tokens are used up, and
+// httpapi.(*limiter).acquireWaiter; signin.(*Service).login, which limits the sign-ins of one login.
 func TestDS01_Floods(t *testing.T) {
 	s := attacktest.Start(t)
 	s.SetPolicy(t, attacktest.Grant("quinn@example.com", `{"role": "view", "period": "1h"}`), attacktest.Grant("rose@example.com", `{"role": "view", "period": "1h"}`))

@@ -145,8 +145,8 @@ func (l attackedListener) drip(raw string) (status int, took time.Duration, err 
 // DS-02. Limits on every listener cut off slow clients, oversized requests and idle connections, with bounded memory.
 // A client that only waits for an answer stays connected.
 //
-// Guard: the limits of door.(*Door).Run and of health.(*Listener).Run, httpapi.decode's maximum size of a body, and
-// door.(*bounded).take.
+// Guard: the limits of httpapi.(*Server).Run and of health.(*Listener).Run, httpapi.decode's maximum size of a body, and
+// httpapi.(*connLimiter).acquire.
 func TestDS02_SlowAndHuge(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
@@ -452,7 +452,7 @@ func (l resourceUsage) String() string {
 // descriptors and memory of the processes return to their earlier values. The slots for waiting requests are free
 // again.
 //
-// Guard: door.(*visit).await, which ends when its client disconnects and frees the slot; door.(*bounded).give; and
+// Guard: httpapi.(*request).waitFor, which ends when its client disconnects and frees the slot; httpapi.(*connLimiter).release; and
 // net/http's background read.
 func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 	s := attacktest.Start(t)
