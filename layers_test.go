@@ -29,12 +29,12 @@ var layers = []struct{ name, folders, may string }{
 
 // exceptions lists the imports that the layers do not allow: the importer, and the folder that it may import.
 var exceptions = []struct{ from, to string }{
-	{"internal/multicluster", "internal/apiproxy"},      // the adapter is one front end of the proxy core
-	{"internal/multicluster/run", "internal/podcreds"},  // the wiring of mca
-	{"internal/multicluster/run", "internal/inject"},    // mca reads the environment that the webhook writes
-	{"internal/gateway/", "internal/relay/config"},      // the operator writes the relays' configuration
-	{"internal/cli", "internal/plane"},                  // tka calls the plane with its wire types
-	{"internal/plane", "internal/fleet/gitops"},         // tka links it, and must not link the Kubernetes types of fleet
+	{"internal/multicluster", "internal/apiproxy"},     // the adapter is one front end of the proxy core
+	{"internal/multicluster/run", "internal/podcreds"}, // the wiring of mca
+	{"internal/multicluster/run", "internal/inject"},   // mca reads the environment that the webhook writes
+	{"internal/gateway/", "internal/relay/config"},     // the operator writes the relays' configuration
+	{"internal/cli", "internal/plane"},                 // tka calls the plane with its wire types
+	{"internal/plane", "internal/fleet/gitops"},        // tka links it, and must not link the Kubernetes types of fleet
 	{"cmd/tka", "internal/cli"},
 	{"cmd/mca", "internal/multicluster/run"},
 }

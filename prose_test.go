@@ -31,8 +31,8 @@ var question = regexp.MustCompile(`(?:Who|Whoever|Whom|Whose|Of whom|What) (?:is
 // overGoal has today's rates of the smells that are over their goal, in the order of smells. The figures must only
 // decrease, and follow when a text is rewritten.
 var overGoal = map[string][]float64{
-	"strings":   {28.4, 24.5, 6.4, 4.8, 12.0, 2.2},
-	"docs":      {15.6, 4.3, 1.2},
+	"strings": {28.4, 24.5, 6.4, 4.8, 12.0, 2.2},
+	"docs":    {15.6, 4.3, 1.2},
 }
 
 // A sample is a text, divided into paragraphs.
