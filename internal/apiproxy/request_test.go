@@ -9,9 +9,6 @@ import (
 	"testing"
 )
 
-// parseTarget parses the target of a request line.
-func parseTarget(target string) (*url.URL, error) { return url.ParseRequestURI(target) }
-
 // parsed parses a target as a server does.
 func parsed(t *testing.T, method, target string) (Request, error) {
 	t.Helper()
