@@ -47,7 +47,10 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 		return p.exists(p.shared, "omega-docker-runner-config", s) && strings.Contains(string(s.Data["config.toml"]), token)
 	}
 	replicas := func() int32 { return *deploymentOf(p, "omega-docker").Spec.Replicas }
-	p.waitFor("a manager runs with it", func() bool { p.runManagers(); return reports(first.Token) && replicas() == 1 })
+	p.waitFor("a manager runs with it", func() bool {
+		p.runManagers()
+		return reports(first.Token) && deploymentOf(p, "omega-docker").Status.ReadyReplicas == 1
+	})
 
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
 	p.waitFor("its managers are ended", func() bool { p.runManagers(); return replicas() == 0 })
