@@ -348,16 +348,16 @@ func (f *env) apply(kind, name string) {
 	f.must(f.admin.Patch(f.Context(), o, client.RawPatch("application/apply-patch+yaml", b), client.FieldOwner("argo"), client.ForceOwnership))
 }
 
-// state waits until a change is in a state.
-func (f *env) state(id, want string) plane.Change {
+// state waits until a change is in one of the states.
+func (f *env) state(id string, want ...string) plane.Change {
 	f.Helper()
 	var c plane.Change
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if f.do("pat@platform.dev", "GET", "/changes/"+id, nil, &c) == "" && c.State == want {
+		if f.do("pat@platform.dev", "GET", "/changes/"+id, nil, &c) == "" && slices.Contains(want, c.State) {
 			return c
 		}
 	}
-	f.Fatalf("the change is %s, not %s", c.State, want)
+	f.Fatalf("the change is %s, want one of %s", c.State, want)
 	return c
 }
 

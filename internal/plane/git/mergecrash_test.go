@@ -74,7 +74,7 @@ func TestPLANE18_Merge(t *testing.T) {
 				go func() { defer close(done); f.watch.Run(ctx) }() // as the next replica does
 				defer func() { cancel(); <-done }()
 				if after {
-					f.state(c.ID, "merged")
+					f.state(c.ID, "merged", "applied")
 				} else {
 					f.state(c.ID, "open")
 					if f.onMain() != text {
@@ -95,7 +95,7 @@ func TestPLANE18_Merge(t *testing.T) {
 						t.Fatalf("%s anew: %s", what, code)
 					}
 				}
-				f.state(c.ID, "merged")
+				f.state(c.ID, "merged", "applied")
 			})
 		}
 	}
