@@ -625,18 +625,7 @@ func TestGatewayAlerts(t *testing.T) {
 	if !found {
 		t.Fatal("the page has no alerts")
 	}
-	sources := ""
-	files, err := filepath.Glob(filepath.Join(root, "internal/server/health/*metrics.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sources += string(b)
-	}
+	sources := metricSources(t)
 	for _, r := range f.Groups[0].Rules {
 		row := ""
 		for line := range strings.Lines(table) {
