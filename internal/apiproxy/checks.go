@@ -14,14 +14,10 @@ func refusalWithReason(status int, reason, format string, args ...any) *Refusal 
 	return &Refusal{Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-func badRequest(format string, args ...any) *Refusal {
-	return refusalWithReason(http.StatusBadRequest, "BadRequest", format, args...)
-}
-
 // checkTarget refuses a request target that is not a path.
 func checkTarget(r *http.Request) error {
 	if r.Method == http.MethodConnect || !strings.HasPrefix(r.RequestURI, "/") {
-		return badRequest("the request's target is not a path")
+		return NewBadRequest("the request's target is not a path")
 	}
 	return nil
 }
@@ -111,21 +107,21 @@ func upgradeOf(r *http.Request, req *Request) (string, error) {
 		return "", nil
 	}
 	if len(values) != 1 || len(r.Header["Http2-Settings"]) > 0 || !slices.Contains(listElements(r.Header["Connection"]), "upgrade") {
-		return "", badRequest("the request asks for an upgrade in more than one way, or in half of one")
+		return "", NewBadRequest("the request asks for an upgrade in more than one way, or in half of one")
 	}
 	protocol := strings.ToLower(values[0])
 	switch {
 	case protocol == "websocket" && r.Method == http.MethodGet:
 	case protocol == "spdy/3.1" && (r.Method == http.MethodPost || r.Method == http.MethodGet):
 	default:
-		return "", badRequest("%s cannot be upgraded to %.40q: websocket (GET) and SPDY/3.1 can", r.Method, values[0])
+		return "", NewBadRequest("%s cannot be upgraded to %.40q: websocket (GET) and SPDY/3.1 can", r.Method, values[0])
 	}
 	// The API server decides which subresources support it. Requests that cannot be streams do not.
 	if req.NonResource || req.Subresource == "" && req.Verb != "watch" {
-		return "", badRequest("what is asked for is not a stream and cannot be upgraded")
+		return "", NewBadRequest("what is asked for is not a stream and cannot be upgraded")
 	}
 	if r.ContentLength != 0 {
-		return "", badRequest("a request for an upgrade has no body")
+		return "", NewBadRequest("a request for an upgrade has no body")
 	}
 	return values[0], nil
 }

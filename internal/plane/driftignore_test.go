@@ -26,31 +26,31 @@ func TestIgnoreDrift(t *testing.T) {
 		"what is not there":   {mel(), http.MethodPost, "/api/v1/drift/nothing/ignore", body, problem.NotFound},
 		"what a hold does":    {mel(), http.MethodPost, "/api/v1/drift/d3/ignore", body, problem.Conflict},
 		"what nobody ignores": {mel(), http.MethodDelete, path, `{"reason":"r"}`, problem.Conflict},
-		"by a viewer":         {fleetPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), http.MethodPost, path, body, problem.Forbidden},
+		"by a viewer":         {callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), http.MethodPost, path, body, problem.Forbidden},
 	} {
 		if a := o.as(x.who).do(t, x.method, x.path, x.body); a.code() != x.want {
 			t.Errorf("%s: %d %s", why, a.Status, a.Text)
 		}
 	}
-	if dry := fleetData[Ignoring](t, o.as(mel()).do(t, http.MethodPost, path+"?dryRun=true", body)); !dry.DryRun || dry.Drift.IgnoredUntil == nil {
+	if dry := dataOf[Ignoring](t, o.as(mel()).do(t, http.MethodPost, path+"?dryRun=true", body)); !dry.DryRun || dry.Drift.IgnoredUntil == nil {
 		t.Errorf("%+v", dry)
 	}
 	list := func(state string) []Drift {
 		t.Helper()
-		return fleetData[[]Drift](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/drift?state="+state, ""))
+		return dataOf[[]Drift](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/drift?state="+state, ""))
 	}
 	if got := list("warning"); len(got) != 1 || got[0].IgnoredUntil != nil || !got[0].Actions.Ignore.Allowed || got[0].Actions.Unignore.Allowed {
 		t.Errorf("after a dry run: %+v", got)
 	}
-	if d := fleetData[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 1 || d.States["warning"] != 1 {
+	if d := dataOf[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 1 || d.States["warning"] != 1 {
 		t.Errorf("the overview counts %+v", d)
 	}
-	done := fleetData[Ignoring](t, o.as(mel()).do(t, http.MethodPost, path, body))
+	done := dataOf[Ignoring](t, o.as(mel()).do(t, http.MethodPost, path, body))
 	if d := done.Drift; d.IgnoredUntil == nil || !d.IgnoredUntil.Equal(fleetNoon.Add(72*time.Hour)) || d.IgnoredBy != "mel@acme.dev" || d.IgnoredReason != "a trial" || !d.Actions.Unignore.Allowed {
 		t.Errorf("%+v", d)
 	}
 	// Drift that a hold explains does not count either.
-	if d := fleetData[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 0 {
+	if d := dataOf[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 0 {
 		t.Errorf("the overview counts %+v", d)
 	}
 	if got := list("ignored"); len(got) != 1 || got[0].ID != "d1" || len(list("warning")) != 0 {
@@ -60,7 +60,7 @@ func TestIgnoreDrift(t *testing.T) {
 	if e.Verb != access.ConfigPropose || e.Object != "d1" || e.Org != "acme" || e.Reason != "a trial" || e.Args["expiresIn"] == "" {
 		t.Errorf("%+v", e)
 	}
-	if back := fleetData[Ignoring](t, o.as(mel()).do(t, http.MethodDelete, path, `{"reason":"it is over"}`)); back.Drift.IgnoredUntil != nil || len(list("warning")) != 1 {
+	if back := dataOf[Ignoring](t, o.as(mel()).do(t, http.MethodDelete, path, `{"reason":"it is over"}`)); back.Drift.IgnoredUntil != nil || len(list("warning")) != 1 {
 		t.Errorf("%+v", back)
 	}
 }

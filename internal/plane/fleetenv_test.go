@@ -216,7 +216,7 @@ func (o *fleetEnv) advance(d time.Duration) {
 	o.now = o.now.Add(d)
 }
 
-func fleetPerson(login string, rules ...string) access.Caller {
+func callerWith(login string, rules ...string) access.Caller {
 	c := access.Caller{Login: access.Login(login), UserID: "1", Device: access.Device{ID: "n-" + login, Name: "laptop.ts.net"}, Tailnet: "example.com", Via: access.ViaTailnet}
 	for _, r := range rules {
 		c.Rules = append(c.Rules, json.RawMessage(r))
@@ -225,14 +225,14 @@ func fleetPerson(login string, rules ...string) access.Caller {
 }
 
 func alice() access.Caller {
-	return fleetPerson("alice@example.com", `{"role":"operator","orgs":["*"]}`)
+	return callerWith("alice@example.com", `{"role":"operator","orgs":["*"]}`)
 }
-func amy() access.Caller { return fleetPerson("amy@acme.dev") }
-func mel() access.Caller { return fleetPerson("mel@acme.dev") }
-func pat() access.Caller { return fleetPerson("pat@platform.dev") }
+func amy() access.Caller { return callerWith("amy@acme.dev") }
+func mel() access.Caller { return callerWith("mel@acme.dev") }
+func pat() access.Caller { return callerWith("pat@platform.dev") }
 
-// fleetResponse is a response as a client decodes it.
-type fleetResponse struct {
+// apiResponse is a response as a client decodes it.
+type apiResponse struct {
 	Status int    `json:"-"`
 	Text   string `json:"-"`
 	Kind   string
@@ -244,14 +244,14 @@ type fleetResponse struct {
 	Error *problem.Error
 }
 
-func (a fleetResponse) code() problem.Code {
+func (a apiResponse) code() problem.Code {
 	if a.Error == nil {
 		return ""
 	}
 	return a.Error.Code
 }
 
-func (o *fleetEnv) do(t *testing.T, method, path, body string, header ...string) fleetResponse {
+func (o *fleetEnv) do(t *testing.T, method, path, body string, header ...string) apiResponse {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 	r.Host = "dashboard"
@@ -263,14 +263,14 @@ func (o *fleetEnv) do(t *testing.T, method, path, body string, header ...string)
 	}
 	w := httptest.NewRecorder()
 	o.ServeHTTP(w, r)
-	a := fleetResponse{Status: w.Code, Text: w.Body.String()}
+	a := apiResponse{Status: w.Code, Text: w.Body.String()}
 	if err := json.NewDecoder(bytes.NewReader(w.Body.Bytes())).Decode(&a); err != nil {
 		t.Fatalf("%s %s: %v: %s", method, path, err, w.Body)
 	}
 	return a
 }
 
-func fleetData[T any](t *testing.T, a fleetResponse) (v T) {
+func dataOf[T any](t *testing.T, a apiResponse) (v T) {
 	t.Helper()
 	if a.Error != nil {
 		t.Fatalf("%d %+v", a.Status, a.Error)

@@ -25,7 +25,7 @@ var Update = flag.Bool("update", false, "write the role matrices and the queries
 func TestFleetRoles(t *testing.T) {
 	with := func(c access.Caller, f func(*access.Caller)) access.Caller { f(&c); return c }
 	tagged := func(rule string) access.Caller {
-		return with(fleetPerson("", rule), func(c *access.Caller) {
+		return with(callerWith("", rule), func(c *access.Caller) {
 			c.Device, c.Tags = access.Device{ID: "n-ci", Name: "ci.ts.net"}, []access.Tag{"tag:ci"}
 		})
 	}
@@ -60,9 +60,9 @@ func TestFleetRoles(t *testing.T) {
 		caller access.Caller
 		err    error
 	}{
-		{"viewer acme", fleetPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), nil}, {"viewer *", fleetPerson("vera@example.com", `{"role":"viewer","orgs":["*"]}`), nil},
-		{"operator acme (member)", mel(), nil}, {"operator *", alice(), nil}, {"org-admin acme (owner)", amy(), nil}, {"org-admin *", fleetPerson("olga@example.com", `{"role":"org-admin","orgs":["*"]}`), nil},
-		{"platform-admin", pat(), nil}, {"operator globex", fleetPerson("u@example.com", `{"role":"operator","orgs":["globex"]}`), nil}, {"nobody", fleetPerson("mallory@evil.example"), nil},
+		{"viewer acme", callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), nil}, {"viewer *", callerWith("vera@example.com", `{"role":"viewer","orgs":["*"]}`), nil},
+		{"operator acme (member)", mel(), nil}, {"operator *", alice(), nil}, {"org-admin acme (owner)", amy(), nil}, {"org-admin *", callerWith("olga@example.com", `{"role":"org-admin","orgs":["*"]}`), nil},
+		{"platform-admin", pat(), nil}, {"operator globex", callerWith("u@example.com", `{"role":"operator","orgs":["globex"]}`), nil}, {"nobody", callerWith("mallory@evil.example"), nil},
 		{"shared in, owner's name", with(amy(), func(c *access.Caller) { c.Shared, c.Tailnet = true, "other.example" }), nil},
 		{"tagged", tagged(`{"role":"operator","orgs":["*"]}`), nil}, {"tagged, let in", tagged(`{"role":"operator","orgs":["acme"],"tags":["tag:ci"]}`), nil},
 		{"key expired", with(alice(), func(c *access.Caller) { c.Expired = true }), nil}, {"Funnel", with(alice(), func(c *access.Caller) { c.Via = access.ViaFunnel }), nil},

@@ -19,7 +19,7 @@ import (
 // PLANE-09, PL-05: a caller with a role in one organisation does not see objects of another: by id, in lists, totals, searches and cursors,
 // and in shared objects.
 func TestPL05_Organisations(t *testing.T) {
-	for _, who := range []access.Caller{amy(), mel(), fleetPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)} {
+	for _, who := range []access.Caller{amy(), mel(), callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)} {
 		o := newFleetEnv().as(who)
 		for _, path := range []string{"/api/v1/pools/github/globex/gh-nix", "/api/v1/pools/gitlab/globex/gl-docker", "/api/v1/enrollments/globex", "/api/v1/holds/others", "/api/v1/holds/nothing"} {
 			if a := o.do(t, "GET", path, ""); a.Status != http.StatusNotFound || strings.Contains(a.Text, "secret") {
@@ -29,19 +29,19 @@ func TestPL05_Organisations(t *testing.T) {
 		for path, want := range map[string]int{"/api/v1/pools": 2, "/api/v1/pools?org=globex": 0, "/api/v1/pools?forge=github": 2, "/api/v1/pools?forge=gitlab": 0, "/api/v1/pools?q=globex": 0, "/api/v1/pools?q=secret": 0,
 			"/api/v1/pools?state=Degraded": 0, "/api/v1/enrollments": 1, "/api/v1/enrollments?state=Failed": 0, "/api/v1/enrollments?q=gus": 0, "/api/v1/forges": 1, "/api/v1/drift": 2, "/api/v1/drift?state=error": 0, "/api/v1/drift?state=explained": 1, "/api/v1/drift?org=globex": 0, "/api/v1/drift?q=labels": 1, "/api/v1/holds": 1, "/api/v1/holds?q=secret": 0} {
 			a := o.do(t, "GET", path, "")
-			if all := fleetData[[]json.RawMessage](t, a); len(all) != want || *a.Meta.Page.Total != want || strings.Contains(a.Text, "secret") || strings.Contains(a.Text, "globex") {
+			if all := dataOf[[]json.RawMessage](t, a); len(all) != want || *a.Meta.Page.Total != want || strings.Contains(a.Text, "secret") || strings.Contains(a.Text, "globex") {
 				t.Errorf("%s: %s, want %d", path, a.Text, want)
 			}
 		}
 		a := o.do(t, "GET", "/api/runners", "")
-		if r := fleetData[Runners](t, a); len(r.Forges) != 1 || len(r.Forges[0].Runners) != 2 || r.Forges[0].Counts.Busy == nil || *r.Forges[0].Counts.Busy != 4 || strings.Contains(a.Text, "globex") {
+		if r := dataOf[Runners](t, a); len(r.Forges) != 1 || len(r.Forges[0].Runners) != 2 || r.Forges[0].Counts.Busy == nil || *r.Forges[0].Counts.Busy != 4 || strings.Contains(a.Text, "globex") {
 			t.Errorf("%s", a.Text)
 		}
 		// An object of several organisations shows no total.
-		if h := fleetData[Hold](t, o.do(t, "GET", "/api/v1/holds/shared", "")); h.Targets != nil || h.Applied != nil || len(h.Failed) != 0 || h.RequestedBy == "" || h.Actions.Lift.Allowed {
+		if h := dataOf[Hold](t, o.do(t, "GET", "/api/v1/holds/shared", "")); h.Targets != nil || h.Applied != nil || len(h.Failed) != 0 || h.RequestedBy == "" || h.Actions.Lift.Allowed {
 			t.Errorf("%+v", h)
 		}
-		if f := fleetData[[]Forge](t, o.do(t, "GET", "/api/v1/forges", "")); f[0].RateLimit != nil {
+		if f := dataOf[[]Forge](t, o.do(t, "GET", "/api/v1/forges", "")); f[0].RateLimit != nil {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -65,7 +65,7 @@ func TestPL05_Organisations(t *testing.T) {
 // FLEET-02: runners by forge. A sum with an unknown part is unknown, and what no source has reported is null.
 func TestFLEET02_Runners(t *testing.T) {
 	o := newFleetEnv().as(alice())
-	r := fleetData[Runners](t, o.do(t, "GET", "/api/runners", ""))
+	r := dataOf[Runners](t, o.do(t, "GET", "/api/runners", ""))
 	if len(r.Forges) != 2 || r.Forges[0].Forge != "github" || r.Forges[0].Source != "ok" || len(r.Forges[0].Runners) != 3 || !slices.Equal(r.Forges[0].Orgs, []string{"acme", "globex"}) ||
 		r.Forges[0].Counts.Busy != nil || *r.Forges[0].Counts.Idle != 3 || r.Forges[1].Source != "unknown" {
 		t.Errorf("%+v", r)
@@ -83,7 +83,7 @@ func TestFLEET02_Runners(t *testing.T) {
 		t.Errorf("%s", a.Text)
 	}
 	// A pause must not fail for lack of data.
-	if a := o.do(t, "POST", "/api/v1/holds", `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x"}`); !fleetData[Created](t, a).Created {
+	if a := o.do(t, "POST", "/api/v1/holds", `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x"}`); !dataOf[Created](t, a).Created {
 		t.Errorf("%s", a.Text)
 	}
 }
@@ -94,33 +94,33 @@ const narrow = `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"a flaky image"
 // with the same key is a conflict.
 func TestCreate(t *testing.T) {
 	o := newFleetEnv().as(mel())
-	first := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", narrow))
+	first := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow))
 	if !first.Created || first.Hold.RequestedBy != "mel@acme.dev" || *first.Targets != 1 || !strings.HasPrefix(first.Hold.Name, "acme-gh-nix-") || len(first.Hold.Name) > 40 {
 		t.Errorf("%+v", first)
 	}
 	o.update()
-	if again := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", narrow)); again.Created || again.Hold.Name != first.Hold.Name {
+	if again := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow)); again.Created || again.Hold.Name != first.Hold.Name {
 		t.Errorf("%+v", again)
 	}
-	if a := o.do(t, "POST", "/api/v1/pools/github/acme/gh-nix/pause", `{"reason":"a flaky image"}`); fleetData[Created](t, a).Hold.Name != first.Hold.Name {
+	if a := o.do(t, "POST", "/api/v1/pools/github/acme/gh-nix/pause", `{"reason":"a flaky image"}`); dataOf[Created](t, a).Hold.Name != first.Hold.Name {
 		t.Errorf("%s", a.Text)
 	}
 	if a := o.do(t, "POST", "/api/v1/holds", strings.Replace(narrow, "flaky", "bad", 1)); a.code() != problem.Conflict {
 		t.Errorf("another reason: %s", a.Text)
 	}
-	if other := fleetData[Created](t, o.as(amy()).do(t, "POST", "/api/v1/holds", narrow)); !other.Created || other.Hold.Name == first.Hold.Name {
+	if other := dataOf[Created](t, o.as(amy()).do(t, "POST", "/api/v1/holds", narrow)); !other.Created || other.Hold.Name == first.Hold.Name {
 		t.Errorf("somebody else's: %+v", other)
 	}
 	o.as(mel())
-	one := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", narrow, "Idempotency-Key", "k1"))
+	one := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow, "Idempotency-Key", "k1"))
 	o.update()
 	if !one.Created || one.Hold.Name == first.Hold.Name {
 		t.Errorf("%+v", one)
 	}
-	if two := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", narrow, "Idempotency-Key", "k1")); two.Created || two.Hold.Name != one.Hold.Name {
+	if two := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow, "Idempotency-Key", "k1")); two.Created || two.Hold.Name != one.Hold.Name {
 		t.Errorf("%+v", two)
 	}
-	if a := o.do(t, "POST", "/api/v1/holds", strings.Replace(narrow, "gh-nix", "gh-docker", 1), "Idempotency-Key", "k1"); !fleetData[Created](t, a).Created {
+	if a := o.do(t, "POST", "/api/v1/holds", strings.Replace(narrow, "gh-nix", "gh-docker", 1), "Idempotency-Key", "k1"); !dataOf[Created](t, a).Created {
 		t.Errorf("another scope has another name: %s", a.Text)
 	}
 	o.update()
@@ -134,11 +134,11 @@ func TestCreate(t *testing.T) {
 	o.stored[h.Name] = h
 	o.mu.Unlock()
 	o.update()
-	if next := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", narrow)); !next.Created || next.Hold.Name == first.Hold.Name {
+	if next := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow)); !next.Created || next.Hold.Name == first.Hold.Name {
 		t.Errorf("%+v", next)
 	}
 	before := len(o.names())
-	if dry := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds?dryRun=true", `{"scope":{"org":"acme"},"reason":"x","expiresIn":"2h"}`)); dry.Created || !dry.DryRun || *dry.Targets != 2 || len(o.names()) != before ||
+	if dry := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds?dryRun=true", `{"scope":{"org":"acme"},"reason":"x","expiresIn":"2h"}`)); dry.Created || !dry.DryRun || *dry.Targets != 2 || len(o.names()) != before ||
 		dry.Hold.ExpiresAt == nil || !dry.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) {
 		t.Errorf("%+v", dry)
 	}
@@ -155,7 +155,7 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%s: %s, want %s", body, a.Text, want)
 		}
 	}
-	if a := o.as(amy()).do(t, "POST", "/api/v1/holds", `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x","mode":"Stop"}`); !fleetData[Created](t, a).Created {
+	if a := o.as(amy()).do(t, "POST", "/api/v1/holds", `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x","mode":"Stop"}`); !dataOf[Created](t, a).Created {
 		t.Errorf("an org-admin stops: %s", a.Text)
 	}
 }
@@ -164,7 +164,7 @@ func TestCreate(t *testing.T) {
 func TestMC02_PauseWide(t *testing.T) {
 	const all = `{"scope":{"all":true},"reason":"node upgrade"}`
 	const said = `{"scope":{"all":true},"reason":"node upgrade","confirm":"PAUSE ALL"}`
-	ask := func(o *fleetEnv, body string) fleetResponse {
+	ask := func(o *fleetEnv, body string) apiResponse {
 		return o.do(t, "POST", "/api/v1/holds", body, "Idempotency-Key", fmt.Sprint(len(o.names())))
 	}
 	o := newFleetEnv().as(alice())
@@ -209,7 +209,7 @@ func TestMC02_PauseWide(t *testing.T) {
 		t.Errorf("%d passed, %d refused, %v", passed, refused, o.names())
 	}
 	o.update()
-	if again := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", all, key...)); again.Created {
+	if again := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", all, key...)); again.Created {
 		t.Errorf("what is there takes no confirmation: %+v", again)
 	}
 	// The confirmation is valid for five minutes.
@@ -219,7 +219,7 @@ func TestMC02_PauseWide(t *testing.T) {
 	if a := ask(o, said); a.code() != problem.Confirmation {
 		t.Errorf("too late: %s", a.Text)
 	}
-	if a := ask(o, said); !fleetData[Created](t, a).Created {
+	if a := ask(o, said); !dataOf[Created](t, a).Created {
 		t.Errorf("asked anew: %s", a.Text)
 	}
 	// A failover clears the confirmations, and nothing is done without one.
@@ -237,15 +237,15 @@ func TestMC02_LiftWide(t *testing.T) {
 	setting := func(by access.Caller) (*fleetEnv, string) {
 		o := newFleetEnv().as(by)
 		o.do(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"x"}`)
-		name := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"x","confirm":"PAUSE ALL"}`)).Hold.Name
+		name := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"x","confirm":"PAUSE ALL"}`)).Hold.Name
 		o.update()
 		return o, name
 	}
-	lift := func(o *fleetEnv, name, reason, code string) fleetResponse {
+	lift := func(o *fleetEnv, name, reason, code string) apiResponse {
 		return o.do(t, "DELETE", "/api/v1/holds/"+name, fmt.Sprintf(`{"reason":%q,"confirm":%q}`, reason, code))
 	}
 	o, name := setting(alice())
-	for _, other := range []access.Caller{fleetPerson("otto@example.com", `{"role":"operator","orgs":["*"]}`), fleetPerson("olga@example.com", `{"role":"org-admin","orgs":["*"]}`), mel(), amy()} {
+	for _, other := range []access.Caller{callerWith("otto@example.com", `{"role":"operator","orgs":["*"]}`), callerWith("olga@example.com", `{"role":"org-admin","orgs":["*"]}`), mel(), amy()} {
 		if a := lift(o.as(other), name, "done", ""); a.code() != problem.Forbidden {
 			t.Errorf("%s: %s", other.Login, a.Text)
 		}
@@ -255,7 +255,7 @@ func TestMC02_LiftWide(t *testing.T) {
 	if a := lift(o.as(guest), name, "done", ""); a.code() != problem.Forbidden {
 		t.Errorf("a namesake of another tailnet: %s", a.Text)
 	}
-	if a := lift(o.as(fleetPerson("vic@example.com", `{"role":"viewer","orgs":["*"]}`)), name, "done", ""); a.code() != problem.Forbidden {
+	if a := lift(o.as(callerWith("vic@example.com", `{"role":"viewer","orgs":["*"]}`)), name, "done", ""); a.code() != problem.Forbidden {
 		t.Errorf("a viewer: %s", a.Text)
 	}
 	for _, who := range []access.Caller{alice(), pat()} {
@@ -269,28 +269,28 @@ func TestMC02_LiftWide(t *testing.T) {
 		if a := lift(o, name, "done", "LIFT ALL"); a.code() != problem.Confirmation {
 			t.Errorf("by the phrase: %s", a.Text)
 		}
-		requested := fleetData[Asked](t, o.do(t, "GET", "/api/v1/confirmations/"+id, ""))
+		requested := dataOf[Asked](t, o.do(t, "GET", "/api/v1/confirmations/"+id, ""))
 		if requested.Phrase != "LIFT ALL" || requested.Args["reason"] != "done" || requested.Object != name {
 			t.Errorf("%+v", requested)
 		}
-		confirm := func(phrase string) fleetResponse {
+		confirm := func(phrase string) apiResponse {
 			return o.do(t, "POST", "/api/v1/confirmations", fmt.Sprintf(`{"id":%q,"phrase":%q}`, id, phrase))
 		}
 		if a := confirm("lift all"); a.code() != problem.Validation {
 			t.Errorf("%s", a.Text)
 		}
-		o.as(fleetPerson("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`))
-		for _, a := range []fleetResponse{confirm("LIFT ALL"), o.do(t, "GET", "/api/v1/confirmations/"+id, "")} {
+		o.as(callerWith("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`))
+		for _, a := range []apiResponse{confirm("LIFT ALL"), o.do(t, "GET", "/api/v1/confirmations/"+id, "")} {
 			if a.code() != problem.NotFound {
 				t.Errorf("somebody else's: %s", a.Text)
 			}
 		}
-		code := fleetData[Code](t, o.as(who).do(t, "POST", "/api/v1/confirmations", fmt.Sprintf(`{"id":%q,"phrase":"LIFT ALL"}`, id))).Code
-		if a := lift(o.as(fleetPerson("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`)), name, "done", code); a.code() != problem.Confirmation {
+		code := dataOf[Code](t, o.as(who).do(t, "POST", "/api/v1/confirmations", fmt.Sprintf(`{"id":%q,"phrase":"LIFT ALL"}`, id))).Code
+		if a := lift(o.as(callerWith("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`)), name, "done", code); a.code() != problem.Confirmation {
 			t.Errorf("somebody else's code: %s", a.Text)
 		}
 		o.as(who)
-		done := fleetData[Lifted](t, lift(o, name, "done", code))
+		done := dataOf[Lifted](t, lift(o, name, "done", code))
 		if !slices.Equal(done.Lifted, []string{name}) || !slices.Equal(done.Remaining, []string{"others", "shared"}) {
 			t.Errorf("%+v", done)
 		}
@@ -303,7 +303,7 @@ func TestMC02_LiftWide(t *testing.T) {
 		}
 		// A code used for another request becomes invalid.
 		id = lift(o, name, "done", "").Error.Confirm.ID
-		code = fleetData[Code](t, confirm("LIFT ALL")).Code
+		code = dataOf[Code](t, confirm("LIFT ALL")).Code
 		if a := lift(o, name, "something else", code); a.code() != problem.Confirmation {
 			t.Errorf("another reason: %s", a.Text)
 		}
@@ -313,12 +313,12 @@ func TestMC02_LiftWide(t *testing.T) {
 	}
 	// A hold of one pool needs no code, and the organisation's own people lift it.
 	o = newFleetEnv().as(amy())
-	name = fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", narrow)).Hold.Name
+	name = dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow)).Hold.Name
 	o.update()
-	if dry := fleetData[Lifted](t, o.as(mel()).do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume?dryRun=true", `{"reason":"x"}`)); !slices.Equal(dry.Lifted, []string{name}) || !slices.Contains(o.names(), name) {
+	if dry := dataOf[Lifted](t, o.as(mel()).do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume?dryRun=true", `{"reason":"x"}`)); !slices.Equal(dry.Lifted, []string{name}) || !slices.Contains(o.names(), name) {
 		t.Errorf("%+v", dry)
 	}
-	if done := fleetData[Lifted](t, o.do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume", `{"reason":"x"}`)); !slices.Equal(done.Lifted, []string{name}) || !slices.Equal(done.Remaining, []string{"shared"}) || slices.Contains(o.names(), name) {
+	if done := dataOf[Lifted](t, o.do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume", `{"reason":"x"}`)); !slices.Equal(done.Lifted, []string{name}) || !slices.Equal(done.Remaining, []string{"shared"}) || slices.Contains(o.names(), name) {
 		t.Errorf("%+v", done)
 	}
 	o.update()
@@ -336,7 +336,7 @@ func TestMC02_LiftWide(t *testing.T) {
 // The number of waiting confirmations is bounded.
 func TestWaitingIsBounded(t *testing.T) {
 	o := newFleetEnv().as(alice())
-	var last fleetResponse
+	var last apiResponse
 	for i := range maxPendingPerCaller + 1 {
 		last = o.do(t, "POST", "/api/v1/holds", fmt.Sprintf(`{"scope":{"all":true},"reason":"%d"}`, i))
 	}
@@ -371,7 +371,7 @@ func keys[V any](m map[string]V) (all []string) {
 // confirmation.
 func TestReschedule(t *testing.T) {
 	o := newFleetEnv().as(mel())
-	made := fleetData[Created](t, o.do(t, "POST", "/api/v1/pools/github/acme/gh-docker/pause", `{"reason":"flaky"}`)).Hold
+	made := dataOf[Created](t, o.do(t, "POST", "/api/v1/pools/github/acme/gh-docker/pause", `{"reason":"flaky"}`)).Hold
 	o.update()
 	path := "/api/v1/holds/" + made.Name
 	for body, code := range map[string]problem.Code{`{"reason":"x","expiresIn":"1s"}`: problem.Validation, `{"reason":"x","expiresIn":"9000h"}`: problem.Validation, `{"expiresIn":"2h"}`: problem.Validation,
@@ -383,17 +383,17 @@ func TestReschedule(t *testing.T) {
 	if a := o.do(t, "PATCH", path, `{"reason":"x","expiresIn":"2h"}`, "If-Match", "7"); a.code() != problem.Conflict {
 		t.Errorf("of another version: %s", a.Text)
 	}
-	if a := o.as(fleetPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)).do(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.Forbidden {
+	if a := o.as(callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)).do(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.Forbidden {
 		t.Errorf("who may look only: %s", a.Text)
 	}
-	if a := o.as(fleetPerson("gus@globex.dev")).do(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.NotFound {
+	if a := o.as(callerWith("gus@globex.dev")).do(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.NotFound {
 		t.Errorf("who is of another organisation: %s", a.Text)
 	}
 	o.as(mel())
-	if r := fleetData[Rescheduled](t, o.do(t, "PATCH", path+"?dryRun=true", `{"reason":"x","expiresIn":"2h"}`)); !r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || o.stored[made.Name].ExpiresAt != nil {
+	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path+"?dryRun=true", `{"reason":"x","expiresIn":"2h"}`)); !r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || o.stored[made.Name].ExpiresAt != nil {
 		t.Errorf("asked whether: %+v", r)
 	}
-	if r := fleetData[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"it takes longer","expiresIn":"2h"}`, "If-Match", made.Version)); r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || r.Hold.Actions == nil {
+	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"it takes longer","expiresIn":"2h"}`, "If-Match", made.Version)); r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || r.Hold.Actions == nil {
 		t.Errorf("%+v", r)
 	}
 	last := o.entries[len(o.entries)-1]
@@ -405,14 +405,14 @@ func TestReschedule(t *testing.T) {
 	// A hold of an organisation, a pool or everything: a later expiry at once, an earlier one with a code.
 	o.as(alice())
 	o.do(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"upgrade","expiresIn":"2h"}`)
-	all := fleetData[Created](t, o.do(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"upgrade","expiresIn":"2h","confirm":"PAUSE ALL"}`)).Hold
+	all := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"upgrade","expiresIn":"2h","confirm":"PAUSE ALL"}`)).Hold
 	o.update()
 	path = "/api/v1/holds/" + all.Name
 	if a := o.as(mel()).do(t, "PATCH", path, `{"reason":"x","expiresIn":"4h"}`); a.code() != problem.Forbidden {
 		t.Errorf("one of everything, by somebody of one organisation: %s", a.Text)
 	}
 	o.as(alice())
-	if r := fleetData[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"longer","expiresIn":"4h"}`)); !r.Hold.ExpiresAt.Equal(fleetNoon.Add(4 * time.Hour)) {
+	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"longer","expiresIn":"4h"}`)); !r.Hold.ExpiresAt.Equal(fleetNoon.Add(4 * time.Hour)) {
 		t.Errorf("%+v", r)
 	}
 	o.update()
@@ -421,17 +421,17 @@ func TestReschedule(t *testing.T) {
 	if a.code() != problem.Confirmation || a.Error.Confirm.ID == "" {
 		t.Fatalf("earlier: %s", a.Text)
 	}
-	requested := fleetData[Asked](t, o.do(t, "GET", "/api/v1/confirmations/"+a.Error.Confirm.ID, ""))
+	requested := dataOf[Asked](t, o.do(t, "GET", "/api/v1/confirmations/"+a.Error.Confirm.ID, ""))
 	if requested.Phrase != "END ALL" || requested.Args["expiresIn"] != "1m" {
 		t.Errorf("%+v", requested)
 	}
-	code := fleetData[Code](t, o.do(t, "POST", "/api/v1/confirmations", `{"id":"`+requested.ID+`","phrase":"END ALL"}`)).Code
+	code := dataOf[Code](t, o.do(t, "POST", "/api/v1/confirmations", `{"id":"`+requested.ID+`","phrase":"END ALL"}`)).Code
 	if a := o.do(t, "DELETE", path, `{"reason":"done early","confirm":"`+code+`"}`); a.code() != problem.Confirmation {
 		t.Errorf("lifted with the code for an end: %s", a.Text)
 	}
-	requested = fleetData[Asked](t, o.do(t, "GET", "/api/v1/confirmations/"+o.do(t, "PATCH", path, fmt.Sprintf(sooner, "")).Error.Confirm.ID, ""))
-	code = fleetData[Code](t, o.do(t, "POST", "/api/v1/confirmations", `{"id":"`+requested.ID+`","phrase":"END ALL"}`)).Code
-	if r := fleetData[Rescheduled](t, o.do(t, "PATCH", path, fmt.Sprintf(sooner, `,"confirm":"`+code+`"`))); !r.Hold.ExpiresAt.Equal(fleetNoon.Add(time.Minute)) {
+	requested = dataOf[Asked](t, o.do(t, "GET", "/api/v1/confirmations/"+o.do(t, "PATCH", path, fmt.Sprintf(sooner, "")).Error.Confirm.ID, ""))
+	code = dataOf[Code](t, o.do(t, "POST", "/api/v1/confirmations", `{"id":"`+requested.ID+`","phrase":"END ALL"}`)).Code
+	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path, fmt.Sprintf(sooner, `,"confirm":"`+code+`"`))); !r.Hold.ExpiresAt.Equal(fleetNoon.Add(time.Minute)) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -450,14 +450,14 @@ func TestRecordOfAnOrganisation(t *testing.T) {
 			o.do(t, "DELETE", "/api/v1/holds/"+name, `{"reason":"mended"}`)
 		}
 	}
-	o.as(fleetPerson("gus@globex.dev")).do(t, "POST", "/api/v1/pools/github/acme/gh-nix/pause", `{"reason":"not mine"}`)
+	o.as(callerWith("gus@globex.dev")).do(t, "POST", "/api/v1/pools/github/acme/gh-nix/pause", `{"reason":"not mine"}`)
 	for who, want := range map[string][]string{
 		"amy@acme.dev":   {"refused gus@globex.dev not mine", "done alice@example.com mended", "done alice@example.com ", "done alice@example.com a flaky image"},
 		"mel@acme.dev":   {},
 		"gus@globex.dev": {"refused gus@globex.dev not mine", "done alice@example.com mended", "done alice@example.com a flaky image"},
 	} {
 		got := []string{}
-		for _, e := range fleetData[[]audit.Entry](t, o.as(fleetPerson(who)).do(t, "GET", "/api/v1/audit", "")) {
+		for _, e := range dataOf[[]audit.Entry](t, o.as(callerWith(who)).do(t, "GET", "/api/v1/audit", "")) {
 			if e.Verb != access.AuditRead {
 				got = append(got, string(e.Result)+" "+e.Actor.Login+" "+e.Reason)
 			}
@@ -466,7 +466,7 @@ func TestRecordOfAnOrganisation(t *testing.T) {
 			t.Errorf("%s reads %q, want %q", who, got, want)
 		}
 	}
-	if all := fleetData[[]audit.Entry](t, o.as(fleetPerson("otto@example.com", `{"role":"org-admin","orgs":["*"]}`)).do(t, "GET", "/api/v1/audit", "")); len(all) < 6 || slices.ContainsFunc(all, func(e audit.Entry) bool { return e.Org == "" && e.Actor.Login != "otto@example.com" }) {
+	if all := dataOf[[]audit.Entry](t, o.as(callerWith("otto@example.com", `{"role":"org-admin","orgs":["*"]}`)).do(t, "GET", "/api/v1/audit", "")); len(all) < 6 || slices.ContainsFunc(all, func(e audit.Entry) bool { return e.Org == "" && e.Actor.Login != "otto@example.com" }) {
 		t.Errorf("who administers all organisations reads %+v", all)
 	}
 }

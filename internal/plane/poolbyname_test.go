@@ -23,12 +23,12 @@ func TestPLANE10_ByName(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/api/runners/gh-docker", "/api/runners/github/acme/gh-docker"} {
-		if p := fleetData[Pool](t, o.do(t, "GET", path, "")); p.ID != "github/acme/gh-docker" {
+		if p := dataOf[Pool](t, o.do(t, "GET", path, "")); p.ID != "github/acme/gh-docker" {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
 	o.as(amy())
-	if a := o.do(t, "GET", "/api/runners/gh-nix", ""); strings.Contains(a.Text, "globex") || fleetData[Pool](t, a).OrgName != "acme" {
+	if a := o.do(t, "GET", "/api/runners/gh-nix", ""); strings.Contains(a.Text, "globex") || dataOf[Pool](t, a).OrgName != "acme" {
 		t.Errorf("%s", a.Text)
 	}
 	for _, name := range []string{"gl-docker", "nothing"} {
@@ -39,13 +39,13 @@ func TestPLANE10_ByName(t *testing.T) {
 	// All three paths make the same hold, and lift it.
 	made := map[string]bool{}
 	for _, path := range []string{"/api/runners/gh-docker/pause", "/api/runners/github/acme/gh-docker/pause", "/api/v1/pools/github/acme/gh-docker/pause"} {
-		made[fleetData[Created](t, o.do(t, "POST", path, `{"reason":"test","expiresIn":"2h"}`, "Idempotency-Key", "k")).Hold.Name] = true
+		made[dataOf[Created](t, o.do(t, "POST", path, `{"reason":"test","expiresIn":"2h"}`, "Idempotency-Key", "k")).Hold.Name] = true
 	}
 	if len(made) != 1 {
 		t.Errorf("%v", made)
 	}
 	o.update()
-	if l := fleetData[Lifted](t, o.do(t, "POST", "/api/runners/gh-docker/resume", `{"reason":"test"}`)); len(l.Lifted) != 1 || !made[l.Lifted[0]] {
+	if l := dataOf[Lifted](t, o.do(t, "POST", "/api/runners/gh-docker/resume", `{"reason":"test"}`)); len(l.Lifted) != 1 || !made[l.Lifted[0]] {
 		t.Errorf("%+v", l)
 	}
 	o.store = NewStore(o.service.Plane.Now)

@@ -15,7 +15,6 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
-	"github.com/tailplane/tailplane/internal/problem"
 )
 
 var runnerNoon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -37,22 +36,14 @@ var runnerPolicy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Con
 	Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}},
 	Settings: []access.Holder{{Login: "pat@platform.dev", Role: access.PlaneRole{Name: access.PlatformAdmin}}}}
 
-func runnerPerson(login string, rules ...string) access.Caller {
-	c := access.Caller{Login: access.Login(login), UserID: "1", Device: access.Device{ID: "n-" + login, Name: "laptop.ts.net"}, Tailnet: "example.com", Via: access.ViaTailnet}
-	for _, r := range rules {
-		c.Rules = append(c.Rules, json.RawMessage(r))
-	}
-	return c
-}
-
 // runnerPersonas are the callers of the tests.
 var runnerPersonas = []struct {
 	name   string
 	caller access.Caller
 }{
-	{"viewer acme", runnerPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)}, {"viewer *", runnerPerson("vera@example.com", `{"role":"viewer","orgs":["*"]}`)},
-	{"operator acme (member)", runnerPerson("mel@acme.dev")}, {"operator *", runnerPerson("alice@example.com", `{"role":"operator","orgs":["*"]}`)}, {"org-admin acme (owner)", runnerPerson("amy@acme.dev")},
-	{"platform-admin", runnerPerson("pat@platform.dev")}, {"org-admin globex (owner)", runnerPerson("gus@globex.dev")}, {"nobody", runnerPerson("mallory@evil.example")},
+	{"viewer acme", callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)}, {"viewer *", callerWith("vera@example.com", `{"role":"viewer","orgs":["*"]}`)},
+	{"operator acme (member)", callerWith("mel@acme.dev")}, {"operator *", callerWith("alice@example.com", `{"role":"operator","orgs":["*"]}`)}, {"org-admin acme (owner)", callerWith("amy@acme.dev")},
+	{"platform-admin", callerWith("pat@platform.dev")}, {"org-admin globex (owner)", callerWith("gus@globex.dev")}, {"nobody", callerWith("mallory@evil.example")},
 }
 
 func newRunnerEnv() *runnerEnv {
@@ -113,40 +104,17 @@ func (o *runnerEnv) as(c access.Caller) {
 	o.caller = c
 }
 
-// runnerResponse is a response as a client decodes it.
-type runnerResponse struct {
-	Status int    `json:"-"`
-	Text   string `json:"-"`
-	Data   json.RawMessage
-	Meta   struct {
-		Page    *struct{ Total *int }
-		Sources []Source
-	}
-	Error *problem.Error
-}
-
-func (o *runnerEnv) get(t *testing.T, path string) runnerResponse {
+func (o *runnerEnv) get(t *testing.T, path string) apiResponse {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	r.Host = "dashboard"
 	w := httptest.NewRecorder()
 	o.ServeHTTP(w, r)
-	a := runnerResponse{Status: w.Code, Text: w.Body.String()}
+	a := apiResponse{Status: w.Code, Text: w.Body.String()}
 	if err := json.NewDecoder(bytes.NewReader(w.Body.Bytes())).Decode(&a); err != nil {
 		t.Fatalf("%s: %v: %s", path, err, w.Body)
 	}
 	return a
-}
-
-func runnerData[T any](t *testing.T, a runnerResponse) (v T) {
-	t.Helper()
-	if a.Error != nil {
-		t.Fatalf("%d %+v", a.Status, a.Error)
-	}
-	if err := json.Unmarshal(a.Data, &v); err != nil {
-		t.Fatalf("%v: %s", err, a.Data)
-	}
-	return v
 }
 
 var errAway = errors.New("connection refused")

@@ -59,7 +59,7 @@ func TestLog(t *testing.T) {
 	if of := (*opened)[0]; of.Tail != defaultLogTail || of.Follow || of.Container != "" {
 		t.Errorf("%+v", of)
 	}
-	l := runnerData[Log](t, o.get(t, aLog+"/lines?tail=3"))
+	l := dataOf[Log](t, o.get(t, aLog+"/lines?tail=3"))
 	if of := (*opened)[1]; of.Tail != 3 || len(l.Lines) != 3 || l.Lines[1] != "\x1b[31mtwo" || len(l.Lines[2]) != maxLogLine || !l.Cut {
 		t.Errorf("%+v %.300v", of, l)
 	}
@@ -106,7 +106,7 @@ func TestPL03_LogEnds(t *testing.T) {
 	if s, err := in.ReadString('\n'); s != "first\n" {
 		t.Fatalf("%q %v", s, err)
 	}
-	o.as(runnerPerson("alice@example.com", `{"role":"viewer","orgs":["*"]}`)) // from the next renewal on
+	o.as(callerWith("alice@example.com", `{"role":"viewer","orgs":["*"]}`)) // from the next renewal on
 	if rest, err := io.ReadAll(in); len(rest) > 0 || err != nil {
 		t.Errorf("%q %v", rest, err)
 	}

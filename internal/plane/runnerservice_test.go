@@ -73,12 +73,12 @@ func TestPL05_Runners(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{"nix/runners": 2, "nix/jobs": 1, "docker/runners": 1, "docker/jobs": 0, "nix/runners?state=Idle": 1, "nix/runners?q=shop": 1} {
-		if a := o.get(t, "/api/v1/pools/github/acme/"+path); len(runnerData[[]Runner](t, a)) != want || *a.Meta.Page.Total != want {
+		if a := o.get(t, "/api/v1/pools/github/acme/"+path); len(dataOf[[]Runner](t, a)) != want || *a.Meta.Page.Total != want {
 			t.Errorf("%s: %s", path, a.Text)
 		}
 	}
 	for path, want := range map[string]int{"": 3, "?org=acme": 3, "?org=globex": 0, "?forge=gitlab": 0, "?q=secret": 0} {
-		if a := o.get(t, "/api/k8s/pods"+path); len(runnerData[[]Runner](t, a)) != want || strings.Contains(a.Text, "globex") {
+		if a := o.get(t, "/api/k8s/pods"+path); len(dataOf[[]Runner](t, a)) != want || strings.Contains(a.Text, "globex") {
 			t.Errorf("all of them, %q: %s", path, a.Text)
 		}
 	}
@@ -88,7 +88,7 @@ func TestPL05_Runners(t *testing.T) {
 		}
 	}
 	// The actions of a viewer.
-	if a := runnerData[Runner](t, o.get(t, "/api/v1/runners/runners/acme-nix-7xk2p-runner-q9w4z")).Actions; a.Log.Allowed || a.Log.Why == "" {
+	if a := dataOf[Runner](t, o.get(t, "/api/v1/runners/runners/acme-nix-7xk2p-runner-q9w4z")).Actions; a.Log.Allowed || a.Log.Why == "" {
 		t.Errorf("%+v", a)
 	}
 }
@@ -98,7 +98,7 @@ func TestPL05_Runners(t *testing.T) {
 func TestUnknown(t *testing.T) {
 	o := newRunnerEnv()
 	var reasons []string
-	for _, e := range runnerData[[]Event](t, o.get(t, "/api/v1/pools/github/acme/nix/events")) {
+	for _, e := range dataOf[[]Event](t, o.get(t, "/api/v1/pools/github/acme/nix/events")) {
 		reasons = append(reasons, e.Reason)
 	}
 	if !slices.Equal(reasons, []string{"FailedScheduling", "Degraded"}) {
@@ -111,11 +111,11 @@ func TestUnknown(t *testing.T) {
 	}) {
 		t.Errorf("%s", a.Text)
 	}
-	d := runnerData[Diagnosis](t, o.get(t, "/api/v1/pools/github/acme/nix/diagnosis"))
+	d := dataOf[Diagnosis](t, o.get(t, "/api/v1/pools/github/acme/nix/diagnosis"))
 	if len(d.Findings) != 1 || !strings.Contains(d.Findings[0].Cause, eventsSource) {
 		t.Errorf("%+v", d)
 	}
-	if c := runnerData[Config](t, o.get(t, "/api/v1/pools/github/acme/nix/config")); len(c.Settings) != 1 || c.Settings[0].From != "RunnerPool nix" {
+	if c := dataOf[Config](t, o.get(t, "/api/v1/pools/github/acme/nix/config")); len(c.Settings) != 1 || c.Settings[0].From != "RunnerPool nix" {
 		t.Errorf("%+v", c)
 	}
 	o.service.Plane.Store = NewStore(o.service.Plane.Now)

@@ -90,20 +90,12 @@ func (s *TokenSource) read(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenCommandTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.Command[0], s.Command[1:]...)
-	out := &boundedBuffer{}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, s.Stderr, time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &limitedWriter{w: &out, left: maxToken + 2}, s.Stderr, time.Second
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("the token's command %s: %w", s.Command[0], err)
 	}
-	return out.b.String(), nil
-}
-
-// boundedBuffer keeps slightly more bytes than a token may have.
-type boundedBuffer struct{ b bytes.Buffer }
-
-func (w *boundedBuffer) Write(p []byte) (int, error) {
-	w.b.Write(p[:min(len(p), max(0, maxToken+2-w.b.Len()))])
-	return len(p), nil
+	return out.String(), nil
 }
 
 // jwtExpiry returns the expiry in a JWT, without verifying the token; zero if it has none. It only decides when to read another token.

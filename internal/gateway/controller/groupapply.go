@@ -142,7 +142,7 @@ func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.P
 			table.Ports = append(table.Ports, gateway.TablePort{PortKey: gateway.PortKey{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)}, MatchPort: uint16(p.MatchPort)})
 		}
 	}
-	next, refused, wake := table.Allocate(l.result.RequiredPorts[groupNameOf(l.group)], l.Now().Truncate(time.Second))
+	next, refused, wake := table.Allocate(l.result.RequiredPorts[objectName(l.group)], l.Now().Truncate(time.Second))
 	l.refused = refused
 	l.requeueAt(wake)
 	for _, p := range next.Ports {
@@ -151,10 +151,6 @@ func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.P
 		}
 	}
 	return next, current, nil
-}
-
-func groupNameOf(o client.Object) gateway.Name {
-	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
 // withdrawServices removes all services from the configuration of a group that is no longer accepted. Its

@@ -38,7 +38,7 @@ func (l *groupReconciliation) domainOf(s *v1alpha1.TailscaleService) string {
 // retainCertificate keeps the certificate of a service that this group may carry, even while it does
 // not carry it. Reissuing is costly, because a CA limits the certificates per name.
 func (l *groupReconciliation) retainCertificate(s *v1alpha1.TailscaleService, group gateway.Name) {
-	if s.Spec.Type == v1alpha1.Ingress && s.DeletionTimestamp == nil && terminatesTLS(s) && (group == groupNameOf(l.group) || group.Name == "") {
+	if s.Spec.Type == v1alpha1.Ingress && s.DeletionTimestamp == nil && terminatesTLS(s) && (group == objectName(l.group) || group.Name == "") {
 		l.retained[l.domainOf(s)] = true
 	}
 }
@@ -48,7 +48,7 @@ func (l *groupReconciliation) retainCertificate(s *v1alpha1.TailscaleService, gr
 func (l *groupReconciliation) ensureCertificate(ctx context.Context, s *v1alpha1.TailscaleService) (domain string, err error) {
 	domain = l.domainOf(s)
 	if domain == "" {
-		l.omitted = append(l.omitted, groupNameOf(s).String()+" is to end TLS, and the domain of the tailnet is not known yet")
+		l.omitted = append(l.omitted, objectName(s).String()+" is to end TLS, and the domain of the tailnet is not known yet")
 		return "", nil
 	}
 	if l.certs[domain] != nil {
@@ -62,7 +62,7 @@ func (l *groupReconciliation) ensureCertificate(ctx context.Context, s *v1alpha1
 	case err != nil:
 		return "", fmt.Errorf("look at the Secret %s: %w", domain, err)
 	case other.Type != corev1.SecretTypeTLS:
-		l.omitted = append(l.omitted, groupNameOf(s).String()+" is to end TLS, and the Secret "+domain+" is of another type than "+string(corev1.SecretTypeTLS))
+		l.omitted = append(l.omitted, objectName(s).String()+" is to end TLS, and the Secret "+domain+" is of another type than "+string(corev1.SecretTypeTLS))
 		return "", nil
 	default:
 		l.issue[domain] = false

@@ -78,13 +78,13 @@ func (l *groupReconciliation) gatherIngress(ctx context.Context) (*groupIngress,
 	out := &groupIngress{map[string]config.IngressService{}, serveConfig{map[string]serveService{}}, map[string]ingressMapping{}}
 	for i := range all.Items {
 		s := &all.Items[i]
-		report := l.result.Services[groupNameOf(s)]
+		report := l.result.Services[objectName(s)]
 		l.retainCertificate(s, report.Group)
-		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != groupNameOf(l.group) || !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.BackendRef == nil {
+		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != objectName(l.group) || !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.BackendRef == nil {
 			continue
 		}
 		if len(out.relay) == maxExposed {
-			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; those after %s are left out", maxExposed, groupNameOf(s)))
+			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; those after %s are left out", maxExposed, objectName(s)))
 			break
 		}
 		if err := l.expose(ctx, s, out); err != nil {
@@ -119,7 +119,7 @@ func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleS
 	file, serve, omitted := carriedPorts(s, host, domain)
 	file.Issue = l.issue[domain]
 	if omitted {
-		l.omitted = append(l.omitted, groupNameOf(s).String()+" has UDP beside TCP, or with a PROXY header, which relays do not carry")
+		l.omitted = append(l.omitted, objectName(s).String()+" has UDP beside TCP, or with a PROXY header, which relays do not carry")
 	}
 	if file.VIP != "" && !mayHost(s) {
 		return nil
@@ -130,7 +130,7 @@ func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleS
 	if file.Ready, err = l.hasEndpoint(ctx, backend); err != nil {
 		return err
 	}
-	out.relay[gateway.ServiceKey(groupNameOf(s))] = file
+	out.relay[gateway.ServiceKey(objectName(s))] = file
 	if file.VIP != "" && file.Ready {
 		out.serve.Services[file.VIP] = serve
 		out.mappings[file.VIP] = mappingOf(s, backend)
@@ -217,7 +217,7 @@ func (l *groupReconciliation) backendService(ctx context.Context, s *v1alpha1.Ta
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at the backend of %s: %w", groupNameOf(s), err)
+			return nil, fmt.Errorf("look at the backend of %s: %w", objectName(s), err)
 		}
 		return out, nil
 	}

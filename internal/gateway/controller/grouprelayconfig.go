@@ -110,7 +110,7 @@ func (l *groupReconciliation) egressServices(ctx context.Context, table gateway.
 			continue
 		}
 		if real != nil {
-			s.HealthCheckEndpoint = fmt.Sprintf("http://%s.%s.svc.%s:%d/healthz", gateway.GroupServiceName(groupNameOf(real)), l.group.Namespace, l.ClusterDomain, v1alpha1.HealthPort)
+			s.HealthCheckEndpoint = fmt.Sprintf("http://%s.%s.svc.%s:%d/healthz", gateway.GroupServiceName(objectName(real)), l.group.Namespace, l.ClusterDomain, v1alpha1.HealthPort)
 		}
 		s.TailnetTarget, targets[key] = list[0], list
 		services[key] = s
@@ -127,7 +127,7 @@ func (l *groupReconciliation) serviceTarget(ctx context.Context, key string) (v1
 	s := &v1alpha1.TailscaleService{}
 	err := l.cache.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, s)
 	switch {
-	case err == nil && s.Spec.Target != nil && l.result.Services[groupNameOf(s)].Group == groupNameOf(l.group):
+	case err == nil && s.Spec.Target != nil && l.result.Services[objectName(s)].Group == objectName(l.group):
 	case err == nil || apierrors.IsNotFound(err):
 		if own == nil {
 			return v1alpha1.TailnetTarget{}, nil, nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -58,7 +59,7 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 		st.Ports = append(st.Ports, v1alpha1.EgressPort{Port: m.port, MatchPort: int32(m.match), Protocol: v1alpha1.PortProtocol(m.protocol)})
 	}
 	if g != nil {
-		st.Endpoints.Total = desiredReplicas(g)
+		st.Endpoints.Total = workload.Replicas(g)
 	}
 	if len(ports) > 0 {
 		st.Service = at

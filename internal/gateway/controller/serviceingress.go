@@ -18,6 +18,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
@@ -451,7 +452,7 @@ func deviceIDs(g *v1alpha1.TailscaleProxyGroup) (ids []string) {
 		return nil
 	}
 	for _, d := range g.Status.Devices {
-		if d.NodeID != "" && d.Ordinal < desiredReplicas(g) {
+		if d.NodeID != "" && d.Ordinal < workload.Replicas(g) {
 			ids = append(ids, d.NodeID)
 		}
 	}

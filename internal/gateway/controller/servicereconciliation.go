@@ -258,11 +258,3 @@ func portsExhausted(g *v1alpha1.TailscaleProxyGroup) bool {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionAccepted)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonPortsExhausted
 }
-
-// desiredReplicas returns the desired number of relays of a group.
-func desiredReplicas(g *v1alpha1.TailscaleProxyGroup) int32 {
-	if g.Spec.Replicas == nil {
-		return 2 // default of the API server
-	}
-	return *g.Spec.Replicas
-}

@@ -172,7 +172,7 @@ func (g *group) validate() error {
 // Replicas returns the desired number of relays of a group.
 func Replicas(g *v1alpha1.TailscaleProxyGroup) int32 {
 	if g.Spec.Replicas == nil {
-		return 2
+		return 2 // default of the API server
 	}
 	return *g.Spec.Replicas
 }
