@@ -194,7 +194,7 @@ func TestFindingsOfOthers(t *testing.T) {
 	managed := CheckDrift(o, nil, noon)
 	w.External = true
 	others := CheckDrift(o, nil, noon)
-	if len(managed) != 1 || len(others) != 1 || managed[0].ID() != others[0].ID() || !strings.Contains(managed[0].Advice, "The fleet changes its label") || !strings.Contains(others[0].Advice, "Somebody else keeps") {
+	if len(managed) != 1 || len(others) != 1 || managed[0].ID() != others[0].ID() || !strings.Contains(managed[0].Advice, "The fleet changes its label") || !strings.Contains(others[0].Advice, "The fleet does not manage this scale set") {
 		t.Errorf("%+v\n%+v", managed, others)
 	}
 }
