@@ -199,12 +199,12 @@ func TestCertificateFor(t *testing.T) {
 		why        string
 	}{
 		{name, chain, key, now, ""},
-		{name, nil, nil, now, "none was issued yet"},
-		{name, chain, nil, now, "none was issued yet"},
-		{name, chain, other, now, "no certificate with its key"},
-		{name, []byte("x"), key, now, "no certificate with its key"},
-		{"other.tail1.ts.net", chain, key, now, "of another name"},
-		{name, chain, key, now.Add(2 * time.Hour), "has expired"},
+		{name, nil, nil, now, "no certificate was issued yet"},
+		{name, chain, nil, now, "no certificate was issued yet"},
+		{name, chain, other, now, "no valid certificate and key"},
+		{name, []byte("x"), key, now, "no valid certificate and key"},
+		{"other.tail1.ts.net", chain, key, now, "with another name"},
+		{name, chain, key, now.Add(2 * time.Hour), "expired on"},
 		{name, chain, key, now.Add(-2 * time.Hour), "not valid before"},
 	} {
 		pair, reason := certificateFor(tt.name, tt.chain, tt.key, tt.at)

@@ -307,7 +307,7 @@ func TestForbiddenTargets(t *testing.T) {
 	}
 	b.mu.Unlock()
 	stop()
-	if !strings.Contains(b.log.String(), "a target is refused") {
+	if !strings.Contains(b.log.String(), "refusing a target") {
 		t.Error("nothing was logged")
 	}
 }

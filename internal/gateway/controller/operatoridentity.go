@@ -24,7 +24,7 @@ func identifyOperator(ctx context.Context, c client.Client, namespace, release, 
 	if id == "" {
 		var ns corev1.Namespace
 		if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &ns); err != nil {
-			return "", "", fmt.Errorf("which cluster is this? %w", err)
+			return "", "", fmt.Errorf("read the cluster's ID: %w", err)
 		}
 		id = gateway.OperatorID(string(ns.UID), namespace, release)
 	}
@@ -36,7 +36,7 @@ func identifyOperator(ctx context.Context, c client.Client, namespace, release, 
 		}
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("the ConfigMap that tells this operator from others: %w", err)
+		return "", "", fmt.Errorf("the ConfigMap with this operator's identity: %w", err)
 	}
 	return id, string(m.UID), nil
 }

@@ -103,7 +103,7 @@ func TestUnreadableNamespace(t *testing.T) {
 	awaitCondition(barred, v1alpha1.ConditionReady, "False/NamespaceForbidden")
 	saysService("True/NamespaceForbidden")
 	if n := c.UnreadableNamespaces(); n != 1 {
-		t.Errorf("%d namespaces are left out", n)
+		t.Errorf("%d namespaces are skipped", n)
 	}
 
 	p.must(bind(barred))
@@ -111,7 +111,7 @@ func TestUnreadableNamespace(t *testing.T) {
 	awaitCondition(barred, v1alpha1.ConditionDegraded, "False/AsExpected")
 	awaitCondition(barred, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
 	saysService("False/AsExpected")
-	for line, want := range map[string]int{"a namespace is left out": 1, "may read again": 1} {
+	for line, want := range map[string]int{"a namespace is skipped": 1, "may read again": 1} {
 		if n := strings.Count(p.log.String(), line); n != want {
 			t.Errorf("the log says %q %d times, want %d:\n%s", line, n, want, p.log.Tail())
 		}
@@ -129,7 +129,7 @@ func TestUnreadableNamespace(t *testing.T) {
 	awaitCondition(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
 	saysService("True/NamespaceForbidden")
 	if n := c.UnreadableNamespaces(); n != 1 {
-		t.Errorf("%d namespaces are left out", n)
+		t.Errorf("%d namespaces are skipped", n)
 	}
 	for _, namespace := range []string{barred, p.ns} {
 		g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
@@ -140,7 +140,7 @@ func TestUnreadableNamespace(t *testing.T) {
 	// A request during the revocation may have been refused, and namespaces of other tests may end
 	// meanwhile.
 	all := p.log.String()
-	for line := range strings.Lines(all[strings.LastIndex(all, "a namespace is left out"):]) {
+	for line := range strings.Lines(all[strings.LastIndex(all, "a namespace is skipped"):]) {
 		if strings.Contains(line, "Reconciler error") && (strings.Contains(line, p.ns) || strings.Contains(line, barred)) {
 			t.Errorf("a look failed: %s", line)
 		}

@@ -98,7 +98,7 @@ func (w *env) namespaceEnds(t *testing.T) {
 		return strings.TrimSpace(strings.TrimPrefix(metricLines(t, w.Probes, "tailplane_gateway_namespaces_left_out"), "tailplane_gateway_namespaces_left_out"))
 	}
 	if n := leftOut(); n != "1" {
-		t.Errorf("%q namespaces are left out", n)
+		t.Errorf("%q namespaces are skipped", n)
 	}
 	uid = w.relayGroup(t, "relays", "beside", 1)
 	w.key(t, "relays", "beside-0")
@@ -124,7 +124,7 @@ func (w *env) namespaceEnds(t *testing.T) {
 	w.key(t, "fleeting", "back-0")
 	w.remove(t, "TailscaleProxyGroup fleeting/back")
 	w.gone(t, "TailscaleProxyGroup fleeting/back")
-	for line, want := range map[string]int{"a namespace is left out": 1, "may read again": 1, "Failed to watch": 0} {
+	for line, want := range map[string]int{"a namespace is skipped": 1, "may read again": 1, "Failed to watch": 0} {
 		if n := strings.Count(w.Output(), line); n != want {
 			t.Errorf("the log says %q %d times, want %d", line, n, want)
 		}
