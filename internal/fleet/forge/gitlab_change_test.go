@@ -110,7 +110,7 @@ func TestGitLabProposeFiles(t *testing.T) {
 	if r, err := w.client.Propose(ctx, p); err != nil {
 		t.Error(err)
 	} else if _, exists := w.File(configProject, p.Branch, configFile); exists {
-		t.Errorf("it is still there: %+v", r)
+		t.Errorf("it still exists: %+v", r)
 	}
 	p.Branch, p.Path, p.Was, p.Content = "tailplane/c2", "fleet/new pool.yaml", "", []byte("max: 1\n")
 	if _, err := w.client.Propose(ctx, p); err != nil {
@@ -172,7 +172,7 @@ func TestFLEET15_GitLabMovedBase(t *testing.T) {
 	same := w.proposal(t, "max: 4\n")
 	same.Branch = "tailplane/c2"
 	if _, err := w.client.Propose(ctx, same); ClassOf(err) != Conflict {
-		t.Errorf("what is so already: %v", err)
+		t.Errorf("content that is already there: %v", err)
 	}
 	w.AddMergeRequest(configProject, forgetest.GitLabMergeRequest{Source: "tailplane/c3", Target: "main", SHA: w.Log(configProject, "main")[0].ID, State: "closed"})
 	over := w.proposal(t, "max: 6\n")
@@ -259,7 +259,7 @@ func TestPL06_GitLabMerge(t *testing.T) {
 	}
 	developer := w.changesOf(t, w.AddToken(forgetest.GitLabToken{Level: 30, Scopes: []string{"api"}}))
 	if err := developer.Merge(ctx, 1, r.Head); ClassOf(err) != Forbidden {
-		t.Errorf("by somebody who may not: %v", err)
+		t.Errorf("by a user without merge rights: %v", err)
 	}
 	w.Refuse(configProject, "not_approved")
 	if err := w.client.Merge(ctx, 1, r.Head); ClassOf(err) != Invalid {
@@ -342,7 +342,7 @@ func TestGitLabWithdraw(t *testing.T) {
 	w.Forget()
 	for _, n := range []int{2, 3} {
 		if err := w.client.Withdraw(ctx, n, "no thanks"); ClassOf(err) != Invalid || len(w.writes()) != 0 {
-			t.Errorf("somebody else's: %v, wrote %v", err, w.writes())
+			t.Errorf("a merge request that Tailplane did not open: %v, wrote %v", err, w.writes())
 		}
 	}
 }

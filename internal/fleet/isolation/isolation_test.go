@@ -30,7 +30,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-var update = flag.Bool("update", false, "write what is rendered into testdata")
+var update = flag.Bool("update", false, "write the rendered objects into testdata")
 
 func testSettings() isolation.Settings {
 	return isolation.Settings{
@@ -117,7 +117,7 @@ func golden(t *testing.T, name string, objects []isolation.Object, err error) {
 		return
 	}
 	if want, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what is rendered (%v):\n%s", file, err, got)
+		t.Errorf("%s differs from the rendered objects (%v):\n%s", file, err, got)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestLaws(t *testing.T) {
 					denied = true
 				}
 				if len(o.Spec.Ingress) > 0 {
-					t.Errorf("%s lets somebody in", what)
+					t.Errorf("%s allows ingress", what)
 				}
 				checkEgress(t, s, o)
 			}
@@ -312,7 +312,7 @@ func TestLaws(t *testing.T) {
 			}
 		}
 		if !denied {
-			t.Error("nothing denies what is not allowed")
+			t.Error("no policy denies other traffic")
 		}
 		before := string(show(t, objects))
 		again, err := render(s, u)
@@ -380,7 +380,7 @@ func checkPod(t *testing.T, u isolation.WorkloadSpec, what string, o isolation.O
 			t.Errorf("%s: its account is %q", what, s.ServiceAccountName)
 		}
 		if got := pod.Labels["tailplane.dev/api-server"] == "true"; got != starts {
-			t.Errorf("%s: jobs may speak to the API server: %v", what, got)
+			t.Errorf("%s: jobs may connect to the API server: %v", what, got)
 		}
 	}
 	if s.HostNetwork || s.HostPID || s.HostIPC || slices.ContainsFunc(s.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }) {
@@ -426,7 +426,7 @@ func TestSharedBaseline(t *testing.T) {
 				t.Errorf("%s is not the same for %s", o.GetName(), of[0].Enrollment.Name)
 			}
 			if p, ok := o.(*networkingv1.NetworkPolicy); ok && p.Labels[v1alpha1.OrgLabel] != "" && p.Labels[v1alpha1.OrgLabel] != of[0].Enrollment.Name {
-				t.Errorf("%s sees to the policy %s", of[0].Enrollment.Name, p.Name)
+				t.Errorf("%s applies the policy %s", of[0].Enrollment.Name, p.Name)
 			}
 		}
 	}
@@ -436,14 +436,14 @@ func TestSharedBaseline(t *testing.T) {
 	with, err := isolation.Baseline(testSettings(), tenant(a), tenant(broken))
 	alone, err2 := isolation.Baseline(testSettings(), tenant(a))
 	if err != nil || err2 != nil || !bytes.Equal(show(t, with), show(t, alone)) {
-		t.Errorf("what is wrong with another one changes what there is: %v, %v", err, err2)
+		t.Errorf("a fault of another enrollment changes the objects: %v, %v", err, err2)
 	}
 	if _, err := isolation.Baseline(testSettings(), tenant(broken)); err == nil {
-		t.Error("what is wrong with its own pool is not said")
+		t.Error("a fault of its own pool is not reported")
 	}
 	isolated := testWorkload(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNode)
 	if _, err := isolation.Baseline(testSettings(), tenant(a), tenant(isolated)); err == nil {
-		t.Error("one that is kept apart is with others")
+		t.Error("an isolated organisation shares a namespace")
 	}
 }
 
@@ -538,7 +538,7 @@ func TestRefused(t *testing.T) {
 		c.do(&s, &u)
 		objects, err := render(s, u)
 		if err == nil || !strings.Contains(err.Error(), c.why) {
-			t.Errorf("%d objects, %v; want it to say %q", len(objects), err, c.why)
+			t.Errorf("%d objects, %v; want the error to contain %q", len(objects), err, c.why)
 		}
 		if c.why == "clusterCIDRs is not set" && !errors.Is(err, isolation.ErrUnbounded) {
 			t.Errorf("%v is not ErrUnbounded", err)
