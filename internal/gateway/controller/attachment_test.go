@@ -344,7 +344,7 @@ func TestGTW32_Requests(t *testing.T) {
 	last := p.requested("eg-tailnets-revision")
 	// The times are written to the millisecond.
 	if n, most := last.Generation-first.Generation, int64(time.Since(began)/(minRequestInterval-time.Millisecond))+1; n < 1 || n > most {
-		t.Errorf("%d changes were asked for %d times, %d fit into the time", changes, n, most)
+		t.Errorf("%d changes caused %d requests, %d fit into the time", changes, n, most)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestGTW32_PolicyStatus(t *testing.T) {
 		p.until("both parts", func() bool { return ready() && len(policy.Status.Ancestors) == 1 && len(policy.Status.Rules) == 1 })
 		took = max(took, time.Since(began))
 		if policy.Status.Ancestors[0].Conditions[0].ObservedGeneration != int64(i) {
-			t.Error("Envoy Gateway's part was written over")
+			t.Error("Envoy Gateway's part was overwritten")
 		}
 	}
 	t.Logf("the part that was erased was back after %v at most", took)
@@ -459,7 +459,7 @@ func TestGatewayIngress(t *testing.T) {
 	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
 	p.awaitReason("Programmed", v1alpha1.ReasonServiceNameConflict)
 	if p.get(name, foreign); foreign.Spec.Target == nil {
-		t.Error("somebody else's object was changed")
+		t.Error("another owner's object was changed")
 	}
 	p.must(p.admin.Delete(t.Context(), foreign))
 	owned := &v1alpha1.TailscaleService{}

@@ -96,10 +96,10 @@ func TestCertificateRotation(t *testing.T) {
 	touched := s
 	touched.serving.client = []byte("somebody's")
 	if next, _, err := touched.next(now, w, fresh); err != nil || bytes.Equal(next.serving.server, s.serving.server) {
-		t.Errorf("what is broken stays: %v", err)
+		t.Errorf("an invalid Secret stays: %v", err)
 	}
 	if _, err := parseStage(map[string][]byte{"published": []byte("soon")}); err == nil {
-		t.Error("a time that is none")
+		t.Error("an invalid time")
 	}
 }
 
@@ -176,6 +176,6 @@ func TestExtensionCertificates(t *testing.T) {
 		if err := k.client.Delete(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		until(name+" is made again", consistent)
+		until(name+" is created again", consistent)
 	}
 }

@@ -93,9 +93,9 @@ func TestGroupRelays(t *testing.T) {
 	// between two keys must be over first.
 	p.ahead.Add(int64(gateway.AuthKeyPause + time.Second))
 	if !p.net.Delete(tailcfg.StableNodeID(devices[1].NodeID)) {
-		t.Fatal("there is no such device")
+		t.Fatal("the device does not exist")
 	}
-	p.until("it is registered anew", func() bool {
+	p.until("it is registered again", func() bool {
 		for _, d := range p.get("web").Status.Devices {
 			if d.Ordinal == 1 && d.Ready && d.FQDN != "" && d.NodeID != devices[1].NodeID && slices.Contains(p.devices(), d.NodeID) {
 				return len(p.secret("web-1-config").Data["authkey"]) == 0
@@ -110,7 +110,7 @@ func TestGroupRelays(t *testing.T) {
 
 	// GTW-15: 2 -> 3 -> 1: no other relay restarts, and nothing of relays 1 and 2 is left.
 	p.condition("web", "Ready", "True/Ready")
-	p.until("the device that was lost is forgotten", func() bool { return len(p.get("web").Status.Devices) == 2 })
+	p.until("the lost device is removed from the status", func() bool { return len(p.get("web").Status.Devices) == 2 })
 	uid := func() (ids []string) {
 		var list corev1.PodList
 		p.must(p.admin.List(t.Context(), &list, client.InNamespace(p.ns)))
@@ -128,7 +128,7 @@ func TestGroupRelays(t *testing.T) {
 	}
 	p.patch(p.get("web"), `{"spec":{"replicas":1}}`)
 	p.condition("web", "Ready", "True/Ready")
-	p.until("1 and 2 are gone", func() bool {
+	p.until("1 and 2 are deleted", func() bool {
 		for _, name := range []string{"web-1", "web-1-config", "web-2", "web-2-config"} {
 			if p.exists(name, &corev1.Secret{}) {
 				return false

@@ -266,7 +266,7 @@ func (p *serviceEnv) ready(o *corev1.Pod, ready bool, ips ...string) {
 // setRelayStatus writes a relay's status to its state Secret.
 func (p *serviceEnv) setRelayStatus(pod, uid string, st config.Status) {
 	p.t.Helper()
-	p.until("the relay says what it carries", func() error {
+	p.until("the relay reports its services", func() error {
 		secret := &corev1.Secret{}
 		if err := p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: p.ns, Name: pod}, secret); err != nil {
 			return err
@@ -311,7 +311,7 @@ func (p *serviceEnv) awaitGone(o client.Object) {
 		if client.IgnoreNotFound(err) == nil && err != nil {
 			return nil
 		}
-		return fmt.Errorf("it is there: %v, finalizers %v", err, o.GetFinalizers())
+		return fmt.Errorf("it exists: %v, finalizers %v", err, o.GetFinalizers())
 	})
 }
 

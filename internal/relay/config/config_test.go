@@ -78,7 +78,7 @@ func TestParseNothing(t *testing.T) {
 		{"too large", map[string]string{RelayKey: strings.Repeat(" ", maxBytes+1)}},
 	} {
 		if c, err := Parse(tt.data); err == nil {
-			t.Errorf("%s: taken as %+v", tt.why, c)
+			t.Errorf("%s: accepted as %+v", tt.why, c)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestParseRefused(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "A", "a b", "\x1b[2J", strings.Repeat("a", 254)} {
 		c, err := Parse(map[string]string{EgressKey: `{` + quote(name) + `:` + web + `}`})
 		if err == nil && len(c.Refused) != 1 {
-			t.Errorf("the name %q was taken", name)
+			t.Errorf("the name %q was accepted", name)
 		}
 	}
 	for _, tt := range []struct{ why, exposed, want string }{
