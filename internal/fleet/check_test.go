@@ -73,7 +73,7 @@ func TestFLEET01_Check(t *testing.T) {
 		{"a host that only begins like it", func(v view) { beta(v).ConfigURL = "https://github.com.example.com/beta" }, "beta ConfigURLInvalid 2"},
 		{"another port", func(v view) { beta(v).ConfigURL = "https://github.com:8443/beta" }, "beta ConfigURLInvalid 2"},
 		{"http", func(v view) { beta(v).ConfigURL = "http://github.com/beta" }, "beta ConfigURLInvalid 2"},
-		{"the same port, said", func(v view) { beta(v).ConfigURL = "https://github.com:443/beta/" }, ""},
+		{"the same port, explicit", func(v view) { beta(v).ConfigURL = "https://github.com:443/beta/" }, ""},
 		{"outside the path of the forge", func(v view) { gamma(v).ConfigURL = "https://example.com/gitlabs/gamma" }, "gamma ConfigURLInvalid 2"},
 		{"the forge itself", func(v view) { gamma(v).ConfigURL = "https://example.com/gitlab" }, "gamma ConfigURLInvalid 2"},
 		{"out of the forge by dots", func(v view) { gamma(v).ConfigURL = "https://example.com/gitlab/../gamma" }, "gamma ConfigURLInvalid 2"},
@@ -123,7 +123,7 @@ func TestFLEET01_Check(t *testing.T) {
 		{"another's repository", func(v view) { acme(v).Pools[2].Repositories = []string{"ACME/app", "beta/app"} }, "acme/gh-docker RepositoryOfAnother 2"},
 		{"a runner group at GitLab", func(v view) { gamma(v).Pools[0].RunnerGroup = "g" }, "gamma/gl-nix RunnerGroupOnGitLab 1"},
 		{"another's Secret", func(v view) { v.Credentials["beta"] = fleet.Credential{Org: "acme"} }, "beta SecretOfAnother 2"},
-		{"nobody's Secret", func(v view) { v.Credentials["beta"] = fleet.Credential{} }, "beta SecretOfAnother 2"},
+		{"a Secret without an organisation", func(v view) { v.Credentials["beta"] = fleet.Credential{} }, "beta SecretOfAnother 2"},
 		{"a missing Secret", func(v view) { delete(v.Credentials, "beta") }, ""},
 		{"another namespace as cache", func(v view) {
 			beta(v).Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "cache"}, {Namespace: "tailplane-org-acme"}}}
@@ -144,7 +144,7 @@ func TestFLEET01_Check(t *testing.T) {
 		{"another's taint", func(v view) {
 			beta(v).Placement = &v1alpha1.EnrollmentPlacement{Tolerations: []corev1.Toleration{{Key: v1alpha1.OrgLabel, Value: "acme"}}}
 		}, "beta PlacementOfAnother 2"},
-		{"everybody's taint", func(v view) {
+		{"a shared taint", func(v view) {
 			beta(v).Placement = &v1alpha1.EnrollmentPlacement{Tolerations: []corev1.Toleration{{Key: v1alpha1.OrgLabel, Operator: corev1.TolerationOpExists, Value: "beta"}}}
 		}, "beta PlacementOfAnother 2"},
 		{"any taint", func(v view) {
@@ -266,7 +266,7 @@ func TestApproved(t *testing.T) {
 		}
 	}
 	is("by git", false, fleet.Yes, fleet.ReasonMerged)
-	is("by nobody", true, fleet.No, fleet.ReasonNotApproved)
+	is("without an approver", true, fleet.No, fleet.ReasonNotApproved)
 	e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: "pat@platform.dev", Digest: fleet.Digest(e)}
 	is("by an admin", true, fleet.Yes, fleet.ReasonApproved)
 	e.Spec.Approval.By = "mallory@platform.dev"

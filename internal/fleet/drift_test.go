@@ -67,9 +67,9 @@ func TestFindings(t *testing.T) {
 		{"all is well at GitHub", hub, func(*DriftInput, *DriftWorkload) {}, nil},
 		{"all is well at GitLab", lab, func(*DriftInput, *DriftWorkload) {}, nil},
 
-		{"the scale set has gone", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
-		{"the runner has gone", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
-		{"its object is not made yet", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists, w.Cluster.Object = No, No }, nil},
+		{"the scale set is deleted", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
+		{"the runner is deleted", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
+		{"its object is not created yet", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists, w.Cluster.Object = No, No }, nil},
 		{"it is being deleted", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists, w.Ending = No, true }, nil},
 
 		{"jobs wait, but no runner ever registered", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Registered, w.Cluster.Pods = No, new(0) }, []want{{DriftNeverRegistered, SeverityError, "", ""}}},
@@ -113,7 +113,7 @@ func TestFindings(t *testing.T) {
 		{"a repository fewer", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Group.Repositories = []string{"acme/app"} }, []want{{DriftGroup, SeverityWarning, "repositories", ""}}},
 		{"public ones too", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Group.AllowsPublic = true }, []want{{DriftGroup, SeverityError, "public repositories", ""}}},
 		{"public ones too, as configured", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Group.AllowsPublic, w.Group.AllowsPublic = true, true }, nil},
-		{"a group that is not ours to keep", hub, func(_ *DriftInput, w *DriftWorkload) { w.Group, w.Remote.Group.AllowsPublic = nil, true }, nil},
+		{"a group that the fleet does not manage", hub, func(_ *DriftInput, w *DriftWorkload) { w.Group, w.Remote.Group.AllowsPublic = nil, true }, nil},
 
 		{"a ghost", hub, func(_ *DriftInput, w *DriftWorkload) { w.Cluster.Runners = nil }, []want{{DriftGhost, SeverityInfo, "7", ""}}},
 		{"two ghosts", hub, func(o *DriftInput, w *DriftWorkload) {
@@ -123,7 +123,7 @@ func TestFindings(t *testing.T) {
 		{"an unknown runner with the fleet's marker", lab, func(o *DriftInput, _ *DriftWorkload) {
 			o.Registered = append(o.Registered, RegisteredRunner{102, "group-c-gl-nix", false})
 		}, []want{{DriftGhost, SeverityInfo, "102", ""}}},
-		{"what is left of a workload that has gone", lab, func(o *DriftInput, _ *DriftWorkload) {
+		{"the rest of a deleted workload", lab, func(o *DriftInput, _ *DriftWorkload) {
 			o.Registered = append(o.Registered, RegisteredRunner{90, "group-c-gl-old", true})
 		}, []want{{DriftGhost, SeverityInfo, "90", ""}}},
 		{"a runner whose ID is not recorded yet", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.ID = 0 }, nil},
@@ -237,7 +237,7 @@ func TestFindingsOverTime(t *testing.T) {
 	}
 	o.Workloads = nil
 	if got := CheckDrift(o, fourth, later); len(got) != 0 {
-		t.Errorf("of a workload that has gone: %+v", got)
+		t.Errorf("of a deleted workload: %+v", got)
 	}
 }
 
@@ -273,10 +273,10 @@ func TestIgnore(t *testing.T) {
 		by, reason string
 		until      time.Time
 	}{
-		"by nobody":        {"", "r", now.Add(time.Hour)},
+		"without a person": {"", "r", now.Add(time.Hour)},
 		"without a reason": {"a", "  ", now.Add(time.Hour)},
 		"until now":        {"a", "r", now},
-		"for ever":         {"a", "r", now.Add(365 * 24 * time.Hour)},
+		"without an end":   {"a", "r", now.Add(365 * 24 * time.Hour)},
 	} {
 		if _, err := NewFindingIgnore(found[0].ID(), found[0].Severity, x.by, x.reason, x.until, now); err == nil {
 			t.Errorf("%s: it is ignored", why)
@@ -297,7 +297,7 @@ func TestGhostsAndStrandedOverTime(t *testing.T) {
 	}
 	o.Listed = Yes
 	if got := CheckDrift(o, ghosts, noon.Add(time.Hour)); len(got) != 0 {
-		t.Errorf("ghosts that have gone: %+v", got)
+		t.Errorf("ghosts that are deleted: %+v", got)
 	}
 
 	paused(w, v1alpha1.HoldPause)
@@ -465,20 +465,20 @@ func TestSchedule(t *testing.T) {
 			t.Fatal("another time for the same")
 		}
 		if at.Before(noon) || !at.Before(noon.Add(every)) {
-			t.Errorf("the first look at %v", at)
+			t.Errorf("the first check at %v", at)
 		}
 		minutes[int(at.Sub(noon)/time.Minute)]++
 		for range 20 {
 			next := NextDriftCheck(org, at, every)
 			if d := next.Sub(at); d < every*9/10 || d > every*11/10 {
-				t.Errorf("the next look after %v", d)
+				t.Errorf("the next check after %v", d)
 			}
 			at = next
 		}
 	}
 	for m := range 5 {
 		if minutes[m] < 20 { // of 40
-			t.Errorf("%d of 200 are looked at in minute %d", minutes[m], m)
+			t.Errorf("%d of 200 are checked in minute %d", minutes[m], m)
 		}
 	}
 	a, b := noon, noon

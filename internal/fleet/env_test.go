@@ -118,7 +118,7 @@ func (w *env) advance() {
 		}
 		if r.Ending && w.forge == v1alpha1.GitHub && !w.denies {
 			if !slices.Contains(w.copies, fleet.CredentialCopy{Namespace: r.Namespace, Name: r.copy}) {
-				w.t.Errorf("%v: the credential of %s has gone before it: %q", w.now, r.Name, w.log)
+				w.t.Errorf("%v: the credential of %s was deleted before it: %q", w.now, r.Name, w.log)
 			}
 			return true
 		}

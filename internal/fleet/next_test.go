@@ -419,7 +419,7 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 			w.active()
 			w.shapes["nix"] = "two"
 			w.jobsEnd = w.now.Add(10 * time.Minute)
-			w.until("another is made", func() bool { return len(w.runners) == 3 })
+			w.until("another one is created", func() bool { return len(w.runners) == 3 })
 			w.until("it is alone", func() bool { return len(w.runners) == 2 })
 			w.active()
 			if !slices.Contains(w.last.Open, fleet.Key{Namespace: "tailplane-org-acme", Name: "acme-nix-r2"}) {
@@ -427,7 +427,7 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 			}
 			// Then back, and forth again before the first one is ready.
 			w.shapes["nix"] = "one"
-			w.until("another is made", func() bool { return len(w.runners) == 3 })
+			w.until("another one is created", func() bool { return len(w.runners) == 3 })
 			w.shapes["nix"] = "two"
 			w.until("it is alone", func() bool { return len(w.runners) == 2 })
 			w.active()

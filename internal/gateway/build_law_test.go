@@ -211,7 +211,7 @@ func TestNothingWithoutAnAllowedReference(t *testing.T) {
 				t.Fatalf("seed %d, %s: %s", seed, g.Name, fmt.Sprintf(format, args...))
 			}
 			if i := slices.IndexFunc(o.Gateways, func(x gateway.GatewayObject) bool { return x.Name == g.Name && x.Controller == "envoy" }); i < 0 {
-				fail("is no Gateway of ours")
+				fail("is not a Gateway of this controller")
 			}
 			for _, c := range g.Clusters {
 				clusters++
@@ -375,7 +375,7 @@ func TestHostileObjects(t *testing.T) {
 		}
 		for _, l := range g.Listeners {
 			if l.Restrict && len(l.Allow) != 0 {
-				t.Errorf("%s lets %v in", g.Name, l.Allow)
+				t.Errorf("%s admits %v", g.Name, l.Allow)
 			}
 		}
 	}

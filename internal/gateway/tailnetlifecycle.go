@@ -261,7 +261,7 @@ func TailnetConditions(f TailnetFacts) map[string]TailnetCondition {
 			m := "The credential may not assign the tags of this tailnet: " + fail.Message
 			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "TagsNotPermitted", m}, failed(m)
 		case FailureNotFound:
-			m := "The API knows no such tailnet: " + fail.Message
+			m := "The API does not know this tailnet: " + fail.Message
 			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "TailnetNotFound", m}, failed(m)
 		}
 	case f.Checked != nil:

@@ -115,11 +115,11 @@ func TestReconcileVIPAddress(t *testing.T) {
 	w := desiredVIP
 	w.Addrs = vipAddrs
 	if got := ReconcileVIP(nil, w, vipOwner("tp-a")).Service.Addrs; !slices.Equal(got, vipAddrs[:1]) {
-		t.Errorf("asks for %v", got)
+		t.Errorf("requires %v", got)
 	}
 	w.Addrs = vipAddrs[1:]
 	if got := ReconcileVIP(nil, w, vipOwner("tp-a")).Service.Addrs; len(got) != 0 {
-		t.Errorf("asks for %v", got)
+		t.Errorf("requires %v", got)
 	}
 }
 
@@ -133,11 +133,11 @@ func TestReleaseVIP(t *testing.T) {
 		deed VIPAction
 		left []string
 	}{
-		{"it is gone", nil, VIPUnchanged, nil},
+		{"it does not exist", nil, VIPUnchanged, nil},
 		{"the last", ownedVIP(a), VIPDelete, nil},
 		{"not the last", ownedVIP(a, b), VIPWrite, []string{"tp-b"}},
-		{"not ours", ownedVIP(b), VIPUnchanged, nil},
-		{"made by hand", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), VIPUnchanged, nil},
+		{"not owned", ownedVIP(b), VIPUnchanged, nil},
+		{"created manually", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), VIPUnchanged, nil},
 		{"unreadable", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[OwnersAnnotation] += "x" }), VIPUnchanged, nil},
 		{"Tailscale's operator stays", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[TailscaleOwnersAnnotation] = "?" }), VIPWrite, nil},
 		{"it had left", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[TailscaleOwnersAnnotation] = `{"ownerRefs":[]}` }), VIPDelete, nil},

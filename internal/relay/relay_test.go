@@ -518,7 +518,7 @@ func TestIngress(t *testing.T) {
 	select {
 	case from := <-heads:
 		if from != c.LocalAddr().String() {
-			t.Errorf("the header says %s, the caller is %s", from, c.LocalAddr())
+			t.Errorf("the header has %s, the caller is %s", from, c.LocalAddr())
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("no header came")

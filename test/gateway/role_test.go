@@ -213,7 +213,7 @@ func TestGTW32_WholeGateway(t *testing.T) {
 	await(t, "the server is open", func() bool { return w.metric("tailplane_ready") == 1 })
 	w.accepted(t, "shop")
 	if n := w.metric("tailplane_gateway_hook_calls_total"); n != 0 {
-		t.Errorf("%v calls of a server whose certificate is wrong", n)
+		t.Errorf("%v calls of a server with a wrong certificate", n)
 	}
 	if w.served.route("tailscale-svc-web") != nil {
 		t.Error("a Tailplane route appeared without a server")

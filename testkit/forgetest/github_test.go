@@ -128,7 +128,7 @@ func TestGitHubIdentityContract(t *testing.T) {
 		shown  string
 		status int
 	}{
-		"as the documentation says":      {good, 200},
+		"as documented":                  {good, 200},
 		"with a number for an issuer":    {jwt(t, k, "RS256", claims(-60, 540, app)), 200},
 		"valid for more than 10 minutes": {jwt(t, k, "RS256", claims(-60, 700, app)), 401},
 		"from the future":                {jwt(t, k, "RS256", claims(120, 540, app)), 401},
@@ -193,14 +193,14 @@ func TestGitHubRunnersContract(t *testing.T) {
 	left := last.header.Get("X-RateLimit-Remaining")
 	cond := v
 	cond.etag = last.header.Get("ETag")
-	if a := cond.want("what has not changed", "GET", "/orgs/acme/actions/runners?page=3", "", 304); a.body != "" || a.header.Get("X-RateLimit-Remaining") != left {
+	if a := cond.want("unchanged content", "GET", "/orgs/acme/actions/runners?page=3", "", 304); a.body != "" || a.header.Get("X-RateLimit-Remaining") != left {
 		t.Errorf("it costs: %v", a.header)
 	}
 	ids := g.Runners()
 	v.want("a busy runner", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[0].ID), "", 422)
 	v.want("an idle one", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[1].ID), "", 204)
-	v.want("one that is gone", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[1].ID), "", 404)
-	v.want("what has changed", "GET", "/orgs/acme/actions/runners?page=3", "", 200)
+	v.want("a deleted runner", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[1].ID), "", 404)
+	v.want("changed content", "GET", "/orgs/acme/actions/runners?page=3", "", 200)
 
 	made := v.want("a group", "POST", "/orgs/acme/actions/runner-groups", `{"name":"x"}`, 201).json(t)
 	if made["visibility"] != "all" || made["allows_public_repositories"] != false {
@@ -286,6 +286,6 @@ func TestGitHubGitContract(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	v.want("a branch goes", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 204)
-	v.want("it is gone", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 422)
+	v.want("it is deleted", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 422)
 	plainClient{t: t, g: g}.want("a stranger", "GET", "/repos/acme/app/contents/a.yaml", "", 401)
 }

@@ -183,7 +183,7 @@ func TestStopped(t *testing.T) {
 		{"stop was requested, but the old listener still runs", setYAML(0, "") + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.Yes},
 		{"the old one is being deleted", setYAML(0, "") + strings.Replace(listenerYAML("l", ", maxRunners: 3"), "uid: l", "uid: l"+deleted, 1) + podYAML("p", "l", up), fleet.No, fleet.No},
 		{"its pod is left", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", up), fleet.No, fleet.No},
-		{"beside the new one", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", up) + podYAML("p2", "l2", up), fleet.No, fleet.Yes},
+		{"together with the new one", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", up) + podYAML("p2", "l2", up), fleet.No, fleet.Yes},
 		{"its pod has ended", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", "{phase: Failed}") + podYAML("p2", "l2", up), fleet.Yes, fleet.Yes},
 		{"a pod without an owner", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "", up), fleet.No, fleet.No},
 		{"no listener", setYAML(0, ""), fleet.Yes, fleet.No},
@@ -311,7 +311,7 @@ func TestFLEET10_Discover(t *testing.T) {
 		{"its image by digest alone", []appsv1.Deployment{deployment("a", image("registry.example:5000/controller@sha256:00"))}, nil, ""},
 		{"its image by digest too", []appsv1.Deployment{deployment("a", image("controller:0.14.2@sha256:00"))}, nil, ""},
 		{"a patch of its release", []appsv1.Deployment{deployment("a", image("controller:0.14.1"))}, nil, ""},
-		{"another image than its label says", []appsv1.Deployment{deployment("a", image("controller:v0.13.1"))}, nil, arc.ReasonVersionUnknown},
+		{"another image version than its label", []appsv1.Deployment{deployment("a", image("controller:v0.13.1"))}, nil, arc.ReasonVersionUnknown},
 		{"no label", []appsv1.Deployment{deployment("a", version(""))}, nil, arc.ReasonVersionUnknown},
 		{"0.13.1", []appsv1.Deployment{deployment("a", version("0.13.1"))}, nil, ""},
 		{"0.13.0", []appsv1.Deployment{deployment("a", version("0.13.0"))}, nil, arc.ReasonVersionUnsupported},
@@ -495,7 +495,7 @@ func TestFLEET16_Decisions(t *testing.T) {
 		{"the saved values cannot be parsed", held("five") + "spec: {minRunners: 0, maxRunners: 0}", false, "", "", false, arc.ReasonHeldUnreadable},
 		{"a saved value must not be negative", held(`{"max":-5}`) + "spec: {minRunners: 0, maxRunners: 0}", true, "", "", false, arc.ReasonHeldUnreadable},
 		{"it ends", strings.Replace(held(fresh), "name: old", "name: old"+deleted, 1) + "spec: {maxRunners: 5}", true, "", "", false, ""},
-		{"the fleet made it", "metadata: {labels: {app.kubernetes.io/managed-by: tailplane}}\nspec: {maxRunners: 5}", true, "", "", false, ""},
+		{"the fleet created it", "metadata: {labels: {app.kubernetes.io/managed-by: tailplane}}\nspec: {maxRunners: 5}", true, "", "", false, ""},
 		{"it is switched off", "spec: {maxRunners: 5}\nstatus: {phase: Outdated}", true, "", "", false, arc.ReasonOutdated},
 	} {
 		t.Run(c.why, func(t *testing.T) {

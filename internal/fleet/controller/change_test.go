@@ -58,7 +58,7 @@ func TestFLEET08_GitLab(t *testing.T) {
 			p.patch(p.get("omega"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
 		})
 	})
-	t.Run("asked for", func(t *testing.T) {
+	t.Run("requested", func(t *testing.T) {
 		replaced(t, nil, func(p *env) { p.rotate("omega") })
 	})
 }
@@ -193,7 +193,7 @@ func TestFLEET19_MassDeletion(t *testing.T) {
 	p.waitPhase("org-0", v1alpha1.PhaseActive)
 	p.waitFor("it takes jobs again", func() bool { return p.set(p.shared, "org-0-nix").Max > 0 })
 	if now := p.set(p.shared, "org-0-nix"); now.UID != retained.UID || now.ID != retained.ID {
-		t.Errorf("it was registered anew: %+v, was %+v", now, retained)
+		t.Errorf("it was registered again: %+v, was %+v", now, retained)
 	}
 	p.patch(p.get("org-1"), `{"metadata":{"annotations":{"tailplane.dev/offboard":"confirm"}}}`)
 	if left := p.waitGone("org-1"); len(left) > 0 {
@@ -230,7 +230,7 @@ func TestFLEET11_Refused(t *testing.T) {
 	calls := len(p.github.Calls())
 	for org, reason := range refused {
 		p.waitCondition(org, "PolicyViolation", "True/"+reason)
-		p.waitStatus(org, "not made", func(e *v1alpha1.RunnerEnrollment) bool {
+		p.waitStatus(org, "not created", func(e *v1alpha1.RunnerEnrollment) bool {
 			return e.Status.Phase == v1alpha1.PhaseFailed || e.Status.Phase == v1alpha1.PhaseSuspended
 		})
 	}

@@ -55,7 +55,7 @@ func TestFLEET02_GitLab(t *testing.T) {
 	}
 	job := p.gitlab.StartJob(runner.ID, 7)
 	p.must(p.admin.Delete(t.Context(), e))
-	p.waitFor("it takes no more jobs", func() bool { return p.gitlab.Runners()[0].Paused })
+	p.waitFor("it takes no new jobs", func() bool { return p.gitlab.Runners()[0].Paused })
 	p.waitPhase("omega", v1alpha1.PhaseDraining)
 	if len(p.gitlab.Runners()) != 1 {
 		t.Fatal("its runner went while a job ran")

@@ -159,7 +159,7 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 	}
 	s.Set, s.Objects = parts.Set, parts
 	if s.Set.Managed {
-		s.Set, s.Objects, s.Failure = nil, nil, fleet.Failure{Reason: reasonSetManaged, Message: "The fleet made this scale set itself."}
+		s.Set, s.Objects, s.Failure = nil, nil, fleet.Failure{Reason: reasonSetManaged, Message: "The fleet created this scale set itself."}
 		return false, wake, nil
 	}
 	a := arc.NextExternalWrite(*s.Set, s.Held, now)

@@ -202,7 +202,7 @@ func TestFLEET11_HostileObjects(t *testing.T) {
 	p.must(p.admin.List(t.Context(), &all, client.HasLabels{v1alpha1.OrgLabel}))
 	for _, ns := range all.Items {
 		if _, managed := taken[ns.Labels[v1alpha1.OrgLabel]]; managed {
-			t.Errorf("a namespace was made: %s", ns.Name)
+			t.Errorf("a namespace was created: %s", ns.Name)
 		}
 	}
 }

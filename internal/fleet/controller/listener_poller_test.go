@@ -127,7 +127,7 @@ func TestAssigned(t *testing.T) {
 	reports("not polled yet", at, "/metrics", -1)
 	wait()
 	later(0, "4")
-	reports("it said", at, "/metrics", 3)
+	reports("it reported", at, "/metrics", 3)
 	later(listenerQueryInterval, "4")
 	reports("the last result", at, "/metrics", 3)
 	wait()

@@ -308,22 +308,22 @@ func TestPL09_GitHubProposals(t *testing.T) {
 	good := c.proposal(t, "main", "x")
 	c.Forget()
 	for why, change := range map[string]func(*forge.Proposal){
-		"out of it":          func(p *forge.Proposal) { p.Path = "../other/fleet.yaml" },
-		"out of it, later":   func(p *forge.Proposal) { p.Path = "fleet/../../x.yaml" },
-		"absolute":           func(p *forge.Proposal) { p.Path = "/etc/x.yaml" },
-		"git's own":          func(p *forge.Proposal) { p.Path = "a/.GIT/config" },
-		"what runs":          func(p *forge.Proposal) { p.Path = ".github/workflows/x.yaml" },
-		"two lines":          func(p *forge.Proposal) { p.Path = "a\nb" },
-		"no path":            func(p *forge.Proposal) { p.Path = "" },
-		"the base itself":    func(p *forge.Proposal) { p.Branch = "main" },
-		"another's branch":   func(p *forge.Proposal) { p.Branch = "feature/x" },
-		"a branch that ends": func(p *forge.Proposal) { p.Branch = "tailplane/../main" },
-		"a base of ours":     func(p *forge.Proposal) { p.Base = "tailplane/c0" },
-		"a base with a ?":    func(p *forge.Proposal) { p.Base = "main?x=" },
-		"no author":          func(p *forge.Proposal) { p.Author = forge.Person{} },
-		"no message":         func(p *forge.Proposal) { p.Message = "" },
-		"another's label":    func(p *forge.Proposal) { p.Labels = []string{"approved"} },
-		"nothing goes":       func(p *forge.Proposal) { p.Content, p.Was = nil, "" },
+		"out of it":                      func(p *forge.Proposal) { p.Path = "../other/fleet.yaml" },
+		"out of it, later":               func(p *forge.Proposal) { p.Path = "fleet/../../x.yaml" },
+		"absolute":                       func(p *forge.Proposal) { p.Path = "/etc/x.yaml" },
+		"git's own":                      func(p *forge.Proposal) { p.Path = "a/.GIT/config" },
+		"what runs":                      func(p *forge.Proposal) { p.Path = ".github/workflows/x.yaml" },
+		"two lines":                      func(p *forge.Proposal) { p.Path = "a\nb" },
+		"no path":                        func(p *forge.Proposal) { p.Path = "" },
+		"the base itself":                func(p *forge.Proposal) { p.Branch = "main" },
+		"another's branch":               func(p *forge.Proposal) { p.Branch = "feature/x" },
+		"a branch that ends":             func(p *forge.Proposal) { p.Branch = "tailplane/../main" },
+		"a base with Tailplane's prefix": func(p *forge.Proposal) { p.Base = "tailplane/c0" },
+		"a base with a ?":                func(p *forge.Proposal) { p.Base = "main?x=" },
+		"no author":                      func(p *forge.Proposal) { p.Author = forge.Person{} },
+		"no message":                     func(p *forge.Proposal) { p.Message = "" },
+		"another's label":                func(p *forge.Proposal) { p.Labels = []string{"approved"} },
+		"nothing goes":                   func(p *forge.Proposal) { p.Content, p.Was = nil, "" },
 	} {
 		p := good
 		change(&p)

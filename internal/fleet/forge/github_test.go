@@ -109,7 +109,7 @@ func TestGitHubCheck(t *testing.T) {
 		{why: "found by its organisation"},
 		{why: "found by its number", change: numbered(a.installation)},
 		{why: "another organisation's number", change: numbered(foreign), class: forge.Forbidden},
-		{why: "a number that is no installation's", change: numbered(7), class: forge.Refused},
+		{why: "an ID without an installation", change: numbered(7), class: forge.Refused},
 		{why: "an organisation where it is not installed", change: func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/nowhere" }, class: forge.Refused},
 		{why: "another App's key", change: func(c *forge.GitHubConfig) { _, c.Credential["github_app_private_key"] = a.AddApp(t) }, class: forge.Refused},
 		{why: "it may read only", before: with(a.installation, map[string]string{"organization_self_hosted_runners": "read", "metadata": "read"}), class: forge.Forbidden,
@@ -346,7 +346,7 @@ func TestGitHubPartialList(t *testing.T) {
 		"a list instead":                   {page(1), answer(200, `[]`), forge.Unavailable},
 		"a portal":                         {page(1), answer(200, "<html>", "Content-Type", "text/html"), forge.Unavailable},
 		"the end comes early":              {page(2), answer(200, `{"total_count":250,"runners":[]}`), forge.Unavailable},
-		"fewer than it says":               {page(1), answer(200, `{"total_count":3,"runners":[{"id":1}]}`), forge.Unavailable},
+		"fewer than reported":              {page(1), answer(200, `{"total_count":3,"runners":[{"id":1}]}`), forge.Unavailable},
 		"not found, by a proxy":            {page(2), answer(404, "no such page"), forge.Unavailable},
 		"not found":                        {page(2), answer(404, `{"message":"Not Found"}`), forge.NotFound},
 		"forbidden":                        {page(2), answer(403, `{"message":"no"}`), forge.Forbidden},
@@ -600,7 +600,7 @@ func TestGitHubAtOnce(t *testing.T) {
 	gone, cancel := context.WithCancelCause(ctx)
 	cancel(errors.New("had enough"))
 	if _, err := g.Runners(gone); err == nil || !strings.Contains(err.Error(), "had enough") || forge.ClassOf(err) != forge.Unavailable {
-		t.Errorf("who left: %v", err)
+		t.Errorf("a cancelled caller: %v", err)
 	}
 	close(release)
 	wg.Wait()

@@ -74,7 +74,7 @@ func TestFLEET15_GitLabPropose(t *testing.T) {
 	}
 	for _, name := range []string{"tailplane-bot", "alice@example.com", "Bob", "bob@example.com"} {
 		if !slices.Contains(first.Authors, name) {
-			t.Errorf("%s is no author of it: %v", name, first.Authors)
+			t.Errorf("%s is not an author of it: %v", name, first.Authors)
 		}
 	}
 	if text, _ := w.File(configProject, "main", configFile); text != "max: 3\n" {
@@ -202,7 +202,7 @@ func TestFLEET15_GitLabLostAnswers(t *testing.T) {
 			return nil
 		})
 		if _, err := w.client.Propose(ctx, p); ClassOf(err) != Unavailable {
-			t.Errorf("%s, whose answer is lost: %v", what, err)
+			t.Errorf("%s with a lost answer: %v", what, err)
 		}
 		r, err := w.client.Propose(ctx, p)
 		if err != nil || len(w.MergeRequests(configProject)) != 1 || len(w.Log(configProject, p.Branch)) != 2 {
@@ -237,7 +237,7 @@ func TestPL06_GitLabApprovals(t *testing.T) {
 	}
 	for _, name := range []string{"mallory", "mallory@example.com", "erin@example.com", "alice@example.com"} {
 		if !slices.Contains(r.Authors, name) {
-			t.Errorf("%s is no author of it: %v", name, r.Authors)
+			t.Errorf("%s is not an author of it: %v", name, r.Authors)
 		}
 	}
 	w.Approve(configProject, 1, "frank") // in the same second as the push: it is not known which commit frank saw
@@ -294,7 +294,7 @@ func TestPL06_GitLabMerge(t *testing.T) {
 		return nil
 	})
 	if err := w.client.Merge(ctx, 1, r.Head); err != nil {
-		t.Errorf("whose answer is lost: %v", err)
+		t.Errorf("with a lost answer: %v", err)
 	}
 	w.Fault(func(req *http.Request) *forgetest.Fault {
 		if strings.HasSuffix(req.URL.Path, "/merge") {
@@ -356,9 +356,9 @@ func TestGitLabCheckChanges(t *testing.T) {
 		token forgetest.GitLabToken
 		want  Class
 	}{
-		"without api":     {forgetest.GitLabToken{Level: 40, Scopes: []string{"read_api", "write_repository"}}, Forbidden},
-		"who only reads":  {forgetest.GitLabToken{Level: 20, Scopes: []string{"api"}}, Forbidden},
-		"who sees it not": {forgetest.GitLabToken{Scopes: []string{"api"}}, NotFound},
+		"without api":                {forgetest.GitLabToken{Level: 40, Scopes: []string{"read_api", "write_repository"}}, Forbidden},
+		"a user who only reads":      {forgetest.GitLabToken{Level: 20, Scopes: []string{"api"}}, Forbidden},
+		"a user who does not see it": {forgetest.GitLabToken{Scopes: []string{"api"}}, NotFound},
 	} {
 		if id, err := w.changesOf(t, w.AddToken(test.token)).CheckChanges(ctx); ClassOf(err) != test.want || test.want == Forbidden && id.Missing == nil {
 			t.Errorf("%s: %+v, %v", why, id, err)

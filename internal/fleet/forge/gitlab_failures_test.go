@@ -254,7 +254,7 @@ func (w gitLabEnv) lose(t *testing.T, what string, do func(context.Context) erro
 	cancel()
 	err := <-done
 	if ClassOf(err) != Unavailable || !errors.Is(err, context.Canceled) {
-		t.Errorf("%s, whose answer is lost: %v", what, err)
+		t.Errorf("%s with a lost answer: %v", what, err)
 	}
 	if n := w.countCalls(what) - before; n != 1 {
 		t.Errorf("%s was requested %d times", what, n)
@@ -305,7 +305,7 @@ func TestFL03_GitLabLostAnswer(t *testing.T) {
 		return err
 	})
 	if r, err := w.client.Runner(ctx, id); err != nil || r.Paused {
-		t.Errorf("after a change whose answer was lost: %+v, %v", r, err)
+		t.Errorf("after a change with a lost answer: %+v, %v", r, err)
 	}
 
 	w.lose(t, fmt.Sprintf("DELETE /runners/%d", id), func(ctx context.Context) error { return w.client.DeleteRunner(ctx, id) })
@@ -522,7 +522,7 @@ func TestGitLabObserve(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if reported["pause a runner 200"] != 20 || reported["check the access token 0"] != 1 || reported["list runners 200"]+reported["list runners 304"] != 20 {
-		t.Errorf("told %v", reported)
+		t.Errorf("reported %v", reported)
 	}
 }
 

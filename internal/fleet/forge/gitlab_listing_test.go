@@ -96,7 +96,7 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 		"the last page is away":           {"3", &forgetest.Fault{Status: http.StatusBadGateway}, Unavailable},
 		"a page is cut":                   {"2", &forgetest.Fault{Cut: 200}, Unavailable},
 		"a page is empty":                 {"2", answer("[]", "3"), Unavailable},
-		"a page is no list":               {"2", answer("null", "3"), Unavailable},
+		"a page is not a list":            {"2", answer("null", "3"), Unavailable},
 		"pages are left out":              {"1", answer(`[{"path":"a"}]`, "3"), Unavailable},
 		"something has no path":           {"1", answer(`[{"type":"blob"}]`, ""), Unavailable},
 		"a full page without a next page": {"1", answer("[" + strings.Repeat(`{"path":"a"},`, 99) + `{"path":"a"}]`), Unavailable},

@@ -208,7 +208,7 @@ func TestGitLabRunnerTokenOnly(t *testing.T) {
 		t.Errorf("paused: %v", err)
 	}
 	if len(w.Calls()) != 0 {
-		t.Errorf("asked %v", w.Calls())
+		t.Errorf("requested %v", w.Calls())
 	}
 	if v, err := c.Version(ctx); err != nil || v != "" {
 		t.Errorf("version %q, %v: it answers, which is enough", v, err)
@@ -426,14 +426,14 @@ func TestGitLabTags(t *testing.T) {
 	for _, tag := range []string{"", "a,b", " a"} {
 		spec := RunnerSpec{GroupID: w.group, Tags: []string{"ok", tag}}
 		if _, _, err := w.client.CreateRunner(ctx, spec); ClassOf(err) != Invalid {
-			t.Errorf("made with %q: %v", tag, err)
+			t.Errorf("created with %q: %v", tag, err)
 		}
 		if err := w.client.UpdateRunner(ctx, 1, spec); ClassOf(err) != Invalid {
 			t.Errorf("changed to %q: %v", tag, err)
 		}
 	}
 	if len(w.Calls()) != 0 {
-		t.Errorf("asked %v", w.Calls())
+		t.Errorf("requested %v", w.Calls())
 	}
 	if _, _, err := w.client.CreateRunner(ctx, RunnerSpec{GroupID: w.group}); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "tags_list") {
 		t.Errorf("no tags and nothing untagged: %v", err)

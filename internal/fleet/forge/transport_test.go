@@ -76,7 +76,7 @@ func TestNamesInPaths(t *testing.T) {
 	}
 	for _, a := range requested() {
 		if !strings.HasPrefix(a[strings.Index(a, " ")+1:], "/api/v3/repos/acme/config") || strings.Contains(a, "config2") {
-			t.Errorf("asked %s", a)
+			t.Errorf("requested %s", a)
 		}
 	}
 }

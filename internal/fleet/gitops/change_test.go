@@ -48,7 +48,7 @@ func TestPL06_Approvals(t *testing.T) {
 	}{
 		"it is as it was":             {approved, "aaaa", anyApprover, day.Add(time.Hour), nil},
 		"after a week":                {approved, "aaaa", anyApprover, day.Add(ApprovalLifetime), ErrNotApproved},
-		"the role is gone":            {approved, "aaaa", func(Approval) bool { return false }, day, ErrNotApproved},
+		"the role is revoked":         {approved, "aaaa", func(Approval) bool { return false }, day, ErrNotApproved},
 		"another commit":              {approved.Amend("amy@acme.dev", Edit{}, "bbbb"), "bbbb", anyApprover, day, ErrNotApproved},
 		"pushed at the forge":         {approved.Observe(Request{Head: "bbbb", Open: true, Authors: []string{"mallory"}}), "bbbb", anyApprover, day, ErrNotApproved},
 		"the approver is an author":   {approved.Observe(Request{Head: "aaaa", Open: true, Authors: []string{"Pat@platform.dev"}}), "aaaa", anyApprover, day, ErrNotApproved},

@@ -282,7 +282,7 @@ func TestLaws(t *testing.T) {
 			switch o := o.(type) {
 			case *corev1.ServiceAccount:
 				if o.AutomountServiceAccountToken == nil || *o.AutomountServiceAccountToken {
-					t.Errorf("%s gives its token away", what)
+					t.Errorf("%s exposes its token", what)
 				}
 			case *rbacv1.RoleBinding:
 				if !slices.Contains([]string{isolation.FleetRole, isolation.ARCRole, isolation.ManagerRole, isolation.PodRunnerRole}, o.RoleRef.Name) || o.RoleRef.Kind != "ClusterRole" {
@@ -290,7 +290,7 @@ func TestLaws(t *testing.T) {
 				}
 				for _, subject := range o.Subjects {
 					if subject.Name == isolation.RunnerAccount {
-						t.Errorf("%s gives every job rights", what)
+						t.Errorf("%s gives every job permissions", what)
 					}
 				}
 			case *networkingv1.NetworkPolicy:
@@ -352,7 +352,7 @@ func checkEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPoli
 			}
 			for _, forbidden := range slices.Concat(fleet.PrivatePrefixes(), s.ClusterCIDRs) {
 				if a := forbidden.Masked().Addr().Next(); allowed(a) || allowed(forbidden.Addr()) {
-					t.Errorf("%s lets jobs reach %s", p.Name, a)
+					t.Errorf("%s allows jobs to reach %s", p.Name, a)
 				}
 			}
 			for _, x := range peer.IPBlock.Except { // the API server refuses exceptions outside the block

@@ -289,7 +289,7 @@ func TestGTW03_Gateway(t *testing.T) {
 	// After an answer that was too early, the operator makes Envoy Gateway request the revision
 	// when it exists.
 	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: "0000000000000000"})
-	p.until("asked again", func() bool {
+	p.until("requested again", func() bool {
 		return p.get("eg-tailnets-revision", o) && o.Spec.Revision == p.revision()+"-1" && o.Annotations[v1alpha1.TranslatedAnnotation] == "0000000000000000"
 	})
 	p.awaitReason("Programmed", v1alpha1.ReasonExtensionNotCalled)
@@ -467,7 +467,7 @@ func TestGatewayIngress(t *testing.T) {
 	if s := owned.Spec; s.Type != v1alpha1.Ingress || s.VIPService.Name != "svc:eg" || s.BackendRef.Kind != "Gateway" || s.BackendRef.Name != "eg" || s.ProxyProtocol != v1alpha1.ProxyProtocolV2 || len(s.Ports) != 1 {
 		t.Errorf("%+v", s)
 	}
-	p.until("decided upon", func() bool {
+	p.until("decided", func() bool {
 		return p.publisher.Result().Services[gateway.Name{Namespace: p.ns, Name: name}].ResolvedRefs.OK
 	})
 	p.awaitReason("Ready", v1alpha1.ReasonReady)

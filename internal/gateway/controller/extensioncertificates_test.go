@@ -162,12 +162,12 @@ func TestExtensionCertificates(t *testing.T) {
 	ahead.Store(int64(extensionCertificateLifetime * 2 / 3))
 	until("an authority besides", func() bool { return read(extensionServerSecret)["published"] != nil && consistent() })
 	if !bytes.Equal(read(extensionServerSecret)["tls.crt"], first) {
-		t.Error("the server changed before the other side could know")
+		t.Error("the server changed before the client could trust it")
 	}
 	ahead.Add(int64(authorityPublishTime))
 	until("another certificate", func() bool { return !bytes.Equal(read(extensionServerSecret)["tls.crt"], first) && consistent() })
 	ahead.Add(int64(authorityRetainTime))
-	until("the old authority is gone", func() bool {
+	until("the old CA is removed", func() bool {
 		return read(extensionServerSecret)["previous-ca.crt"] == nil && bytes.Count(read(extensionAuthoritySecret)["tls.crt"], []byte("BEGIN CERTIFICATE")) == 1 && consistent()
 	})
 	for _, name := range []string{ExtensionClientSecret, extensionAuthoritySecret, extensionServerSecret} {

@@ -115,7 +115,7 @@ func (r *forbiddenTracker) probe(ctx context.Context, namespace string, kind sch
 	l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	err := r.Direct.List(ctx, l, client.InNamespace(namespace), client.Limit(1))
 	if refused := apierrors.IsForbidden(err); err == nil || refused {
-		r.record(namespace, kind.Kind+" (asked)", refused)
+		r.record(namespace, kind.Kind+" (probe)", refused)
 	}
 }
 

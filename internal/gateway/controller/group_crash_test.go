@@ -112,7 +112,7 @@ func TestGroupCrashes(t *testing.T) {
 		})
 		p.must(p.admin.Delete(t.Context(), g))
 		gone := func() bool { return !p.exists(name, &v1alpha1.TailscaleProxyGroup{}) }
-		p.until("the operator is dead, or the group gone", func() bool { return p.wire.dead.Load() || gone() })
+		p.until("the operator is dead, or the group is deleted", func() bool { return p.wire.dead.Load() || gone() })
 		if !p.wire.dead.Load() {
 			if n < 6 {
 				t.Errorf("the deletion had %d writes only", n)

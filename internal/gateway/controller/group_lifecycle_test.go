@@ -62,7 +62,7 @@ func TestGroupLifecycle(t *testing.T) {
 	}
 
 	p.must(p.admin.Delete(t.Context(), g))
-	p.until("it is gone", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
 	p.checkDeleted(g)
 	if log := p.log.String(); strings.Contains(log, "tskey-") {
 		t.Error("a key is in the log")

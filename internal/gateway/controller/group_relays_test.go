@@ -86,7 +86,7 @@ func TestGroupRelays(t *testing.T) {
 		return now.Ready && now.PodUID != old.UID
 	})
 	if was := devices[0]; now.NodeID != was.NodeID || !slices.Equal(now.IPs, was.IPs) || now.FQDN != was.FQDN || p.requests("POST") != issuedBefore {
-		t.Errorf("it was %+v and is %+v; %d keys made", was, now, p.requests("POST")-issuedBefore)
+		t.Errorf("it was %+v and is %+v; %d keys created", was, now, p.requests("POST")-issuedBefore)
 	}
 
 	// GTW-17: a device is deleted in the API: the relay comes back with one new key. The pause
@@ -105,7 +105,7 @@ func TestGroupRelays(t *testing.T) {
 	})
 	p.event(g, "AuthKeyReissued")
 	if n := p.requests("POST") - issuedBefore; n != 1 || p.counted.get("reissued") != 1 {
-		t.Errorf("%d keys made, %d reissued", n, p.counted.get("reissued"))
+		t.Errorf("%d keys created, %d reissued", n, p.counted.get("reissued"))
 	}
 
 	// GTW-15: 2 -> 3 -> 1: no other relay restarts, and nothing of relays 1 and 2 is left.
@@ -151,7 +151,7 @@ func TestGroupRelays(t *testing.T) {
 	})
 
 	p.must(p.admin.Delete(t.Context(), g))
-	p.until("it is gone", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
 	p.checkOnlyGarbage(g)
 }
 

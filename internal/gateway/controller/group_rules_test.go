@@ -49,11 +49,11 @@ func TestGroupDeletionBlocked(t *testing.T) {
 		t.Errorf("Ready is %s", c.Reason)
 	}
 	p.event(g, reasonCleanupBlocked)
-	p.until("its Secrets are gone already", func() bool { return !p.exists("web-0", &corev1.Secret{}) })
+	p.until("its Secrets are already deleted", func() bool { return !p.exists("web-0", &corev1.Secret{}) })
 	restore()
 	p.ahead.Add(int64(refusedPause + time.Second))
 	p.trigger("web")
-	p.until("it is gone", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
 	if ids := p.devices(); !slices.Equal(ids, []string{string(foreign)}) {
 		t.Errorf("devices %v", ids)
 	}
@@ -66,7 +66,7 @@ func TestGroupDeletionBlocked(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), g))
 	p.condition("gone", "Degraded", "True/"+reasonCleanupBlocked)
 	p.patch(p.get("gone"), `{"metadata":{"annotations":{"`+v1alpha1.SkipRemoteCleanupAnnotation+`":"true"}}}`)
-	p.until("it is gone", func() bool { return !p.exists("gone", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("gone", &v1alpha1.TailscaleProxyGroup{}) })
 	restore()
 	p.net.Delete(tailcfg.StableNodeID(id))
 
@@ -76,7 +76,7 @@ func TestGroupDeletionBlocked(t *testing.T) {
 	p.patch(p.secret("liar-0"), p.stateOf(string(foreign), "victim", ""))
 	p.until("it is recorded", func() bool { d := p.get("liar").Status.Devices; return len(d) == 1 && d[0].NodeID == string(foreign) })
 	p.must(p.admin.Delete(t.Context(), g))
-	p.until("it is gone", func() bool { return !p.exists("liar", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("liar", &v1alpha1.TailscaleProxyGroup{}) })
 	if ids := p.devices(); !slices.Equal(ids, []string{string(foreign)}) {
 		t.Errorf("the device of another owner is deleted: %v", ids)
 	}

@@ -306,7 +306,7 @@ func (p *serviceEnv) condition(s *v1alpha1.TailscaleService, kind, want string) 
 // awaitGone waits until an object is deleted.
 func (p *serviceEnv) awaitGone(o client.Object) {
 	p.t.Helper()
-	p.until("it is gone", func() error {
+	p.until("it is deleted", func() error {
 		err := p.admin.Get(p.t.Context(), client.ObjectKeyFromObject(o), o)
 		if client.IgnoreNotFound(err) == nil && err != nil {
 			return nil

@@ -174,7 +174,7 @@ func TestServiceEgress(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), s))
 	p.awaitGone(s)
 	p.awaitGone(front)
-	p.until("the EndpointSlices are gone", func() error {
+	p.until("the EndpointSlices are deleted", func() error {
 		if _, list := p.endpoints(serviceName); len(list) > 0 {
 			return fmt.Errorf("%d slices", len(list))
 		}

@@ -100,7 +100,7 @@ func (p *serviceEnv) awaitOwners(c *tsapi.Client, name string, operators ...stri
 // awaitDeleted waits until a tailnet service is deleted.
 func (p *serviceEnv) awaitDeleted(c *tsapi.Client, name string) {
 	p.t.Helper()
-	p.until(name+" is gone", func() error {
+	p.until(name+" is deleted", func() error {
 		if s := vipServiceNamed(p.t, c, name); s != nil {
 			return fmt.Errorf("%+v", s)
 		}
@@ -138,7 +138,7 @@ func TestServiceIngress(t *testing.T) {
 		t.Errorf("status %+v", v)
 	}
 	if !slices.Equal(created.Ports, []string{"tcp:443", "tcp:80"}) || !slices.Equal(created.Tags, []string{"tag:web"}) || created.Comment != "of a test" {
-		t.Errorf("made %+v", created)
+		t.Errorf("created %+v", created)
 	}
 	if !slices.Contains(o.Finalizers, v1alpha1.Finalizer) {
 		t.Errorf("finalizers %v", o.Finalizers)

@@ -80,7 +80,7 @@ func TestTailnetValid(t *testing.T) {
 		}
 	}
 	if m, d := count(api, makeKey), count(api, deleteKey); m != 1 || d != 1 || len(validKeys(t, api)) != 0 {
-		t.Errorf("%d keys made, %d deleted, %v left", m, d, validKeys(t, api))
+		t.Errorf("%d keys created, %d deleted, %v left", m, d, validKeys(t, api))
 	}
 	// A new operator continues where the old one stopped.
 	p.stop()
@@ -164,7 +164,7 @@ func TestTailnetFailures(t *testing.T) {
 			p.event(name, "APIRecovered")
 		}
 		p.must(p.admin.Delete(t.Context(), o))
-		p.until(name+" is gone", func() bool {
+		p.until(name+" is deleted", func() bool {
 			return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: name}, new(v1alpha1.TailscaleTailnet)))
 		})
 	}
@@ -192,7 +192,7 @@ func TestTailnetStaysReady(t *testing.T) {
 	p.trigger("corp")
 	p.condition("corp", "Degraded", "False", "AsExpected")
 	if n := count(api, makeKey); n != 1 {
-		t.Errorf("%d keys made", n)
+		t.Errorf("%d keys created", n)
 	}
 	// A refused credential has another effect.
 	api.Fault(tsapi.Fault{Status: 401})
@@ -310,7 +310,7 @@ func TestTailnetRotation(t *testing.T) {
 	}
 	for _, r := range api.Requests() {
 		if r.Route == makeKey && r.Client != clients[0].ID && r.Client != clients[1].ID {
-			t.Errorf("%q made a key", r.Client)
+			t.Errorf("%q created a key", r.Client)
 		}
 	}
 	// The Secret is deleted and created again.

@@ -266,7 +266,7 @@ func lawOfRights(t *testing.T, in input, o *workload.Objects) {
 		created = append(created, s.Name)
 	}
 	if slices.Sort(created); !slices.Equal(created, secrets) {
-		t.Errorf("the Secrets %v are made, %v may be used", created, secrets)
+		t.Errorf("the Secrets %v are created, %v may be used", created, secrets)
 	}
 	b := o.RoleBinding
 	if b.RoleRef != (rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: in.Group.Name}) ||

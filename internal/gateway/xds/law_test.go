@@ -213,7 +213,7 @@ func TestGTW29_EchoOfDamagedRequests(t *testing.T) {
 		}
 		requests++
 		if translate(t, s, in); t.Failed() {
-			t.Fatalf("asked %v", in)
+			t.Fatalf("requested %v", in)
 		}
 	}
 }

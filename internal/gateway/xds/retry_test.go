@@ -27,7 +27,7 @@ func TestRetry(t *testing.T) {
 		{"a service alone", route(nil), gateway.Rule{Sole: &gateway.Cluster{}}, "connect-failure,refused-stream,reset-before-request"},
 		{"a policy's services", route(nil), gateway.Rule{Default: tailplane}, "connect-failure,refused-stream,reset-before-request"},
 		{"the owner's setting", route(wish), gateway.Rule{Sole: &gateway.Cluster{}}, "5xx"},
-		{"beside others", route(nil), gateway.Rule{Mixed: tailplane, OwnWeight: 4}, ""},
+		{"together with others", route(nil), gateway.Rule{Mixed: tailplane, OwnWeight: 4}, ""},
 		{"no own routes", route(nil), gateway.Rule{}, ""},
 	} {
 		before := proto.CloneOf(tt.r)

@@ -338,7 +338,7 @@ func TestFL02_Offboarding(t *testing.T) {
 		}
 		y.drop(t, y.secret(t, "tailplane-org-fl2-copy", copied))
 		for _, org := range []string{"fl2-404", "fl2-410", "fl2-copy", "fl2-source"} {
-			attacktest.Eventually(t, attacktest.Long, org+" has gone", func() bool { y.managersRun(t); return y.gone(t, org) })
+			attacktest.Eventually(t, attacktest.Long, org+" is deleted", func() bool { y.managersRun(t); return y.gone(t, org) })
 			y.nothingOf(t, org)
 		}
 		if _, there := y.runnerOf("fl2-410-fl2-docker"); there || y.atGitHubHas("fl2-copy-fl2-nix") || y.atGitHubHas("fl2-source-fl2-nix") {

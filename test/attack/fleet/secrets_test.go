@@ -236,7 +236,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 				{"another port of DNS", "kube-system", map[string]string{"k8s-app": "kube-dns"}, 9153, false}, {"another pod of kube-system", "kube-system", map[string]string{"k8s-app": "kube-proxy"}, 53, false},
 				{"DNS of another namespace", "evil", map[string]string{"k8s-app": "kube-dns"}, 53, false}, {"another pod of the cache", "cache", map[string]string{"app": "other"}, 8080, false},
 				{"the server", "tailplane-system", map[string]string{"app.kubernetes.io/component": "plane"}, 443, false}, {"the fleet", attacktest.FleetNamespace, map[string]string{"app.kubernetes.io/component": "fleet"}, 9091, false},
-				{"a job of fl5-b", attacktest.SharedRunners, map[string]string{v1alpha1.OrgLabel: "fl5-b"}, 443, false}, {"a job of its own", ns, map[string]string{v1alpha1.OrgLabel: org}, 443, false},
+				{"a job of fl5-b", attacktest.SharedRunners, map[string]string{v1alpha1.OrgLabel: "fl5-b"}, 443, false}, {"another job of its organisation", ns, map[string]string{v1alpha1.OrgLabel: org}, 443, false},
 				{"a job apart", "tailplane-org-fl5-c", map[string]string{v1alpha1.OrgLabel: "fl5-c"}, 443, false},
 			} {
 				if got := connects(policies, pod.Labels, x.namespace, x.labels, x.port); got != x.open {
@@ -278,7 +278,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 	})
 
 	t.Run("on the wire", func(t *testing.T) {
-		t.Skip("SKIP a network plugin that enforces the policies: pods of the testbed have none; what the policies say is read as a plugin does")
+		t.Skip("SKIP a network plugin that enforces the policies: pods of the testbed have none; the test evaluates the policies like a plugin")
 	})
 }
 

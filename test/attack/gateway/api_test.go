@@ -68,7 +68,7 @@ func TestGW06_API(t *testing.T) {
 		remove := w.corp.Fault(x.fault)
 		look()
 		message := ""
-		attacktest.Eventually(t, attacktest.Long, x.why+" is said", func() (stale bool) { stale, message = said(); return stale })
+		attacktest.Eventually(t, attacktest.Long, x.why+" is reported", func() (stale bool) { stale, message = said(); return stale })
 		kept(x.why)
 		if len(message) < 10 {
 			t.Errorf("%s: the message is %q", x.why, message)
@@ -143,7 +143,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 		seen := strings.Count(w.Output(), "\n")
 		from := attacktest.FileSize(t, w.asked)
 		w.patch(t, corp, `{"metadata":{"annotations":{"test/look":"`+strconv.Itoa(i)+`"}}}`)
-		attacktest.Eventually(t, attacktest.Long, "it looks", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "it reconciles", func() bool {
 			return slices.ContainsFunc(w.requests(t, from), func(r attacktest.KubeRequest) bool {
 				return r.ObjectRef.Resource == "secrets" && r.ObjectRef.Name == "corp" && r.Verb == "get"
 			}) || strings.Count(w.Output(), "\n") > seen+1000

@@ -301,7 +301,7 @@ func TestGW05_Collisions(t *testing.T) {
 				t.Errorf("%s: the route to web in %s is number %d", why, h.Name, at)
 			}
 			if user := slices.IndexFunc(h.Routes, func(r *routev3.Route) bool { return r.GetDirectResponse() != nil }); why == "a path of a user" && (user < 0 || user > at) {
-				t.Errorf("the user's route to the same path is number %d, ours %d", user, at)
+				t.Errorf("the user's route to the same path is number %d, Tailplane's is number %d", user, at)
 			}
 		}
 	}
