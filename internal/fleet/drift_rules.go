@@ -155,7 +155,7 @@ func sortedSet(list []string, fold bool) []string {
 	return slices.Compact(out)
 }
 
-// quoteAll quotes foreign texts, so that readers do not take them for ours.
+// quoteAll quotes foreign texts, so that readers do not take them for the fleet's own texts.
 func quoteAll(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {

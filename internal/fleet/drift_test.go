@@ -377,7 +377,7 @@ func forget(r *rand.Rand, o DriftInput) DriftInput {
 	return o
 }
 
-// Laws over random organisations. FLEET-17: an unknown state is no finding, and does not end a
+// Laws over random organisations. FLEET-17: an unknown state is not a finding, and does not end a
 // finding.
 func TestLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

@@ -210,7 +210,7 @@ func TestSpliceSilence(t *testing.T) {
 		if _, err := io.ReadFull(server, make([]byte, 3*smallBuffer)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(bulkIdleTime + bulkIdleTime/5) // the test needs that nothing happens meanwhile
+		time.Sleep(bulkIdleTime + bulkIdleTime/5) // the test needs that nothing happens in the meantime
 	}
 	client.Close()
 	server.Close()

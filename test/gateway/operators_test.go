@@ -140,7 +140,7 @@ func TestGTW25_TwoClusters(t *testing.T) {
 	}
 	unchanged("while its operator is not running", "east", "by-hand")
 
-	// Its services are deleted after its restart. A service that was deleted meanwhile is reconciled before the
+	// Its services are deleted after its restart. A service that was deleted in the meantime is reconciled before the
 	// client for its tailnet exists.
 	kubectl(t, east.Cluster, "-n", "infra", "delete", "tssvc", "east", "both", "--wait=false")
 	east.begin(t)

@@ -72,7 +72,7 @@ func (a *sessionCache) versionDue(name string, now time.Time, first bool) bool {
 	return true
 }
 
-// newSessionCache returns an empty cache of sessions. asked, optional, is called after each request to a forge.
+// newSessionCache returns an empty cache of sessions. requested, optional, is called after each request to a forge.
 func newSessionCache(now func() time.Time, requested func(forge, org, op string, status int)) *sessionCache {
 	return &sessionCache{now: now, onRequest: requested, sessions: map[string]*forgeSession{}, limits: map[string]forgeLimit{}, versionChecks: map[string]time.Time{}}
 }

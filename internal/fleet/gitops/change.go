@@ -1,6 +1,6 @@
 // Package gitops implements the rules for changes of the fleet's configuration, which are made by
-// pull request. It enforces that nobody approves their own change, and that only the approved
-// commit is merged.
+// pull request. It enforces that no author approves their own change, and that only the
+// approved commit is merged.
 //
 // The package is pure: it computes the content of a file after a change, the approvals that a
 // change still needs, and whether a person may approve it. Other packages read and write files at a

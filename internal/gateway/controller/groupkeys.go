@@ -127,7 +127,7 @@ func (l *groupReconciliation) tags() []string {
 	return l.tailnet.Spec.Tags
 }
 
-// description returns the description by which a key can be found again. Tailscale allows 50
+// description returns a description that identifies a key in a list. Tailscale allows 50
 // letters, digits, hyphens and spaces.
 func (l *groupReconciliation) description(ordinal int) string {
 	return l.descriptions() + strconv.Itoa(ordinal)

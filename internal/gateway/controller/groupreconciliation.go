@@ -249,7 +249,7 @@ func (l *groupReconciliation) act(ctx context.Context, step gateway.GroupStep) e
 	return fmt.Errorf("unknown action %q", step.Action)
 }
 
-// delete deletes exactly o. It is no error if o no longer exists.
+// delete deletes exactly o. If o no longer exists, that is success.
 func (l *groupReconciliation) delete(ctx context.Context, o client.Object, more ...client.DeleteOption) error {
 	err := l.direct.Delete(ctx, o, append([]client.DeleteOption{client.Preconditions{UID: new(o.GetUID())}}, more...)...)
 	if err = client.IgnoreNotFound(err); err != nil {

@@ -17,7 +17,7 @@ import (
 // the operator from a copy in a cluster that was restored from this one.
 const identityConfigMap = "tailplane-gateway-identity"
 
-// identifyOperator returns the IDs by which other operators know this operator. operatorID is id, or is
+// identifyOperator returns the IDs that identify this operator to other operators. operatorID is id, or is
 // derived from the cluster and the release if id is empty. instance is the UID of the
 // identityConfigMap, which Identify creates if necessary.
 func identifyOperator(ctx context.Context, c client.Client, namespace, release, id string) (operatorID, instance string, err error) {

@@ -29,7 +29,7 @@ import (
 
 // GTW-19: a pod reaches a node of the tailnet. The test resolves ExternalName, ClusterIP and
 // EndpointSlice as cluster DNS and kube-proxy do, and dials the result. This is a real relay,
-// which is an endpoint because it has reported the service itself. It is no endpoint any longer
+// which is an endpoint because it has reported the service itself. It is not an endpoint any longer
 // when its pod is replaced.
 //
 // The API server rejects loopback endpoints, but the relay's process must listen on loopback. Its

@@ -239,7 +239,7 @@ func (l *tailnetReconciliation) proveCredential(ctx context.Context) error {
 	return written
 }
 
-// description returns the description by which the key can be found again. Tailscale allows 50
+// description returns a description that identifies the key in a list. Tailscale allows 50
 // letters, digits and hyphens.
 func (l *tailnetReconciliation) description() string {
 	return "tailplane-validate-" + fmt.Sprintf("%.8s", l.object.UID) + "-" + l.facts.Proof.Nonce

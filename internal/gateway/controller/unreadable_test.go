@@ -138,7 +138,7 @@ func TestUnreadableNamespace(t *testing.T) {
 	awaitCondition(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
 	awaitCondition(p.ns, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
 	// A request during the revocation may have been refused, and namespaces of other tests may end
-	// meanwhile.
+	// in the meantime.
 	all := p.log.String()
 	for line := range strings.Lines(all[strings.LastIndex(all, "a namespace is skipped"):]) {
 		if strings.Contains(line, "Reconciler error") && (strings.Contains(line, p.ns) || strings.Contains(line, barred)) {

@@ -209,7 +209,7 @@ func attempt[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapsho
 // recordHostHook records a call of the hook for virtual hosts for a Gateway.
 func (s *Server) recordHostHook(name gateway.Name) { s.hosts.Store(name, true) }
 
-// resetHostHook reports whether the hook for virtual hosts was called since the previous call of asked.
+// resetHostHook reports whether the hook for virtual hosts was called since the previous call of resetHostHook.
 func (s *Server) resetHostHook(name gateway.Name) bool {
 	_, was := s.hosts.LoadAndDelete(name)
 	return was

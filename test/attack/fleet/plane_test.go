@@ -29,7 +29,7 @@ func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f plane.
 	return f
 }
 
-// PL-07. The fleet and a forge fail in turn. The plane invents nothing meanwhile: values without a source are null or
+// PL-07. The fleet and a forge fail in turn. The plane invents nothing in the meantime: values without a source are null or
 // unknown, and known values stay at their last report. A hold is shown in force only after the forge confirms it. A
 // forge that is away is named. The API server: TestPL07_TheAPIServerGoesAway of internal/plane/kube.
 //
