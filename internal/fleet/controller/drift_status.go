@@ -57,7 +57,7 @@ func reportableFindings(list []fleet.Finding, now time.Time) (out []fleet.Findin
 	return out
 }
 
-// newFindings returns the findings of told that were not reported in was.
+// newFindings returns the findings in reported that were not reported in was.
 func newFindings(reported []fleet.Finding, was []v1alpha1.EnrollmentFinding) (out []fleet.Finding) {
 	old := map[string]bool{}
 	for _, f := range was {
