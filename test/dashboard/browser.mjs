@@ -1075,7 +1075,7 @@ await check('PL-06_enroll_by_plane', async () => {
     await dialog.getByText(what, { exact: true }).waitFor()
   }
   await page.keyboard.press('Escape')
-  await page.getByText('The last jobs run.').waitFor()
+  await page.getByText('The last jobs are running.').waitFor()
   must(await page.getByRole('button', { name: 'Offboard…' }).isDisabled(), 'a second offboarding is possible')
   await page.getByRole('listitem').filter({ hasText: 'Drain' }).filter({ hasText: 'current step' }).waitFor()
   well(page)
