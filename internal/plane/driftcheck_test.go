@@ -141,20 +141,20 @@ func TestMissing(t *testing.T) {
 		gap     string
 	}{
 		"a file for each": {pattern: "fleet/{kind}/{name}.yaml", files: map[string]string{"fleet/runnerpool/a.yaml": pool, "fleet/runnerenrollment/acme.yaml": acme, "fleet/runnerforge/gh.yaml": manifest("RunnerForge", "gh")},
-			want: []string{" RunnerForge/gh Missing: fleet/runnerforge/gh.yaml has it, and the cluster has not.", " RunnerPool/a Missing: fleet/runnerpool/a.yaml has it, and the cluster has not.",
-				"acme RunnerEnrollment/acme Missing: fleet/runnerenrollment/acme.yaml has it, and the cluster has not."}},
+			want: []string{" RunnerForge/gh Missing: The object is in fleet/runnerforge/gh.yaml, but not in the cluster.", " RunnerPool/a Missing: The object is in fleet/runnerpool/a.yaml, but not in the cluster.",
+				"acme RunnerEnrollment/acme Missing: The object is in fleet/runnerenrollment/acme.yaml, but not in the cluster."}},
 		"a file for each name": {pattern: "{name}.yaml", files: map[string]string{"a.yaml": pool + "---\n" + manifest("RunnerForge", "a"), "live.yaml": manifest("RunnerPool", "live") + "---\n" + manifest("RunnerForge", "live")},
-			want: []string{" RunnerForge/a Missing: a.yaml has it, and the cluster has not.", " RunnerForge/live Missing: live.yaml has it, and the cluster has not.", " RunnerPool/a Missing: a.yaml has it, and the cluster has not."}},
+			want: []string{" RunnerForge/a Missing: The object is in a.yaml, but not in the cluster.", " RunnerForge/live Missing: The object is in live.yaml, but not in the cluster.", " RunnerPool/a Missing: The object is in a.yaml, but not in the cluster."}},
 		"a file for each kind": {pattern: "{kind}.yaml", files: map[string]string{"runnerpool.yaml": pool + "---\n" + manifest("RunnerPool", "live"), "runnerenrollment.yaml": acme},
-			want: []string{" RunnerPool/a Missing: runnerpool.yaml has it, and the cluster has not.", "acme RunnerEnrollment/acme Missing: runnerenrollment.yaml has it, and the cluster has not."}},
-		"one for all":         {pattern: "fleet.yaml", files: map[string]string{"fleet.yaml": pool}, want: []string{" RunnerPool/a Missing: fleet.yaml has it, and the cluster has not."}},
+			want: []string{" RunnerPool/a Missing: The object is in runnerpool.yaml, but not in the cluster.", "acme RunnerEnrollment/acme Missing: The object is in runnerenrollment.yaml, but not in the cluster."}},
+		"one for all":         {pattern: "fleet.yaml", files: map[string]string{"fleet.yaml": pool}, want: []string{" RunnerPool/a Missing: The object is in fleet.yaml, but not in the cluster."}},
 		"not in its place":    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/b.yaml": pool}},
 		"of another kind":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "fleet/h.yaml": manifest("RunnerHold", "h"), "fleet/e.yaml": ""}},
 		"it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "a: {"}, gap: "1 file "},
 		"it is there twice":   {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
 		"it is far too large": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool}, broken: map[string]error{"fleet/a.yaml": problem.New(problem.Conflict, "more than 1 MB")}, gap: "1 file "},
-		"the cluster has it, and it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/live.yaml": "live: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
-		"beside what is there":                        {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
+		"the cluster has it, and it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/live.yaml": "live: {"}, want: []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster."}, gap: "1 file "},
+		"beside what is there":                        {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster."}, gap: "1 file "},
 	} {
 		w := newDriftEnv(x.pattern)
 		w.files, w.broken = x.files, x.broken
@@ -201,7 +201,7 @@ func TestNothingIsListed(t *testing.T) {
 	w := newDriftEnv("fleet/{name}.yaml")
 	w.live[gitops.Ref{Kind: "RunnerPool", Name: "live"}] = map[string]any{"forge": "github"}
 	w.files = map[string]string{"fleet/a.yaml": manifest("RunnerPool", "a"), "fleet/b.yaml": manifest("RunnerPool", "b"), "fleet/live.yaml": manifest("RunnerPool", "live")}
-	both := []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not.", " RunnerPool/b Missing: fleet/b.yaml has it, and the cluster has not."}
+	both := []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster.", " RunnerPool/b Missing: The object is in fleet/b.yaml, but not in the cluster."}
 	if got, source := w.reconcile(t); !slices.Equal(got, both) || source.Status != StatusOK {
 		t.Errorf("%q, %+v", got, source)
 	}
@@ -232,7 +232,7 @@ func TestNothingIsListed(t *testing.T) {
 	for i := range maxOtherFiles + 1 {
 		delete(w.files, fmt.Sprintf("fleet/x%d.yaml", i))
 	}
-	if got, source := w.reconcile(t); !slices.Equal(got, []string{both[0], " RunnerPool/new Missing: fleet/new.yaml has it, and the cluster has not."}) || source.Status != StatusOK || source.Message != "" {
+	if got, source := w.reconcile(t); !slices.Equal(got, []string{both[0], " RunnerPool/new Missing: The object is in fleet/new.yaml, but not in the cluster."}) || source.Status != StatusOK || source.Message != "" {
 		t.Errorf("%q, %+v", got, source)
 	}
 }

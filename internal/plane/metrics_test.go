@@ -249,8 +249,8 @@ func TestPLANE06_NoAddress(t *testing.T) {
 	for at, want := range map[string]string{
 		"127.0.0.1:1":                                     "it cannot be reached: nothing listens there.",
 		"prometheus.invalid:9090":                         "it cannot be reached: its name could not be resolved.",
-		strings.TrimPrefix(broken.URL, "http://"):         "its answer broke off.",
-		strings.TrimPrefix(broken.URL, "http://") + "%zz": "its URL is none.",
+		strings.TrimPrefix(broken.URL, "http://"):         "its answer is incomplete.",
+		strings.TrimPrefix(broken.URL, "http://") + "%zz": "its URL is not valid.",
 	} {
 		o := newMetricsEnv("http://scraper:hunter2@" + at)
 		var log strings.Builder

@@ -50,7 +50,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(deadline); !true(); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("it never came that %s: %v", what, stored(t, r))
+				t.Fatalf("timed out waiting for: %s: %v", what, stored(t, r))
 			}
 		}
 	}
@@ -132,7 +132,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		}
 		return res.Content[0].(*mcp.TextContent).Text
 	}
-	if text := call("pause_runner", map[string]any{"pool": "github/acme/linux", "reason": "test"}); !strings.Contains(text, "The hold is made.") {
+	if text := call("pause_runner", map[string]any{"pool": "github/acme/linux", "reason": "test"}); !strings.Contains(text, "The hold is created.") {
 		t.Errorf("%s", text)
 	}
 	if text := call("resume_runner", map[string]any{"hold": all, "reason": "test"}); !strings.HasPrefix(text, "428 confirmation_required") || stored(t, r)[all] == "" {

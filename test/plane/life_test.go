@@ -301,7 +301,7 @@ func TestPLANE18_Replicas(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if err := p.WaitLog(ctx, `"waiting to be the plane's node"`); err != nil {
+		if err := p.WaitLog(ctx, `"waiting to become the plane's node"`); err != nil {
 			t.Fatal(err)
 		}
 		return p

@@ -178,7 +178,7 @@ func until(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	for end := time.Now().Add(deadline); !true(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it never came that", what)
+			t.Fatal("timed out waiting for:", what)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestPL06_Enrollments(t *testing.T) {
 		put(is)
 		p.Must(p.Admin.Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
 		p.Must(p.Admin.Status().Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
-		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "more than asked for") {
+		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "no longer only a request") {
 			t.Errorf("%s: %v", what, err)
 		}
 		p.Must(p.Admin.Status().Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))

@@ -102,7 +102,7 @@ func TestFLEET03_State(t *testing.T) {
 func TestPausedByDrain(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{Status: v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive}}
 	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v1alpha1.RunnerHoldSpec{Mode: v1alpha1.HoldPause}}
-	if state, why := poolState(e, "nix", &v1alpha1.EnrolledPoolStatus{Name: "nix", Hold: "h", Drift: []string{"PauseByDrain"}}, []*v1alpha1.RunnerHold{h}); state != plane.PoolPausing || !strings.Contains(why, "managers are ended") {
+	if state, why := poolState(e, "nix", &v1alpha1.EnrolledPoolStatus{Name: "nix", Hold: "h", Drift: []string{"PauseByDrain"}}, []*v1alpha1.RunnerHold{h}); state != plane.PoolPausing || !strings.Contains(why, "managers are stopped") {
 		t.Errorf("%s: %s", state, why)
 	}
 }

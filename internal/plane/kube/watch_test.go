@@ -49,7 +49,7 @@ func TestWatch(t *testing.T) {
 	p.Until("pods are read", func() bool { return sourceOf(store, "pods").Status == plane.StatusOK })
 	p.Until("the list of members is said not to be there", func() bool {
 		s := sourceOf(store, "members")
-		return s.Status == plane.StatusDegraded && strings.Contains(s.Message, "is not there")
+		return s.Status == plane.StatusDegraded && strings.Contains(s.Message, "does not exist")
 	})
 	p.Until("the fleet is said not to be there", func() bool {
 		s := sourceOf(store, "fleet")
@@ -232,7 +232,7 @@ func TestWatch(t *testing.T) {
 		change(p.members(time.Now().Add(-time.Hour), controller.Cluster{ID: "c1"}, controller.Cluster{ID: "c2"}, controller.Cluster{ID: "c3"}))
 		says("since")
 		p.Must(p.Admin.Delete(t.Context(), cm))
-		says("is not there")
+		says("does not exist")
 		again := p.members(time.Now(), controller.Cluster{ID: "c2", Name: "west", State: "alive"})
 		p.Must(p.Admin.Create(t.Context(), again))
 		p.Until("one is shown, and it is well", func() bool {
@@ -285,14 +285,14 @@ func TestPL07_TheFleetGoesAway(t *testing.T) {
 	p.Until("it is at work", is(plane.StatusOK))
 	last := time.Now().Add(-2 * maxFleetSilence)
 	says("pod-1", last)
-	p.Until("it has said nothing for long", is(plane.StatusDegraded, "not at work since "+last.UTC().Format(time.RFC3339)))
+	p.Until("it has said nothing for long", is(plane.StatusDegraded, "has not run since "+last.UTC().Format(time.RFC3339)))
 	if !slices.ContainsFunc(store.List(plane.KindPool).Sources, func(s plane.Source) bool { return s.Name == "kubernetes:fleet" && s.Status == plane.StatusDegraded }) {
 		t.Error("a list of pools does not say so")
 	}
 	says("pod-2", time.Now())
 	p.Until("another one is at work", is(plane.StatusOK))
 	says("", time.Now())
-	p.Until("it has stopped", is(plane.StatusDegraded, "not at work since"))
+	p.Until("it has stopped", is(plane.StatusDegraded, "has not run since "))
 }
 
 // PLANE-06, PL-07: while the API server is unreachable or hangs, all data stays as last read and every source is down. When it is back, all
