@@ -150,7 +150,7 @@ func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, be
 		return out, p, err
 	}
 	if len(out.file.Text) > maxFile {
-		return out, p, problem.New(problem.Conflict, "The file is larger than 512 KiB, so this server does not change it.", "Store each object in a file of its own (plane.gitops.path).")
+		return out, p, problem.New(problem.Conflict, "The file is larger than 512 KiB, so this server does not change it.", "Store each object in a separate file (plane.gitops.path).")
 	}
 	was, found, err := d.Layout.Spec(out.file.Text, out.ref)
 	if err != nil {

@@ -139,7 +139,7 @@ func (o Enrollment) Trouble() (Severity, string, string) {
 		}
 	}
 	if o.Requested != nil {
-		return SeverityWarning, "Asked", o.Requested.By + " requests to " + string(o.Requested.What) + " it: " + o.Requested.Reason
+		return SeverityWarning, "Asked", o.Requested.By + " asks to " + string(o.Requested.What) + " it: " + o.Requested.Reason
 	}
 	switch o.Phase {
 	case "Requested":

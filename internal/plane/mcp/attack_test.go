@@ -383,7 +383,7 @@ func TestMC05_ArgumentsAreStrict(t *testing.T) {
 		}
 	}
 	requested := len(of.auditEntries())
-	if res, text := call(t, s, "list_clusters", map[string]any{"qeury": "x"}); !res.IsError || !strings.Contains(text, `"qeury" is not an argument; there are query, state`) {
+	if res, text := call(t, s, "list_clusters", map[string]any{"qeury": "x"}); !res.IsError || !strings.Contains(text, `"qeury" is not an argument; use query, state`) {
 		t.Errorf("a misspelt argument: %s", text)
 	}
 	if got := len(of.auditEntries()); got != requested {

@@ -256,7 +256,7 @@ func errorResult(err error) *mcp.CallToolResult {
 			fmt.Fprintf(&text, "Affected workloads: %s. Confirm before %s.\n", about, formatTime(c.Until))
 		}
 		if p.Seen != nil {
-			fmt.Fprintf(&text, "Seen as %s on %s, via %s.\n", sanitize(cmp.Or(p.Seen.Login, "nobody")), sanitize(p.Seen.Node), sanitize(p.Seen.Via))
+			fmt.Fprintf(&text, "Seen as %s on %s, via %s.\n", sanitize(cmp.Or(p.Seen.Login, "no login")), sanitize(p.Seen.Node), sanitize(p.Seen.Via))
 		}
 		for _, a := range p.Advice[:min(len(p.Advice), 8)] {
 			fmt.Fprintf(&text, "Try: %s\n", sanitize(a))

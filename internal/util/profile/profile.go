@@ -46,7 +46,7 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if err := pprof.StartCPUProfile(w); err != nil {
-		http.Error(w, "another profile is being taken", http.StatusConflict)
+		http.Error(w, "another profile is in progress", http.StatusConflict)
 		return
 	}
 	defer pprof.StopCPUProfile()
