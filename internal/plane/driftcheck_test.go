@@ -118,11 +118,11 @@ func TestFilesAreReadOnce(t *testing.T) {
 		}
 	}
 	if !slices.Equal(w.reads, []string{"fleet/p3.yaml", "fleet/p3.yaml"}) {
-		t.Errorf("while somebody commits %v are read", w.reads)
+		t.Errorf("during a commit the files %v are read", w.reads)
 	}
 	w.DriftCheck.Live = func(context.Context) (map[gitops.Ref]map[string]any, error) { return nil, errors.New("away") }
 	if err := w.Reconcile(t.Context()); err == nil {
-		t.Error("nobody knows what is live, and nothing is wrong")
+		t.Error("the live objects are unknown, but there is no error")
 	}
 	if l := w.Store.List(KindDrift); len(l.Objects) != 0 || l.Sources[0].Status != StatusDegraded {
 		t.Errorf("%+v", l)
@@ -151,10 +151,10 @@ func TestMissing(t *testing.T) {
 		"not in its place":    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/b.yaml": pool}},
 		"of another kind":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "fleet/h.yaml": manifest("RunnerHold", "h"), "fleet/e.yaml": ""}},
 		"it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "a: {"}, gap: "1 file "},
-		"it is there twice":   {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
+		"it occurs twice":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
 		"it is far too large": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool}, broken: map[string]error{"fleet/a.yaml": problem.New(problem.Conflict, "more than 1 MB")}, gap: "1 file "},
 		"the cluster has it, and it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/live.yaml": "live: {"}, want: []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster."}, gap: "1 file "},
-		"beside what is there":                        {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster."}, gap: "1 file "},
+		"next to existing objects":                    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster."}, gap: "1 file "},
 	} {
 		w := newDriftEnv(x.pattern)
 		w.files, w.broken = x.files, x.broken
@@ -188,7 +188,7 @@ func TestOneFileCannotBeRead(t *testing.T) {
 	}
 	w.commit, w.files["fleet.yaml"] = "c2", "a: {"
 	if err := w.Reconcile(t.Context()); err == nil {
-		t.Error("it cannot be read, and nothing is wrong")
+		t.Error("the file is unreadable, but there is no error")
 	}
 	if l := w.Store.List(KindDrift); len(l.Objects) != 1 || l.Sources[0].Status != StatusDegraded || w.lists != 0 {
 		t.Errorf("%+v, listed %d times", l, w.lists)
@@ -208,7 +208,7 @@ func TestNothingIsListed(t *testing.T) {
 	// The forge is down: nothing changes.
 	w.err = problem.New(problem.Unavailable, "away")
 	if err := w.Reconcile(t.Context()); err == nil {
-		t.Error("the forge is away, and nothing is wrong")
+		t.Error("the forge is down, but there is no error")
 	}
 	if l := w.Store.List(KindDrift); len(l.Objects) != 2 || l.Sources[0].Status != StatusDegraded {
 		t.Errorf("%+v", l)
@@ -248,17 +248,17 @@ func TestDriftTrigger(t *testing.T) {
 		at := func(want int64, why string) {
 			t.Helper()
 			if synctest.Wait(); looks.Load() != want {
-				t.Errorf("%s: %d looks, want %d", why, looks.Load(), want)
+				t.Errorf("%s: %d comparisons, want %d", why, looks.Load(), want)
 			}
 		}
 		at(1, "at the start")
 		c.Trigger()
 		c.Trigger()
-		at(1, "at once after a look")
+		at(1, "immediately after a comparison")
 		time.Sleep(minDriftInterval)
 		at(2, "a rest later")
 		time.Sleep(time.Minute)
-		at(2, "nobody asks")
+		at(2, "without a trigger")
 		c.Trigger()
 		at(3, "after a rest")
 		time.Sleep(time.Hour)

@@ -55,7 +55,7 @@ func TestRunnerRoles(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(golden); err != nil || string(want) != got.String() {
-		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, got.String())
+		t.Errorf("not as in %s (%v); check it, and write it with -update:\n%s", golden, err, got.String())
 	}
 }
 
@@ -160,7 +160,7 @@ func TestDiagnose(t *testing.T) {
 		want []string // severity, and a part of the cause
 	}{
 		{"all is well", well(nil), nil},
-		{"what is not known is no error", diagnosisInput{Pool: Pool{State: PoolActive}, RunnersKnown: true}, nil},
+		{"unknown values are not errors", diagnosisInput{Pool: Pool{State: PoolActive}, RunnersKnown: true}, nil},
 		{"held", well(func(f *diagnosisInput) {
 			f.Pool.Holds, f.Pool.EffectiveMax, f.Pool.State = []string{"h"}, new(0), PoolPaused
 		}), []string{"warning A hold pauses the pool"}},
@@ -179,7 +179,7 @@ func TestDiagnose(t *testing.T) {
 		{"the cluster warns, often", well(func(f *diagnosisInput) {
 			f.Events = []Event{{Type: "Warning", Reason: "FailedScheduling"}, {Type: "Warning", Reason: "FailedScheduling"}, {Type: "Normal", Reason: "Pulled"}}
 		}), []string{"warning The cluster reports a warning: FailedScheduling"}},
-		{"nobody knows the runners", well(func(f *diagnosisInput) {
+		{"the runners are not known", well(func(f *diagnosisInput) {
 			f.RunnersKnown, f.Sources = false, []Source{{Name: "kubernetes", Status: StatusDown}}
 		}), []string{"warning The source kubernetes", "warning The runners are not known"}},
 	} {

@@ -93,7 +93,7 @@ func TestPLANE10_Pause(t *testing.T) {
 	if names[0] != names[1] || stored(t, r)[names[0]] != "amy@acme.dev" {
 		t.Errorf("%v, %v", names, stored(t, r))
 	}
-	until("the runners are pausing, and not said to be paused", func() bool {
+	until("the runners are pausing, and not yet paused", func() bool {
 		a, err := ask(t, r, amy, "GET", "/api/v1/pools/github/acme/linux", "")
 		var shown struct{ Data plane.Pool }
 		return json.Unmarshal([]byte(must(t, a, err).body), &shown) == nil && slices.Contains(shown.Data.Holds, names[0]) && shown.Data.State != plane.PoolPaused && shown.Data.State != plane.PoolActive

@@ -158,7 +158,7 @@ func TestMC02_Logs(t *testing.T) {
 		whole := text + strings.Join(out.Data.Lines, "\n")
 		for _, leak := range []string{"Y2FuYXJ5", "canary", "\x1b", "\u200b"} {
 			if strings.Contains(whole, leak) {
-				t.Errorf("%s: %q is told: %s", way, leak, whole)
+				t.Errorf("%s: %q gets: %s", way, leak, whole)
 			}
 		}
 		before, inside, _ := strings.Cut(text, "```text\n")
