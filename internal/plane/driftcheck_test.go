@@ -66,7 +66,7 @@ func newDriftEnv(pattern string) *driftEnv {
 	return w
 }
 
-// reconcile compares twice, further apart than patience, and returns what is then reported.
+// reconcile compares twice, further apart than driftReportDelay, and returns the reported drift.
 func (w *driftEnv) reconcile(t *testing.T) (found []string, source Source) {
 	t.Helper()
 	for range 2 {

@@ -1,7 +1,7 @@
 // Package exposure exposes services of the cluster, such as Prometheus and Grafana, on the tailnet. Each has its own server with a reverse
 // proxy. It keeps law 1 for outgoing requests: the service receives the caller's identity from the server, and none of the client's claims.
 //
-// It is a package of its own because tka, which links package plane, must not link a reverse proxy and package identity.
+// It is a separate package because tka, which links package plane, must not link a reverse proxy and package identity.
 package exposure
 
 import (

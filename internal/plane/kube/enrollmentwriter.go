@@ -60,7 +60,8 @@ func (s *EnrollmentWriter) requirePermit(p access.Permit, verbs ...access.Verb) 
 	return err
 }
 
-// checkPermit is like permitted, for an action that more people may request than make. asks is the verb of the request, does that of the action.
+// checkPermit is like requirePermit, for an action that more people may request than make. asks is the verb of the request, and does is the verb
+// of the action.
 func (s *EnrollmentWriter) checkPermit(p access.Permit, asks, does access.Verb) error {
 	if err := s.requirePermit(p, asks); err != nil {
 		return err

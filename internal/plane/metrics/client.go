@@ -1,4 +1,4 @@
-// Package metrics queries a Prometheus for series over time, with Prometheus' own client. It is a package of its own because tka, which
+// Package metrics queries a Prometheus for series over time, with Prometheus' own client. It is a separate package because tka, which
 // links [plane.MetricsService] in package plane, must not link that client. Responses have a size limit, and no error contains the URL
 // or password of the Prometheus.
 package metrics
