@@ -130,7 +130,7 @@ func (d *EnrollmentService) propose(ctx context.Context, p access.Permit, edit E
 	return d.answer(Outcome{OrgName: p.Org(), Done: OutcomeProposed, Seen: e.Data.Head, Change: &e.Data}), nil
 }
 
-// narrowPermit checks the reason and narrows the permit to the organisation.
+// narrowPermit checks the reason, and returns the permit for this organisation only.
 func narrowPermit(p access.Permit, org string, reason Reason) (access.Permit, error) {
 	if err := reason.check(); err != nil {
 		return p, err

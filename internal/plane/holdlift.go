@@ -63,7 +63,7 @@ func (d *FleetService) liftHold(ctx context.Context, p access.Permit, req LiftRe
 	return d.liftedHolds(p, []Hold{h}, bool(req.DryRun)), nil
 }
 
-// mayLift narrows the permit to one hold, or returns why the caller may not lift it.
+// mayLift returns the permit for this hold only, or why the caller may not lift it.
 func (d *FleetService) mayLift(p access.Permit, h Hold) (access.Permit, error) {
 	narrow, err := h.Scope.narrow(p)
 	switch why := h.liftRefusal(ViewerOf(p)); {

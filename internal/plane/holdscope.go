@@ -51,7 +51,7 @@ func (s Scope) covers(p Pool) bool {
 	return (s.Org == "" || s.Org == p.OrgName) && (s.Pool == "" || s.Pool == p.Name)
 }
 
-// narrow narrows a permit to the scope. A scope of several organisations needs a role for all of them.
+// narrow returns the permit for this scope only. A scope of several organisations needs a role for all of them.
 func (s Scope) narrow(p access.Permit) (access.Permit, error) {
 	if s.Org != "" {
 		return p.In(s.Org)
