@@ -351,7 +351,7 @@ func TestCL03_locks(t *testing.T) {
 	}
 	began := time.Now()
 	r := m.run("login")
-	if r.code != 1 || !strings.Contains(r.err, "config.lock has been there for 2m") || !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")) {
+	if r.code != 1 || !strings.Contains(r.err, "config.lock has existed for 2m") || !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")) {
 		t.Errorf("stale: code %d: %s", r.code, r.err)
 	}
 	stale := time.Since(began)

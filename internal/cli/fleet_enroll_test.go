@@ -110,11 +110,11 @@ func TestEnroll(t *testing.T) {
 	request := []string{"request", "newco", "--forge", "github", "--pool", "nix,dind", "--reason", "our builds wait"}
 	tka(output.ExitRefused, "Needed is enrollment.request on all organisations; you have operator@*", request...)
 	env.role = "platform-admin"
-	tka(output.ExitUnreachable, "No repository is set for changes of the configuration.", request...)
+	tka(output.ExitUnreachable, "No configuration repository is set", request...)
 	env.enroll.Writer = stored
 	tka(output.ExitUsage, "needs --reason", "request", "newco", "--forge", "github", "--pool", "nix")
 	tka(output.ExitUsage, "needs --forge and --pool", "request", "newco", "--reason", "x")
-	tka(output.ExitRefused, "There is no forge", "request", "newco", "--forge", "nowhere", "--pool", "nix", "--reason", "x")
+	tka(output.ExitRefused, "The forge \"nowhere\" does not exist", "request", "newco", "--forge", "nowhere", "--pool", "nix", "--reason", "x")
 	tka(output.ExitOK, "newco would be written. Nothing was changed.", append(request, "--dry-run")...)
 	tka(output.ExitOK, "newco is written.", request...)
 	tka(output.ExitOK, "newco was asked for already.", request...)

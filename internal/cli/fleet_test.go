@@ -223,7 +223,7 @@ func TestFleet(t *testing.T) {
 	ok("d1 (LabelsDiffer) is ignored until 2", "ignore", "d1", "--expires-in", "2h", "--reason", "trial")
 	ok("alice@example.com", "drift", "--state", "ignored", "-o", "wide")
 	ok("d1 (LabelsDiffer) is told again.", "unignore", "d1", "--reason", "over")
-	no(output.ExitNotReady, "Nobody ignores it", "unignore", "d1", "--reason", "over")
+	no(output.ExitNotReady, "The drift is not ignored", "unignore", "d1", "--reason", "over")
 	if out := ok("gitops:drift", "refresh"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
@@ -238,7 +238,7 @@ func TestFleet(t *testing.T) {
 	ok("is there already", "pause", "--org", "acme", "--pool", "nix", "--reason", "a flaky image", "--expires-in", "2h")
 	ok("a flaky image", "holds")
 	ok("lifted.", "lift", "github/acme/nix", "--reason", "mended")
-	no(output.ExitNotReady, "Nothing holds it", "resume", "github/acme/nix", "--reason", "mended")
+	no(output.ExitNotReady, "No hold applies to it", "resume", "github/acme/nix", "--reason", "mended")
 	if len(env.names()) > 0 {
 		t.Errorf("%q", env.names())
 	}
@@ -253,7 +253,7 @@ func TestFleet(t *testing.T) {
 	ok("nothing was changed", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--dry-run")
 	ok(name+" ends at 2", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--confirm", "END ALL")
 	no(output.ExitUsage, `--confirm "LIFT ALL"`, "lift", name, "--reason", "done")
-	no(output.ExitRefused, "A person confirms this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
+	no(output.ExitRefused, "A person must confirm this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
 	ok(name+": would be lifted", "lift", name, "--reason", "done", "--dry-run")
 	ok(name+": lifted.", "lift", name, "--reason", "done", "--confirm", "LIFT ALL")
 	if len(env.names()) > 0 {

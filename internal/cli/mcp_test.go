@@ -86,7 +86,7 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 		"the plane answers":       {"", srv.URL, nil, "1 cluster."},
 		"the URL is set":          {"plane.url: " + srv.URL, "", nil, "1 cluster."},
 		"the plane is away":       {"", "http://127.0.0.1:1", nil, "Try: tailscale status"},
-		"it is no plane":          {"", notFound.URL, nil, "is it an operator plane of Tailplane?"},
+		"it is no plane":          {"", notFound.URL, nil, "check that the address is that of a Tailplane operator plane"},
 		"it answers by redirects": {"", redirecting(t, srv.URL), nil, "redirect"},
 		"another toolset":         {"", srv.URL, []string{"--toolsets", "audit"}, `unknown tool`},
 	} {

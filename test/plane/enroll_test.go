@@ -99,7 +99,7 @@ func TestPL06_Enroll(t *testing.T) {
 		t.Error("it is declined, and there")
 	}
 	says(tka(request...), "newco is written.")
-	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You asked for some of this.")
+	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You requested a part of this enrollment.")
 
 	// amy of acme cannot see newco. She requests changes of her own organisation, which pat approves.
 	do := func(method, path, body string, status int) (o plane.Outcome) {

@@ -95,7 +95,7 @@ func TestPLANE18_Election(t *testing.T) {
 	lease := new(coordinationv1.Lease)
 	p.Must(p.Admin.Get(t.Context(), client.ObjectKey{Namespace: p.Namespace, Name: LeaseName}, lease))
 	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
-		t.Errorf("nobody leads, and the Lease is %s's", *lease.Spec.HolderIdentity)
+		t.Errorf("no replica leads, but %s holds the Lease", *lease.Spec.HolderIdentity)
 	}
 }
 
@@ -148,9 +148,9 @@ func TestElectionOverdue(t *testing.T) {
 	}()
 	<-leads
 	gate.Set(true, false)
-	p.Until("it is told of", reported.Load)
+	p.Until("it is reported", reported.Load)
 	if late := renewDeadline + retryPeriod + maxTermEnd; late >= leaseDuration {
-		t.Errorf("it may be told of %v after the last renewal, when another replica may lead", late)
+		t.Errorf("it may be reported %v after the last renewal, when another replica may lead", late)
 	}
 	close(release)
 	if err := <-done; !errors.Is(err, ErrLeaseLost) {

@@ -95,7 +95,7 @@ func TestChanges(t *testing.T) {
 		}
 	}
 	want["patch"], want["reason"] = map[string]any{"owners": []string{"amy@acme.dev"}}, "she asked for it"
-	if res, text := call(t, s, "propose_change", want); res.IsError || !strings.Contains(text, "number 7. People have to approve it.") {
+	if res, text := call(t, s, "propose_change", want); res.IsError || !strings.Contains(text, "number 7. People must approve it.") {
 		t.Errorf("%s", text)
 	}
 }
