@@ -98,7 +98,7 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keepFlags, command [
 	if s.session, err = t.openSession(ctx, l.Base); err != nil {
 		return err
 	}
-	began, quiet := s.interruptible(ctx)
+	began, quiet := s.interruptible(ctx, shellsession.EndsOperation)
 	g, err := s.signIn(began, lf, set)
 	if err == nil {
 		err = s.prepareChild(t.kubeconfigEntry(set, g.Kubeconfig, g.namespaces), program, args, len(command) == 0)
@@ -163,10 +163,10 @@ func (t *tka) keepSignin(base string) {
 	}
 }
 
-// interruptible returns a context that ends at a signal, at the time limit, or when the returned function is called. It ignores the
+// interruptible returns a context that ends at a signal for which ends returns true, at the time limit, or when the returned function is called. It ignores the
 // cancellation of ctx by the same signal: otherwise one signal would count twice, and the second time would interrupt the cleanup after the
 // first.
-func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) {
+func (s *shellRun) interruptible(ctx context.Context, ends func(os.Signal) bool) (context.Context, func()) {
 	deadline, limited := ctx.Deadline()
 	if !limited {
 		deadline = time.Now().Add(defaultTimeout)
@@ -178,7 +178,7 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 		for {
 			select {
 			case sig := <-s.signals:
-				if shellsession.EndsOperation(sig) {
+				if ends(sig) {
 					cancel()
 				}
 			case <-stop:
@@ -187,6 +187,17 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 		}
 	}()
 	return ctx, func() { close(stop); <-stopped; cancel() }
+}
+
+// dropSignals discards the signals that Run has not read.
+func (s *shellRun) dropSignals() {
+	for {
+		select {
+		case <-s.signals:
+		default:
+			return
+		}
+	}
 }
 
 // signIn signs in and records what must be ended later.
@@ -294,7 +305,8 @@ func childEnv() (env []string) {
 func (s *shellRun) finish(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionLockWait+revokeTimeout) // the command's time limit was for signing in
 	defer cancel()
-	ctx, quiet := s.interruptible(ctx)
+	s.dropSignals() // the child has ended, and these were for it
+	ctx, quiet := s.interruptible(ctx, shellsession.EndsCleanup)
 	defer quiet()
 	done, lockErr := s.session.Lock(ctx, sessionLockWait)
 	if lockErr == nil {

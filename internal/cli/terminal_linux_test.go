@@ -3,12 +3,15 @@ package cli_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -178,6 +181,28 @@ func TestSGN21_terminal(t *testing.T) {
 		waitUntil(t, "the end", x.ended)
 		if code, shown := x.ProcessState.ExitCode(), x.text(); code != 6 || strings.Contains(shown, "got 3") || len(m.sessionDirs()) > 0 {
 			t.Errorf("code %d, folders of shells %v\n%s", code, m.sessionDirs(), shown)
+		}
+	})
+	t.Run("closed while the sign-in ends", func(t *testing.T) {
+		d, _ := newAccessServer(t, "prod-eu")
+		process := make(chan *os.Process, 1)
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/logout") {
+				(<-process).Signal(syscall.SIGHUP)
+				select {
+				case <-r.Context().Done(): // tka gives up
+				case <-time.After(time.Second):
+				}
+			}
+			d.ServeHTTP(w, r)
+		}))
+		defer srv.Close()
+		m := newMachine(t, srv.URL)
+		x := m.onTerminal(t, "shell", "--", "true")
+		process <- x.Process
+		waitUntil(t, "the end", x.ended)
+		if seen := d.received(); x.ProcessState.ExitCode() != 0 || seen[len(seen)-1] != requestLogout {
+			t.Errorf("code %d, requests %v\n%s", x.ProcessState.ExitCode(), seen, x.text())
 		}
 	})
 	t.Run("closed", func(t *testing.T) {

@@ -15,6 +15,9 @@ func forwarded(os.Signal) bool { return true }
 // EndsOperation reports whether a signal ends the present operation.
 func EndsOperation(os.Signal) bool { return true }
 
+// EndsCleanup reports whether a signal ends the cleanup after a shell.
+func EndsCleanup(os.Signal) bool { return true }
+
 // fromTerminal is true for an interrupt, which the console sends to every program.
 func fromTerminal(sig os.Signal) bool { return sig == os.Interrupt }
 

@@ -19,6 +19,10 @@ func forwarded(sig os.Signal) bool { return sig != syscall.SIGPIPE }
 // EndsOperation reports whether a signal ends the present operation.
 func EndsOperation(sig os.Signal) bool { return sig != syscall.SIGPIPE }
 
+// EndsCleanup reports whether a signal ends the cleanup after a shell. A hang-up does not: a closed terminal is the usual reason for the
+// cleanup, and its person cannot repeat it there.
+func EndsCleanup(sig os.Signal) bool { return fromTerminal(sig) || sig == syscall.SIGTERM }
+
 // fromTerminal reports whether a terminal sends sig to all processes in the foreground.
 func fromTerminal(sig os.Signal) bool {
 	return slices.Contains([]os.Signal{syscall.SIGINT, syscall.SIGQUIT}, sig)

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
@@ -56,7 +57,7 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	p.waitFor("its managers are stopped", func() bool { p.runManagers(); return replicas() == 0 })
 	p.waitHold("freeze", "Applied", metav1.ConditionTrue)
 	var pods corev1.PodList
-	p.must(p.admin.List(t.Context(), &pods))
+	p.must(p.admin.List(t.Context(), &pods, client.InNamespace(p.shared))) // other namespaces still have managers of earlier tests
 	if n := slices.IndexFunc(pods.Items, func(x corev1.Pod) bool { return x.Labels["app.kubernetes.io/instance"] == "omega-docker" }); n >= 0 {
 		t.Errorf("applied, and a manager is left: %s", pods.Items[n].Name)
 	}
