@@ -170,10 +170,10 @@ func TestIsolated(t *testing.T) {
 	m := newMachine(t, euURL.URL)
 	allowHTTP(t, m, usURL.URL)
 	r := m.run("clusters")
-	if r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +unknown +2h +none *$`).MatchString(r.out) || !strings.Contains(r.err, "hears none of the others") {
+	if r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +unknown +2h +none *$`).MatchString(r.out) || !strings.Contains(r.err, "receives nothing from the other servers") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
-	if r := m.run("login", "--cluster", "prod-us"); r.code != 5 || !strings.Contains(r.err, "whether its server is there is not known") {
+	if r := m.run("login", "--cluster", "prod-us"); r.code != 5 || !strings.Contains(r.err, "the state of its server is unknown") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "warn: The server hears none of the clusters") {

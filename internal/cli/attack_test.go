@@ -54,9 +54,9 @@ func TestCL07_hostile_servers(t *testing.T) {
 		{"null", 1, -1, "does not hold one cluster"},
 		{"list", 1, 1, "the answer is not what was asked for"},
 		{"empty", 1, 1, "the answer is not what was asked for"},
-		{"redirect-http", 1, 1, "follows none"},
-		{"redirect-self", 1, 1, "follows none"},
-		{"hangup", 5, 5, "broke off"},
+		{"redirect-http", 1, 1, "follows no redirects"},
+		{"redirect-self", 1, 1, "follows no redirects"},
+		{"hangup", 5, 5, "closed the connection early"},
 		{"escapes", 3, 3, "no\\u202egrant"},
 		{"bad-expiry", 1, -1, "is not a time"},
 		{"forbidden-plain", 3, 3, "403 Forbidden"},
@@ -172,11 +172,11 @@ func TestCL01_certificates(t *testing.T) {
 	m := newMachine(t, srv.URL)
 	m.write(t, "config/tka/config.yaml", "server: "+srv.URL+"\n")
 	r := m.run("login")
-	if r.code != 3 || !strings.Contains(r.err, "does not prove that it is the one") || !strings.Contains(r.err, "unknown authority") {
+	if r.code != 3 || !strings.Contains(r.err, "did not prove its identity") || !strings.Contains(r.err, "unknown authority") {
 		t.Errorf("unknown authority: code %d: %s", r.code, r.err)
 	}
 	r = m.run("login", "--server", strings.Replace(plain.URL, "http://", "https://", 1))
-	if r.code != 3 || !strings.Contains(r.err, "does not prove") {
+	if r.code != 3 || !strings.Contains(r.err, "did not prove") {
 		t.Errorf("plain http behind https://: code %d: %s", r.code, r.err)
 	}
 	if seen := d.received(); len(seen) > 0 {
@@ -256,7 +256,7 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	}
 
 	// with --cluster, the server must serve that cluster
-	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || !strings.Contains(r.err, "is of the cluster prod-eu, not of prod-us") {
+	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || !strings.Contains(r.err, "serves the cluster prod-eu, not prod-us") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 	if r := m.run("credential", "--cluster", "prod-us"); r.code != 3 || r.out != "" {

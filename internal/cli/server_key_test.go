@@ -248,7 +248,7 @@ func TestSGN24_the_kubeconfig_is_what_was_proved(t *testing.T) {
 			w.Write(text)
 		}))
 		m := newMachine(t, srv.URL)
-		if r := m.run("login"); r.code != 3 || !strings.Contains(r.err, "leads to another place than the server proved") || !strings.Contains(r.err, "to end it: tka logout") {
+		if r := m.run("login"); r.code != 3 || !strings.Contains(r.err, "its API server is not the one that the server proved") || !strings.Contains(r.err, "to end it: tka logout") {
 			t.Errorf("%s: code %d: %s", what, r.code, r.err)
 		}
 		srv.Close()
@@ -277,7 +277,7 @@ func TestSGN24_a_key_in_the_settings(t *testing.T) {
 	if r := m.run("login"); r.code != 0 || strings.Contains(r.err, "First contact") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
-	if r := m.run("config", "--forget-server", "main"); r.code != 0 || !strings.Contains(r.err, "the settings give it the key") {
+	if r := m.run("config", "--forget-server", "main"); r.code != 0 || !strings.Contains(r.err, "the settings contain the key") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 }

@@ -63,7 +63,7 @@ func TestSessions(t *testing.T) {
 		"echo 'error: context \"x\" does not exist' >&2; exit 1":                {1, "does not exist"},
 		"printf '\\033[2Jx' >&2; exit 1":                                        {1, `\x1b[2Jx`},
 		"exit 7":                                                                {1, "exit status 7"},
-		"echo junk":                                                             {1, "did not list"},
+		"echo junk":                                                             {1, "could not list"},
 		"while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2; done": {4, "did not finish within 1s"},
 		"echo '{}'": {0, "Nobody is signed in."},
 	} {
@@ -75,7 +75,7 @@ func TestSessions(t *testing.T) {
 			t.Errorf("%s: code %d\n%s%.500s", script, r.code, r.out, r.err)
 		}
 	}
-	if r := m.spawn(t, []string{"PATH=" + filepath.Dir(m.tka(t))}, "sessions"); r.code != 1 || !strings.Contains(r.err, "needs kubectl, and there is none in $PATH") {
+	if r := m.spawn(t, []string{"PATH=" + filepath.Dir(m.tka(t))}, "sessions"); r.code != 1 || !strings.Contains(r.err, "needs kubectl, and kubectl is not in $PATH") {
 		t.Errorf("without kubectl: code %d\n%s%s", r.code, r.out, r.err)
 	}
 }
@@ -106,7 +106,7 @@ func TestRevoke(t *testing.T) {
 		{[]string{"example.com", "--yes"}, 1, "", "no sign-in"},
 		{[]string{"ALICE@example.com", "--yes"}, 1, "", "no sign-in"},
 		{[]string{"--yes", "--", "--all"}, 1, "", "no sign-in"},
-		{[]string{"alice@example.com"}, 2, "", "Say yes with --yes"}, // there is no terminal for the question
+		{[]string{"alice@example.com"}, 2, "", "Confirm with --yes"}, // there is no terminal for the question
 		{[]string{}, 2, "", "needs the name"},
 		{[]string{"a", "b"}, 2, "", "one too many"},
 	} {
@@ -148,7 +148,7 @@ func TestAU05_audit_verify(t *testing.T) {
 		t.Fatalf("code %d, %v\n%s%s", r.code, err, r.out, r.err)
 	}
 	good := []string{"audit", "verify", m.path("good.jsonl"), "--key", report.Keys[0], "--head", report.Last}
-	if r := m.run(good...); r.code != 0 || !strings.Contains(r.out, "The record is what was written.") || strings.Contains(r.out, "on trust") || !strings.Contains(r.out, "--head "+report.Last) {
+	if r := m.run(good...); r.code != 0 || !strings.Contains(r.out, "The audit log is intact.") || strings.Contains(r.out, "not verified") || !strings.Contains(r.out, "--head "+report.Last) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	if r := m.run("audit", "verify", m.path("good.jsonl"), "-o", "name"); r.out != report.Last+"\n" {
@@ -166,7 +166,7 @@ func TestAU05_audit_verify(t *testing.T) {
 		{[]string{m.path("edited.jsonl")}, 3, "edited.jsonl:2: edited"},
 		{[]string{m.path("cut.jsonl"), "--head", report.Last}, 3, "truncated"},
 		{[]string{m.path("good.jsonl"), "--key", other}, 3, "unknownKey"},
-		{[]string{m.path("empty.jsonl")}, 3, "There is no record."},
+		{[]string{m.path("empty.jsonl")}, 3, "The audit log is empty."},
 		{[]string{m.path("nowhere.jsonl")}, 1, "no such file"},
 		{[]string{m.path("good.jsonl"), "--key", "x"}, 2, "--key"},
 		{[]string{m.path("good.jsonl"), "--head", "x"}, 2, "--head"},

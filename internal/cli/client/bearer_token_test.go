@@ -83,7 +83,7 @@ func TestMC06_token_goes_to_the_plane_only(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "redirect") || strings.Contains(err.Error(), "secret-token") {
 		t.Errorf("a redirect: %v", err)
 	}
-	if _, err := w.HTTPClient().Get(other.URL); err == nil || !strings.Contains(err.Error(), "is not the operator plane") {
+	if _, err := w.HTTPClient().Get(other.URL); err == nil || !strings.Contains(err.Error(), "is not the configured operator plane") {
 		t.Errorf("another host: %v", err)
 	}
 	if came := other.tokens(); len(came) != 0 {

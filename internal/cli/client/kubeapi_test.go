@@ -120,7 +120,7 @@ func TestKubeAPIErrors(t *testing.T) {
 	}{
 		{401, `{"kind":"Status","message":"Unauthorized"}`, "401: Unauthorized"},
 		{403, "<html>", "403 Forbidden"},
-		{200, "<html>", "not what was asked for"},
+		{200, "<html>", "decode the answer"},
 		{200, strings.Repeat(" ", 9<<20), "larger than"},
 		{302, other.URL, "302 Found"},
 	} {

@@ -136,7 +136,7 @@ func (f tokenFile) receiptsPath() string { return f.path + ".askers" }
 
 // open returns the file in the first usable folder. It creates the folder if needed; the folder must be private to this user.
 func (c TokenCache) open(key TokenKey) (tokenFile, error) {
-	err := errors.New("there is no folder for tokens")
+	err := errors.New("no directory for tokens")
 	for _, dir := range c.Dirs {
 		if !filepath.IsAbs(dir) {
 			continue
@@ -270,7 +270,7 @@ func (f tokenFile) lock(ctx context.Context, limit time.Duration, available func
 			return nil, err
 		}
 		if available() {
-			return nil, errors.New("the token is there")
+			return nil, errors.New("the token is now in the cache")
 		}
 	}
 }

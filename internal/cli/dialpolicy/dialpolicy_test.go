@@ -26,7 +26,7 @@ func TestCL01_addresses_are_checked_when_dialled(t *testing.T) {
 			t.Errorf("for %s, %s is dialled", tt.base, tt.dial)
 			continue
 		}
-		if s := err.Error(); !strings.Contains(s, "link-local") && !strings.Contains(s, "metadata") && !strings.Contains(s, "not the address") && !strings.Contains(s, "outside the tailnet") {
+		if s := err.Error(); !strings.Contains(s, "link-local") && !strings.Contains(s, "metadata") && !strings.Contains(s, "not a host address") && !strings.Contains(s, "outside the tailnet") {
 			t.Errorf("for %s, %s is refused by somebody else: %v", tt.base, tt.dial, err)
 		}
 	}

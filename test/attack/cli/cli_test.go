@@ -154,7 +154,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 			w.answers(w.honest)
 			w.listen(t, wrap(raw))
 			for _, args := range [][]string{{"login", "--server", server}, {"status", "--server", server}, {"logout", "--server", server}} {
-				if r := m.Exec(3, "tka", args...); !strings.Contains(r.Stderr, "does not prove that it is the one") {
+				if r := m.Exec(3, "tka", args...); !strings.Contains(r.Stderr, "did not prove its identity") {
 					t.Errorf("%s, %v: %s", what, args, r.Stderr)
 				}
 			}
@@ -236,7 +236,7 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 		{"two users", "one user", func(_, _, _, top object) { top["users"].(object)["mine"] = object{"token": "x"} }},
 		{"two contexts", "one context", func(_, _, _, top object) { top["contexts"].(object)["mine"] = object{"user": "mine"} }},
 		{"another current context", "fit together", func(_, _, _, top object) { top["current-context"] = "mine" }},
-		{"another place than was proved", "another place", func(c, _, _, _ object) { c["server"] = "https://" + w.name + ":6443" }},
+		{"another API server than the server proved", "not the one that the server proved", func(c, _, _, _ object) { c["server"] = "https://" + w.name + ":6443" }},
 		{"an address without TLS", "not https", func(c, _, _, _ object) { c["server"] = "http://" + w.name }},
 		{"a metadata service", "metadata", func(c, _, _, _ object) { c["server"] = "https://169.254.169.254" }},
 		{"no authority", "empty", func(c, _, _, _ object) { c["certificate-authority-data"] = "" }},
@@ -252,7 +252,7 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 			top["users"] = object{"tka-" + name: object{"token": token}}
 			top["current-context"] = "tka-" + name
 		}},
-		{"a token that ends a header", "the token holds", func(_, u, _, _ object) { u["token"] = token + "\r\nImpersonate-User: admin" }},
+		{"a token that ends a header", "the token contains", func(_, u, _, _ object) { u["token"] = token + "\r\nImpersonate-User: admin" }},
 	} {
 		var top object
 		if err := json.Unmarshal(good, &top); err != nil {
