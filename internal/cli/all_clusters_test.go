@@ -176,12 +176,12 @@ func TestIsolated(t *testing.T) {
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 5 || !strings.Contains(r.err, "the state of its server is unknown") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
-	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "warn: The server hears none of the clusters") {
+	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "warn: The server receives nothing from the clusters") {
 		t.Errorf("doctor: %q", all["discovery"])
 	}
 	us.checkRequests(t)
 	eu.addCluster(euURL.URL)
-	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "ok: The server knows no cluster but its own") || all["clusters"] != "ok: No cluster is in doubt." {
+	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "ok: The server knows only its own cluster") || all["clusters"] != "ok: All clusters are usable." {
 		t.Errorf("doctor: %q, %q", all["discovery"], all["clusters"])
 	}
 }

@@ -103,7 +103,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 	f.BoolVar(&t.noInput, "no-input", false, "never prompt; instead of a prompt, fail with an error that names the flag to use")
 	f.DurationVar(&t.timeout, "timeout", defaultTimeout, "time limit for the whole command")
 	f.StringVar(&t.color, "color", "auto", "colours: auto, always or never")
-	f.BoolVar(&t.plain, "plain", false, "print print no colours and no symbols")
+	f.BoolVar(&t.plain, "plain", false, "print no colours and no symbols")
 	if kubectlPlugin {
 		f.StringVar(&t.context, "context", "", "kubeconfig context that selects the cluster; login must have written it")
 	}

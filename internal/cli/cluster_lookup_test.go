@@ -39,7 +39,7 @@ func TestGO03_unverified_is_never_asked(t *testing.T) {
 	if r := m.run("__complete", "login", "--cluster", ""); r.code != 0 || !strings.HasPrefix(r.out, "prod-eu\n:") {
 		t.Errorf("code %d\n%s", r.code, r.out)
 	}
-	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["clusters"], "warn: Somebody else says to be a cluster") || all["discovery"] != "ok: The server knows 2 clusters beside its own." {
+	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["clusters"], "warn: Another server claims a known cluster") || all["discovery"] != "ok: The server knows 2 other clusters." {
 		t.Errorf("doctor: %q, %q", all["clusters"], all["discovery"])
 	}
 	stranger.checkRequests(t)

@@ -117,18 +117,18 @@ func TestEnroll(t *testing.T) {
 	tka(output.ExitRefused, "There is no forge", "request", "newco", "--forge", "nowhere", "--pool", "nix", "--reason", "x")
 	tka(output.ExitOK, "newco would be written. Nothing was changed.", append(request, "--dry-run")...)
 	tka(output.ExitOK, "newco is written.", request...)
-	tka(output.ExitOK, "newco was asked for already.", request...)
+	tka(output.ExitOK, "newco was already requested.", request...)
 	if e := stored["newco"]; len(e.Pools) != 2 || e.ConfigURL != "https://github.com/newco" || e.Isolation != "None" {
 		t.Errorf("%+v", e)
 	}
 
 	tka(output.ExitUsage, `--confirm "DECLINE newco"`, "decline", "newco", "--reason", "x")
 	tka(output.ExitNotReady, "not what was looked at", "decline", "newco", "--reason", "x", "--seen", "sha256:0")
-	tka(output.ExitOK, "It would be declined. Nothing was changed.", "decline", "newco", "--reason", "x", "--dry-run")
+	tka(output.ExitOK, "The plane would decline it. Nothing was changed.", "decline", "newco", "--reason", "x", "--dry-run")
 	if len(stored) != 1 {
 		t.Error("it is declined")
 	}
-	tka(output.ExitOK, "newco is declined: it was taken away.", "decline", "newco", "--reason", "x", "--confirm", "DECLINE newco")
+	tka(output.ExitOK, "newco is declined: the plane deleted the enrollment.", "decline", "newco", "--reason", "x", "--confirm", "DECLINE newco")
 	tka(output.ExitFailed, "There is no such organisation.", "decline", "newco", "--reason", "x", "--dry-run")
 	tka(output.ExitOK, "newco is written.", request...)
 	tka(output.ExitUsage, `--confirm "APPROVE newco"`, "approve", "newco", "--reason", "x")
@@ -146,7 +146,7 @@ func TestEnroll(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	env.role = "org-admin"
-	tka(output.ExitOK, "newco: those who run the platform are asked.", "offboard", "newco", "--reason", "we move")
+	tka(output.ExitOK, "newco: the plane sent a request to the platform administrators.", "offboard", "newco", "--reason", "we move")
 	if a := stored["newco"].Requested; a == nil || a.What != plane.ActionOffboard {
 		t.Errorf("%+v", a)
 	}

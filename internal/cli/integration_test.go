@@ -223,7 +223,7 @@ func TestSGN22_eval_file(t *testing.T) {
 	} {
 		m.env["TKA_EVAL_FILE"] = make()
 		r := m.run("login")
-		if r.code != 0 || !strings.Contains(r.err, "this shell is not changed") {
+		if r.code != 0 || !strings.Contains(r.err, "this shell is unchanged") {
 			t.Errorf("%s: code %d: %s", name, r.code, r.err)
 		}
 	}

@@ -169,7 +169,7 @@ func TestMC06_WhereThePlaneIs(t *testing.T) {
 		"http elsewhere":            {args: []string{"--url", "http://example.com"}, want: "--url is"},
 		"http, set":                 {config: "plane.url: http://dashboard", want: "plane.url is http://dashboard"},
 		"localhost by name":         {args: []string{"--url", "http://localhost:1"}, want: "it needs https://"},
-		"a token by http":           {args: []string{"--url", "http://127.0.0.1:1"}, env: map[string]string{"DASHBOARD_TOKEN": "canary"}, want: "a token goes by https only"},
+		"a token by http":           {args: []string{"--url", "http://127.0.0.1:1"}, env: map[string]string{"DASHBOARD_TOKEN": "canary"}, want: "tka sends a token only over https"},
 		"a password in the URL":     {args: []string{"--url", "https://u:canary@dashboard"}, want: "--url is"},
 		"two tokens":                {args: []string{"--url", "https://d", "--token-file", "x", "--token-command", "y"}, want: "cannot both"},
 		"too few bytes":             {args: []string{"--url", "https://d", "--max-bytes", "10"}, want: "--max-bytes is 10"},

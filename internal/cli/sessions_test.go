@@ -108,7 +108,7 @@ func TestRevoke(t *testing.T) {
 		{[]string{"--yes", "--", "--all"}, 1, "", "no sign-in"},
 		{[]string{"alice@example.com"}, 2, "", "Confirm with --yes"}, // there is no terminal for the question
 		{[]string{}, 2, "", "needs the name"},
-		{[]string{"a", "b"}, 2, "", "one too many"},
+		{[]string{"a", "b"}, 2, "", "one argument too many"},
 	} {
 		env := m.fakeKubectl(t, list)
 		m.write(t, "asked", "")

@@ -89,12 +89,12 @@ func TestPL06_Enroll(t *testing.T) {
 		t.Fatal("a dry run")
 	}
 	says(tka(request...), "newco is written.")
-	says(tka(request...), "newco was asked for already.")
+	says(tka(request...), "newco was already requested.")
 	if o := stored("newco"); o == nil || o.GetAnnotations()["tailplane.dev/requested-by"] != `["pat@platform.dev"]` {
 		t.Fatalf("%v", o)
 	}
-	says(tka("decline", "newco", "--reason", "they have their own", "--dry-run"), "It would be declined. Nothing was changed.")
-	says(tka("decline", "newco", "--reason", "they have their own", "--confirm", "DECLINE newco"), "newco is declined: it was taken away.")
+	says(tka("decline", "newco", "--reason", "they have their own", "--dry-run"), "The plane would decline it. Nothing was changed.")
+	says(tka("decline", "newco", "--reason", "they have their own", "--confirm", "DECLINE newco"), "newco is declined: the plane deleted the enrollment.")
 	if stored("newco") != nil {
 		t.Error("it is declined, and there")
 	}
