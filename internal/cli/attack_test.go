@@ -245,13 +245,13 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	m.write(t, ".kube/config", strings.Replace(before, "certificate-authority-data: ", "certificate-authority-data: AAAA", 1)) // now the authorities differ
 	tampered := m.read(t, ".kube/config")
 	r := m.run("login", "--server", "other")
-	if r.code != 3 || !strings.Contains(r.err, "with another certificate authority") || !strings.Contains(r.err, "You are signed in all the same") {
+	if r.code != 3 || !strings.Contains(r.err, "with a different certificate authority") || !strings.Contains(r.err, "You are signed in nevertheless") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 	if m.read(t, ".kube/config") != tampered {
 		t.Error("the kubeconfig was changed")
 	}
-	if r := m.run("shell", "--server", "other", "--", "true"); r.code != 3 || !strings.Contains(r.err, "with another certificate authority") {
+	if r := m.run("shell", "--server", "other", "--", "true"); r.code != 3 || !strings.Contains(r.err, "with a different certificate authority") {
 		t.Errorf("shell: code %d: %s", r.code, r.err)
 	}
 
@@ -542,8 +542,8 @@ func TestCL08_interrupted(t *testing.T) {
 		name, pattern string // of the request that gets no response
 		says          string
 	}{
-		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to see, or to end it: tka status, tka logout"},
-		{"while it waits for the access", "GET /api/v1alpha1/kubeconfig", "You are signed in all the same; to end it: tka logout"},
+		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to check or to end the sign-in: tka status, tka logout"},
+		{"while it waits for the access", "GET /api/v1alpha1/kubeconfig", "You are signed in nevertheless; to end the sign-in: tka logout"},
 	} {
 		for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 			t.Run(fmt.Sprint(tt.name, ", ", sig), func(t *testing.T) {

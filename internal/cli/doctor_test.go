@@ -91,7 +91,7 @@ func TestWhy(t *testing.T) {
 		{"get po/web -n shop", 0, "get pods/web in shop: allowed (asked in shop)"},
 		{"get pods -A", 0, "get pods in the whole cluster: allowed (asked in )"},
 		{"delete pods -n shop", 3, "delete pods in shop: refused"},
-		{"delete pods -n shop", 3, "try: Another role is granted to you, which may allow it: tka login --role edit --namespace shop"},
+		{"delete pods -n shop", 3, "try: You have another granted role that may allow it: tka login --role edit --namespace shop"},
 		{"delete pods -n shop", 3, "try: Ask for a grant with a role that may delete pods in shop."},
 		{"get nodes -n shop", 3, "get nodes in the whole cluster: refused"},
 		{"get widgets", 3, "get widgets in default: refused"},

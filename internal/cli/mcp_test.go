@@ -171,7 +171,7 @@ func TestMC06_WhereThePlaneIs(t *testing.T) {
 		"localhost by name":         {args: []string{"--url", "http://localhost:1"}, want: "it needs https://"},
 		"a token by http":           {args: []string{"--url", "http://127.0.0.1:1"}, env: map[string]string{"DASHBOARD_TOKEN": "canary"}, want: "tka sends a token only over https"},
 		"a password in the URL":     {args: []string{"--url", "https://u:canary@dashboard"}, want: "--url is"},
-		"two tokens":                {args: []string{"--url", "https://d", "--token-file", "x", "--token-command", "y"}, want: "cannot both"},
+		"two tokens":                {args: []string{"--url", "https://d", "--token-file", "x", "--token-command", "y"}, want: "cannot be combined"},
 		"too few bytes":             {args: []string{"--url", "https://d", "--max-bytes", "10"}, want: "--max-bytes is 10"},
 		"a toolset that is not":     {args: []string{"--url", "https://d", "--toolsets", "secrets"}, want: `"secrets" is not a toolset`},
 		"no time":                   {args: []string{"--url", "https://d", "--timeout", "0s"}, want: "--timeout is 0s"},

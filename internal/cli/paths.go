@@ -69,7 +69,7 @@ func (t *tka) homeDir() (string, error) {
 	}
 	home := t.Getenv(name)
 	if !filepath.IsAbs(home) {
-		return "", output.UsageErrorf("$%s does not name your home folder", name).Try("Set $%s, or name the files with --config and --kubeconfig.", name)
+		return "", output.UsageErrorf("$%s is not the path of your home directory", name).Try("Set $%s, or give the files with --config and --kubeconfig.", name)
 	}
 	return home, nil
 }

@@ -65,7 +65,7 @@ func TestSessions(t *testing.T) {
 		"exit 7":                                                                {1, "exit status 7"},
 		"echo junk":                                                             {1, "could not list"},
 		"while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2; done": {4, "did not finish within 1s"},
-		"echo '{}'": {0, "Nobody is signed in."},
+		"echo '{}'": {0, "There are no sign-ins."},
 	} {
 		r := m.spawn(t, m.fakeKubectl(t, script), "sessions", "--timeout", "1s")
 		if strings.Contains(script, "done") == false {
@@ -101,11 +101,11 @@ func TestRevoke(t *testing.T) {
 		{[]string{"alice@example.com", "--yes"}, 0, "alice-1 alice-2", "Ended alice-1: view of alice@example.com on laptop."},
 		{[]string{"bob-0", "--yes"}, 0, "bob-0", "Ended bob-0: edit of bob@example.com on bob-pc."},
 		{[]string{"alice@example.com", "--dry-run"}, 0, "", "Would end alice-1"},
-		{[]string{"alice", "--yes"}, 1, "", "no sign-in of that name or login: alice"},
-		{[]string{"alice@", "--yes"}, 1, "", "no sign-in"},
-		{[]string{"example.com", "--yes"}, 1, "", "no sign-in"},
-		{[]string{"ALICE@example.com", "--yes"}, 1, "", "no sign-in"},
-		{[]string{"--yes", "--", "--all"}, 1, "", "no sign-in"},
+		{[]string{"alice", "--yes"}, 1, "", "No sign-in has that name or login: alice"},
+		{[]string{"alice@", "--yes"}, 1, "", "No sign-in"},
+		{[]string{"example.com", "--yes"}, 1, "", "No sign-in"},
+		{[]string{"ALICE@example.com", "--yes"}, 1, "", "No sign-in"},
+		{[]string{"--yes", "--", "--all"}, 1, "", "No sign-in"},
 		{[]string{"alice@example.com"}, 2, "", "Confirm with --yes"}, // there is no terminal for the question
 		{[]string{}, 2, "", "needs the name"},
 		{[]string{"a", "b"}, 2, "", "one argument too many"},
@@ -204,7 +204,7 @@ func TestVersionOfTheServer(t *testing.T) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	srv.Close()
-	if r := m.run("version"); r.code != 0 || r.out != "tka v0.0.0-test\n" || !strings.Contains(r.err, "The server's version is not known: The server") {
+	if r := m.run("version"); r.code != 0 || r.out != "tka v0.0.0-test\n" || !strings.Contains(r.err, "The server's version is unknown: The server") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 }

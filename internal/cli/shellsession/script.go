@@ -56,7 +56,7 @@ func (s Shell) AssignEnv(changes []EnvChange) (string, error) {
 	for _, c := range changes {
 		word, ok := s.Quote(c.Value)
 		if !ok {
-			return "", fmt.Errorf("%s cannot be %q in a shell", c.Name, c.Value)
+			return "", fmt.Errorf("%s cannot have the value %q in a shell", c.Name, c.Value)
 		}
 		switch gone := c.Value == ""; {
 		case s == Fish && gone:

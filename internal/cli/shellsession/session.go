@@ -65,7 +65,7 @@ func Open(ctx context.Context, base, server string) (_ *Session, err error) {
 		return nil, err
 	}
 	if s.flock == nil {
-		return nil, errors.New("a new file is held by another program")
+		return nil, errors.New("another program holds the new file")
 	}
 	return s, os.WriteFile(filepath.Join(s.Dir, serverName), []byte(s.server), 0o600)
 }

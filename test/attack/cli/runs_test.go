@@ -255,7 +255,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 					ended := slices.Contains(asked, "POST /logout")
 					switch {
 					case step == "POST /logout":
-						if r.Exit != 0 || !strings.Contains(r.Stderr, "goes on") {
+						if r.Exit != 0 || !strings.Contains(r.Stderr, "continues") {
 							t.Errorf("%s: exit %d: %s", what, r.Exit, r.Stderr) // exit code of the child, which had finished
 						}
 					case r.Exit != 130 || !strings.Contains(r.Stderr, "error: interrupted"):
