@@ -91,7 +91,7 @@ func TestAU04SinkDown(t *testing.T) {
 		if stats := s.telemetry.Stats(); stats.Waiting != 0 || stats.Lost != lost {
 			t.Errorf("%+v", stats)
 		}
-		if n := strings.Count(s.log.String(), "audit record cannot be written"); n != 1 {
+		if n := strings.Count(s.log.String(), "audit log cannot be written"); n != 1 {
 			t.Errorf("told %d times", n)
 		}
 	})

@@ -38,7 +38,7 @@ func Example() {
 		v.SetRequest(&req)
 		v.SetRoute("", "home")
 		if v.RequireAudit() != nil { // the audit log is down, and this request must be recorded
-			refuse(http.StatusServiceUnavailable, "the audit record cannot be written")
+			refuse(http.StatusServiceUnavailable, "the audit log cannot be written")
 			return
 		}
 		ask, err := http.NewRequestWithContext(r.Context(), r.Method, cluster.URL+r.URL.Path, nil)

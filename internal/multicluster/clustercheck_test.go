@@ -65,7 +65,7 @@ func TestCheckClusters(t *testing.T) {
 	if e := all[0]; e.Error != "" || e.Version != "v1.37.0" || strings.Join(e.Missing, " ") != "boats.batch cars.example.com" {
 		t.Errorf("%+v", e)
 	}
-	if w := all[1]; !strings.Contains(w.Error, "credential for cluster west was refused") {
+	if w := all[1]; !strings.Contains(w.Error, "cluster west rejected its credential") {
 		t.Errorf("%+v", w)
 	}
 	if n := all[2]; !strings.Contains(n.Error, "no such file") {
