@@ -72,7 +72,7 @@ func TestCheckClusters(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	for _, tt := range []struct{ path, text, want string }{
-		{"/version", "hello", "it is no API server"},
+		{"/version", "hello", "it is not an API server"},
 		{"/apis", "{", "discovery"},
 	} {
 		was := documents[tt.path]

@@ -78,7 +78,7 @@ func (k *ConfigLoader) replace(old *RuntimeConfig) error {
 	}
 	if old != nil {
 		if err := k.CheckUpdate(old.Config(), next.Config()); err != nil {
-			return fmt.Errorf("the configuration %s cannot follow the one that serves: %w", k.File, err)
+			return fmt.Errorf("the configuration %s cannot replace the active one: %w", k.File, err)
 		}
 	}
 	for _, w := range warnings {
@@ -115,10 +115,10 @@ func (k *ConfigLoader) Run(ctx context.Context) error {
 		switch err := k.Load(); {
 		case err == nil:
 			reported = ""
-			k.Log.Info("the configuration was taken", "epoch", k.Current().Config().Epoch, "clusters", len(k.Current().upstreams))
+			k.Log.Info("the configuration is active", "epoch", k.Current().Config().Epoch, "clusters", len(k.Current().upstreams))
 		case err.Error() != reported:
 			reported = err.Error()
-			k.Log.Error("the configuration is not taken; the last good one serves on", "err", err)
+			k.Log.Error("the configuration is rejected; the last good one stays active", "err", err)
 		}
 	}
 }

@@ -159,7 +159,7 @@ func TestCredentialsAreBoundToServers(t *testing.T) {
 		t.Errorf("another token: %v", err)
 	}
 	p.write("credentials/east/server", "https://evil.example:6443")
-	if err := r.Upstream("east").CheckCredential(); err == nil || !strings.Contains(err.Error(), "another server") {
+	if err := r.Upstream("east").CheckCredential(); err == nil || !strings.Contains(err.Error(), "the server in the Secret changed") {
 		t.Errorf("another server: %v", err)
 	}
 	p.write("credentials/east/server", "https://east.example:6443")
@@ -259,7 +259,7 @@ func TestReload(t *testing.T) {
 		if err := p.loader.Err(); err == nil || p.loader.Current().Config().Epoch != 8 {
 			t.Errorf("nonsense: %v", err)
 		}
-		if n := strings.Count(p.log.String(), "is not taken"); n != 1 {
+		if n := strings.Count(p.log.String(), "the configuration is rejected"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 		refuse.Store(true)

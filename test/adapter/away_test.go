@@ -371,7 +371,7 @@ func TestSeveral_CheckClusters(t *testing.T) {
 	if exit != 0 || strings.Contains(out, "here: has no") {
 		t.Errorf("exit %d: %s", exit, out)
 	}
-	if out, exit := run("--credentials-dir", t.TempDir()); exit != 5 || !strings.Contains(out, "2 of 3 clusters cannot be asked") {
+	if out, exit := run("--credentials-dir", t.TempDir()); exit != 5 || !strings.Contains(out, "the check of 2 of 3 clusters failed") {
 		t.Errorf("without credentials: exit %d: %s", exit, out)
 	}
 }

@@ -201,7 +201,7 @@ func TestSeveral_Reload(t *testing.T) {
 			}
 		}
 	}
-	const yes, no = "the configuration was taken", "the configuration is not taken"
+	const yes, no = "the configuration is active", "the configuration is rejected"
 	taken("nonsense", no)
 	taken(strings.Replace(severalConfig, "members: [east, west]", "members: [west, east]", 1), "raise epoch to 2")
 	taken(strings.Replace(severalConfig, "strategy: hash", "strategy: weighted", 1), yes)

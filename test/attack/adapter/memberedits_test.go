@@ -112,7 +112,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 		}
 		attacktest.Eventually(t, attacktest.Long, "the document is refused", func() bool {
 			for line := range strings.Lines(h.Output()) {
-				if strings.Contains(line, "the configuration is not taken") && strings.Contains(line, strings.TrimPrefix(field, "169.254.169.254")) && strings.Contains(line, ".yaml") {
+				if strings.Contains(line, "the configuration is rejected") && strings.Contains(line, strings.TrimPrefix(field, "169.254.169.254")) && strings.Contains(line, ".yaml") {
 					return true
 				}
 			}
