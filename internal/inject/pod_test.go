@@ -232,7 +232,7 @@ func TestRefusals(t *testing.T) {
 		{"something else where clients look", "", "", "volumeMounts: [{name: x, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]", "{name: x, secret: {secretName: x}}", CredentialsPathTaken, "credentials"},
 		{"the same, spelled otherwise", "", "", "volumeMounts: [{name: x, mountPath: /run/secrets//kubernetes.io/serviceaccount/}]", "{name: x, secret: {secretName: x}}", CredentialsPathTaken, "credentials"},
 		{"a file below", "", "", "volumeMounts: [{name: x, mountPath: /var/run/secrets/kubernetes.io/serviceaccount/token, subPath: t}]", "{name: x, emptyDir: {}}", CredentialsPathTaken, "token"},
-		{"valueFrom", "", "", "env: [{name: KUBERNETES_SERVICE_HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}]", "", VariableTaken, "elsewhere"},
+		{"valueFrom", "", "", "env: [{name: KUBERNETES_SERVICE_HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}]", "", VariableTaken, "another source"},
 		{"another value", "", "", "env: [{name: KUBERNETES_SERVICE_PORT, value: '443'}]", "", VariableTaken, `"443"`},
 		{"no value", "", "", "env: [{name: KUBERNETES_SERVICE_PORT}]", "", VariableTaken, "6443"},
 		{"one right, one wrong", "", "", "env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}, {name: KUBERNETES_SERVICE_HOST, value: 10.0.0.1}]", "", VariableTaken, "10.0.0.1"},
@@ -360,7 +360,7 @@ func TestOptions(t *testing.T) {
 
 func TestDecode(t *testing.T) {
 	for _, tt := range []struct{ text, says string }{
-		{`{"a":{"b":1,"b":2}}`, "twice"}, {`[]`, "not a JSON object"}, {`{} {}`, "follows"}, {``, "too early"}, {`{"a":`, "too early"}, {`{"a":1`, "too early"},
+		{`{"a":{"b":1,"b":2}}`, "twice"}, {`[]`, "not a JSON object"}, {`{} {}`, "after the JSON object"}, {``, "incomplete"}, {`{"a":`, "incomplete"}, {`{"a":1`, "incomplete"},
 		{`{'a':1}`, "byte"}, {"{\"a\":\"\xff\"}", "UTF-8"}, {strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), "deeper"},
 		{strings.Repeat("[", 1<<20), "deeper"}, {"\x00", "byte"}, {"null", "not a JSON object"},
 	} {
