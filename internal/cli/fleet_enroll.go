@@ -47,7 +47,7 @@ func (t *tka) fleetRequest(ff *fleetFlags) *cobra.Command {
 		Short: "Request runners for an organisation",
 		Long: `Request runners for a new organisation with the name ORG. The operator plane opens a pull
 request. If the plane approves enrollments itself, it creates an enrollment that an approver
-must approve. It creates no runners before the approval.`,
+must approve. The fleet creates no runners before the approval.`,
 		Example: "  tka fleet request acme --forge github --pool gh-nix --owner amy@acme.dev --reason builds-wait",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -169,8 +169,8 @@ func (t *tka) fleetOffboard(ff *fleetFlags) *cobra.Command {
 		Short: "End an organisation's runners",
 		Long: `End an organisation's runners. The operator plane opens a pull request. If the plane
 approves enrollments itself, it ends them immediately if your role allows that; otherwise it
-sends a request to the platform administrators. Running jobs finish first. Then the fleet
-removes the runners from the forge, and finally the credential. To end them immediately
+records a request for the platform administrators. Running jobs finish first. Then the fleet
+removes the runners from the forge, and finally the credential. An immediate end
 needs a confirmation: type the phrase, or give it with --confirm.`,
 		Example: "  tka fleet offboard acme --reason moved-away",
 		Args:    arguments(1, 1, "the organisation's name"),
@@ -192,7 +192,7 @@ func (t *tka) fleetRotate(ff *fleetFlags) *cobra.Command {
 		Short: "Request a new credential for an organisation",
 		Long: `Request a new credential for an organisation. The operator plane opens a pull request. If
 the plane approves enrollments itself, it starts the rotation immediately if your role allows
-that; otherwise it sends a request to the platform administrators. At GitLab, the fleet
+that; otherwise it records a request for the platform administrators. At GitLab, the fleet
 creates new runners next to the existing ones. At GitHub, a person creates a new key of the
 App and puts it into the Secret; the enrollment's status shows this until it is done.`,
 		Example: "  tka fleet rotate acme --reason lost-laptop",
@@ -259,7 +259,7 @@ func (t *tka) printEnrollment(o plane.Outcome) {
 		printLine("%s\nThe plane would decline it. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
 		t.hint("Decline exactly this: tka fleet decline %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
 	case o.Would == plane.OutcomeRecorded:
-		printLine("%s: the plane would send a request to the platform administrators. Nothing was changed.", org)
+		printLine("%s: the plane would record a request for the platform administrators. Nothing was changed.", org)
 	case o.Would != "":
 		printLine("%s would be %s. Nothing was changed.", org, output.Escape(o.Would))
 	case o.Done == plane.OutcomeProposed && o.Change != nil:
@@ -274,7 +274,7 @@ func (t *tka) printEnrollment(o plane.Outcome) {
 	case o.Done == plane.OutcomeDeclined:
 		printLine("%s is declined: the plane deleted the enrollment. The audit log has the reason.", org)
 	case o.Done == plane.OutcomeRecorded:
-		printLine("%s: the plane sent a request to the platform administrators.", org)
+		printLine("%s: the plane recorded a request for the platform administrators.", org)
 	case o.Done == plane.OutcomeNothing:
 		printLine("%s was already requested.", org)
 	default:

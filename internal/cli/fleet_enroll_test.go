@@ -146,7 +146,7 @@ func TestEnroll(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	env.role = "org-admin"
-	tka(output.ExitOK, "newco: the plane sent a request to the platform administrators.", "offboard", "newco", "--reason", "we move")
+	tka(output.ExitOK, "newco: the plane recorded a request for the platform administrators.", "offboard", "newco", "--reason", "we move")
 	if a := stored["newco"].Requested; a == nil || a.What != plane.ActionOffboard {
 		t.Errorf("%+v", a)
 	}

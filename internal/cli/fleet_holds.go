@@ -171,7 +171,7 @@ func (t *tka) fleetLift(ff *fleetFlags) *cobra.Command {
 		Aliases: []string{"resume"},
 		Short:   "Lift a hold, so that runners take jobs again",
 		Long: `Lift a hold by its name, or the hold on exactly the runners of one organisation in one pool.
-Other holds on the same runners stay. To lift a hold of more than one pool of an organisation
+Other holds on the same runners stay. A lift of a hold of more than one pool of an organisation
 needs a confirmation: type the phrase, give it with --confirm, or give the code of the
 dashboard with --code.`,
 		Example: "  tka fleet lift github/acme/gh-nix --reason mended\n  tka fleet lift all-3f9c1a2b4d5e --reason done",

@@ -18,7 +18,7 @@ const exitTable = `  0    done
 func (t *tka) exitCodes() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
-		Short: "What the exit codes mean",
+		Short: "Meaning of the exit codes",
 		Long:  "Every command of tka exits with one of these codes. \"tka shell\" exits with the code of the\nprogram that it ran, or with 128 plus the number of the signal that ended the program:\n\n" + exitTable,
 	}
 }

@@ -30,8 +30,8 @@ func (t *tka) why() *cobra.Command {
 		Use:   "why [VERB RESOURCE[/NAME]]",
 		Short: "Explain your identity, your grants and your rights",
 		Long: `Show your identity as the server sees it, the rules of the tailnet's policy that match, the
-rule that a login would use, and your sign-in. With a verb and a resource, check with the API
-server whether the sign-in allows that, and if not, show what to request.
+rule that a login would use, and your sign-in. With a verb and a resource, ask the API
+server whether the sign-in allows that. If not, show what to request.
 
 RESOURCE is a plural, a singular or a short name, optionally with ".GROUP" after it, or a
 path that begins with "/". The exit code is 0 if allowed, and 3 if refused.`,

@@ -62,7 +62,7 @@ func NewDirectory(server, own string, clusters []gossip.Cluster, address func(st
 func exclusionOf(c gossip.Cluster) *Exclusion {
 	switch {
 	case c.Conflict:
-		return &Exclusion{output.ExitRefused, "conflict", "another server uses the same cluster name with a different key", []string{
+		return &Exclusion{output.ExitRefused, "conflict", "another server is known as this cluster, with a different key", []string{
 			"Ask an administrator of the clusters which key is correct. The server lists the key " + c.Key.String() + ".",
 			"If the cluster lost its key and has a new one, an administrator of the server must remove the old key."}}
 	case !c.Verified, c.Key.IsZero():

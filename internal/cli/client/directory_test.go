@@ -145,7 +145,7 @@ func TestResolve(t *testing.T) {
 		{"alive before suspect", []gossip.Cluster{newCluster("a", suspect), newCluster("a")}, "a", "id-a", 0, "https://tka-a"},
 		{"suspect before alive elsewhere", []gossip.Cluster{newCluster("a", suspect), newCluster("a", func(c *gossip.Cluster) { c.URL = "https://evil.example" })}, "a", "id-a", 0, "https://second"},
 		{"who contests a cluster does not hide it", []gossip.Cluster{newCluster("a", claim), newCluster("a")}, "a", "id-a", 0, "https://tka-a"},
-		{"only a claim", []gossip.Cluster{newCluster("a", claim)}, "a", "", output.ExitRefused, "tka does not sign in to a: another server uses the same cluster name"},
+		{"only a claim", []gossip.Cluster{newCluster("a", claim)}, "a", "", output.ExitRefused, "tka does not sign in to a: another server is known as this cluster"},
 		{"a refusal is said before an absence", []gossip.Cluster{newCluster("a", func(c *gossip.Cluster) { c.State = gossip.Dead }), newCluster("a", claim)}, "a", "", output.ExitRefused, "another server"},
 		{"a word of a shell for an id", []gossip.Cluster{newCluster("a", func(c *gossip.Cluster) { c.ID = "$(x)" }), newCluster("a", other)}, "a", "", output.ExitUsage, "--cluster '$(x)'"},
 	} {

@@ -30,7 +30,7 @@ func (f Facts) discovery() Result {
 		return result(name, Warn, "The server receives nothing from the clusters that it knows, so their state is unknown.").
 			advise("Ask its administrator whether the tailnet's policy still lets the access servers reach each other, and whether its node is connected.")
 	case !d.ListsItself:
-		return result(name, Warn, "The server does not list its own cluster: it has not announced the cluster, or other servers rejected its record.").advise("Ask its administrator to read its log.")
+		return result(name, Warn, "The server does not list its own cluster: it has not announced itself, or its record was rejected.").advise("Ask its administrator to read its log.")
 	case d.Others == 0:
 		return result(name, OK, "The server knows only its own cluster.").
 			advise("If other clusters exist, the tailnet's policy must let the access servers reach each other, such as tag:tailplane to tag:tailplane on tcp:7946.")
@@ -51,7 +51,7 @@ func (f Facts) clusters() Result {
 			advise("See the keys: tka clusters --all -o wide").
 			advise("Ask an administrator of these clusters which key is correct: another machine may impersonate one of them.")
 	case len(d.Refused) > 0:
-		return result(name, Warn, "The server rejects the addresses that these servers announce: %s.", strings.Join(d.Refused[:min(len(d.Refused), maxNames)], "; ")).
+		return result(name, Warn, "The server rejects the records that these servers announce: %s.", strings.Join(d.Refused[:min(len(d.Refused), maxNames)], "; ")).
 			advise("If such an address is correct, an administrator of this server must add it to gossip.allowEndpoints.").
 			advise("Otherwise, the server that announces it has a wrong cluster.server, which people cannot reach.")
 	case len(d.Unverified) > 0:

@@ -252,7 +252,7 @@ func (c *Certificates) runRotation(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			wake = c.Now().Add(c.PollInterval)
 			if message = err.Error(); message != reported && !kube.IsStale(err) {
-				c.Log.Error("the webhook's certificates cannot be renewed", "err", err)
+				c.Log.Error("the rotation of the webhook's certificates failed", "err", err)
 			}
 		}
 		reported = message
@@ -291,7 +291,7 @@ func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err erro
 	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
 		return time.Time{}, kube.ExplainManifestObject("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
 	}
-	c.Log.Info("the webhook's certificates changed", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+	c.Log.Info("a rotation step of the webhook's certificates is stored", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
 	select {
 	case c.trigger <- struct{}{}:
 	default:

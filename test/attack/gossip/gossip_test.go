@@ -211,7 +211,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		if rejectedBy(t, east, gossip.Binding) <= counted {
 			t.Error("it is not counted")
 		}
-		refuses(r, c.Name, "another server uses the same cluster name")
+		refuses(r, c.Name, "another server is known as this cluster")
 		if pins := pinsOf(t, east); pins.Clusters[c.ID] != before[claimed].Key.String() || pins.Nodes[string(r.id)] != "" {
 			t.Errorf("the pins are %v", pins)
 		}
