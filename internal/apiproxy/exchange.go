@@ -244,7 +244,7 @@ func (v *exchange) refusalFor(err error) error {
 		return limited
 	case f.Reason == ErrorCredential:
 		// The cause names files of the adapter, so it is only in the log.
-		unavailable.Message = fmt.Sprintf("cluster %s rejected its credential, or the credential cannot be read", name)
+		unavailable.Message = fmt.Sprintf("credential for cluster %s was rejected or cannot be read", name)
 		return unavailable
 	case !f.Sent:
 		unavailable.Message = fmt.Sprintf("cluster %s cannot be reached: %v", name, f.Err)

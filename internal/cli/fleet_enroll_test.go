@@ -108,7 +108,7 @@ func TestEnroll(t *testing.T) {
 		return out
 	}
 	request := []string{"request", "newco", "--forge", "github", "--pool", "nix,dind", "--reason", "our builds wait"}
-	tka(output.ExitRefused, "Needed is enrollment.request on all organisations; you have operator@*", request...)
+	tka(output.ExitRefused, "You need enrollment.request on all organisations; you have operator@*", request...)
 	env.role = "platform-admin"
 	tka(output.ExitUnreachable, "No repository is set for changes of the configuration.", request...)
 	env.enroll.Writer = stored

@@ -222,7 +222,7 @@ func TestFleet(t *testing.T) {
 	ok("There are no findings", "drift", "--state", "ignored")
 	ok("d1 (LabelsDiffer) is ignored until 2", "ignore", "d1", "--expires-in", "2h", "--reason", "trial")
 	ok("alice@example.com", "drift", "--state", "ignored", "-o", "wide")
-	ok("d1 (LabelsDiffer) is told again.", "unignore", "d1", "--reason", "over")
+	ok("d1 (LabelsDiffer) is reported again.", "unignore", "d1", "--reason", "over")
 	no(output.ExitNotReady, "Nobody ignores it", "unignore", "d1", "--reason", "over")
 	if out := ok("gitops:drift", "refresh"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)

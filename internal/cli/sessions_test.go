@@ -118,7 +118,7 @@ func TestRevoke(t *testing.T) {
 		}
 	}
 	env := m.fakeKubectl(t, strings.Replace(list, "esac", "delete) echo 'Error from server (Forbidden): no' >&2; exit 1;; esac", 1))
-	if r := m.spawn(t, env, "revoke", "bob-0", "--yes"); r.code != 3 || !strings.Contains(r.out, "Not ended, as kubectl: Error from server (Forbidden)") {
+	if r := m.spawn(t, env, "revoke", "bob-0", "--yes"); r.code != 3 || !strings.Contains(r.out, "Not ended, because kubectl: Error from server (Forbidden)") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	env = m.fakeKubectl(t, strings.Replace(list, "bob-0", "--all", 1))

@@ -320,7 +320,9 @@ func (s *shellRun) finish(ctx context.Context) bool {
 	case others && began:
 		printLine = func() { s.hint("The sign-in continues: another shell uses it. The last shell ends it.") }
 	default:
-		printLine = func() { s.hint("The sign-in continues until %s, because it existed before the shell; to end it: tka logout", until) }
+		printLine = func() {
+			s.hint("The sign-in continues until %s, because it existed before the shell; to end it: tka logout", until)
+		}
 	}
 	if _, serr := os.Lstat(s.session.Dir); serr == nil {
 		s.warn("%s could not be removed", s.session.Dir)

@@ -116,7 +116,7 @@ func TestPL06_Enroll(t *testing.T) {
 	if o := do("PATCH", "/acme", `{"reason":"the release","patch":{"quota":{"pods":9}}}`, http.StatusOK); o.Done != plane.OutcomeWritten || o.Enrollment.RequestedBy[0] != "amy@acme.dev" {
 		t.Errorf("%+v", o)
 	}
-	says(tka("approve", "acme", "--reason", "x", "--dry-run"), "asked for by amy@acme.dev")
+	says(tka("approve", "acme", "--reason", "x", "--dry-run"), "requested by amy@acme.dev")
 	says(tka("approve", "acme", "--reason", "x", "--confirm", "APPROVE acme"), "acme is approved")
 	if by, _, _ := unstructured.NestedString(stored("acme").Object, "spec", "approval", "by"); by != "pat@platform.dev" {
 		t.Errorf("%q", by)
