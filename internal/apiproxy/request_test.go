@@ -132,10 +132,10 @@ func TestParseRefuses(t *testing.T) {
 				t.Fatalf("read as %+v (%v), want a refusal", got, err)
 			}
 			if refusal.Status != tt.status || refusal.Reason == "" || !strings.Contains(refusal.Message, tt.says) {
-				t.Errorf("refused with %d %s %q, want %d, saying %q", refusal.Status, refusal.Reason, refusal.Message, tt.status, tt.says)
+				t.Errorf("refused with %d %s %q, want %d with %q", refusal.Status, refusal.Reason, refusal.Message, tt.status, tt.says)
 			}
 			if !reflect.DeepEqual(got, Request{}) {
-				t.Errorf("a refused request says %+v", got)
+				t.Errorf("a refused request returns %+v", got)
 			}
 		})
 	}
@@ -156,7 +156,7 @@ func FuzzParse(f *testing.F) {
 		r, err := ParseRequest(method, u)
 		if err != nil {
 			if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Status < 400 || refusal.Message == "" {
-				t.Fatalf("%v is no refusal", err)
+				t.Fatalf("%v is not a refusal", err)
 			}
 			return
 		}

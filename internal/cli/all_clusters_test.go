@@ -57,7 +57,7 @@ func TestSGN23_eight_at_a_time(t *testing.T) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	if highest != most {
-		t.Errorf("%d were signed in to at a time, want %d", highest, most)
+		t.Errorf("%d concurrent sign-ins, want %d", highest, most)
 	}
 	if r := m.run("status"); r.code != 0 || strings.Count(r.out, "ready") != n+1 {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
@@ -134,7 +134,7 @@ func TestCompletionOfClusters(t *testing.T) {
 	complete("prod-eu\nprod-us\n")
 	us.checkRequests(t)
 	if m.read(t, "state/tka/servers.yaml") != before {
-		t.Error("completing remembers something")
+		t.Error("completion changed the known servers")
 	}
 	stop := make(chan struct{})
 	hang := newMovingServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -90,7 +90,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 					t.Errorf("%v: code %d, want %d and %q\nstdout: %.400s\nstderr: %.2000s", args, r.code, want, word, r.out, r.err)
 				}
 				if len(r.err) > 64<<10 || strings.ContainsAny(r.err, "\x1b\x07\r\u202e\u009b") {
-					t.Errorf("%v writes too much or the unprintable: %.2000q", args, r.err)
+					t.Errorf("%v writes too much, or unprintable characters: %.2000q", args, r.err)
 				}
 			}
 			// a server that proves its identity and then misbehaves
@@ -151,7 +151,7 @@ func TestCL01_redirects_reach_nobody(t *testing.T) {
 		}
 	}
 	if n := requested.Load(); n > 0 {
-		t.Errorf("the target of the redirect was asked %d times", n)
+		t.Errorf("the redirect target received %d requests", n)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestCL01_certificates(t *testing.T) {
 		t.Errorf("plain http behind https://: code %d: %s", r.code, r.err)
 	}
 	if seen := d.received(); len(seen) > 0 {
-		t.Errorf("asked in spite of TLS errors: %v", seen)
+		t.Errorf("requests despite TLS errors: %v", seen)
 	}
 
 	// It works if the machine knows the authority, and fails under another name.
@@ -206,14 +206,14 @@ func TestCL01_proxies(t *testing.T) {
 	defer proxy.Close()
 	m := newMachine(t, "http://tka-lab")
 	if r := m.spawn(t, []string{"HTTPS_PROXY=" + proxy.URL}, "status", "--server", "tka.example.ts.net"); r.code != 5 || requested.Load() == nil || *requested.Load() != "CONNECT tka.example.ts.net:443" {
-		t.Errorf("https: code %d, asked %v: %s", r.code, requested.Load(), r.err)
+		t.Errorf("https: code %d, requests %v: %s", r.code, requested.Load(), r.err)
 	}
 	requested.Store(nil)
 	if r := m.spawn(t, []string{"HTTP_PROXY=" + proxy.URL}, "status"); r.code != 5 || requested.Load() == nil {
-		t.Errorf("http by a proxy on this machine: code %d: %s", r.code, r.err)
+		t.Errorf("http through a proxy on this machine: code %d: %s", r.code, r.err)
 	}
 	if r := m.spawn(t, []string{"HTTP_PROXY=http://192.0.2.1:3128"}, "status"); r.code != 5 || !strings.Contains(r.err, "outside the tailnet") {
-		t.Errorf("http by a proxy elsewhere: code %d: %s", r.code, r.err)
+		t.Errorf("http through a proxy on another machine: code %d: %s", r.code, r.err)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 		t.Errorf("%d users, %d clusters, %d contexts, current %q", len(k.Users), len(k.Clusters), len(k.Contexts), k.CurrentContext)
 	}
 	if !strings.Contains(m.read(t, ".kube/config"), "# mine\n") {
-		t.Error("the comment is gone")
+		t.Error("the comment is missing")
 	}
 	left := m.files(t)
 	if len(left) != 3 { // settings, kubeconfig, known servers
@@ -359,7 +359,7 @@ func TestCL03_locks(t *testing.T) {
 		t.Errorf("the stale lock was broken: %v", err)
 	}
 	if _, err := os.Stat(m.path(".kube/config")); err == nil {
-		t.Error("the kubeconfig was written in spite of the lock")
+		t.Error("the kubeconfig was written despite the lock")
 	}
 
 	// a fresh lock that is released in time
@@ -380,7 +380,7 @@ func TestCL03_locks(t *testing.T) {
 		t.Errorf("held: code %d after %v: %s", r.code, took, r.err)
 	}
 	if stale >= took {
-		t.Errorf("the stale lock was waited for: %v, and a fresh one %v", stale, took)
+		t.Errorf("waited %v for the stale lock and %v for a fresh one", stale, took)
 	}
 }
 
@@ -440,7 +440,7 @@ func TestCL04_tokens_are_nowhere(t *testing.T) {
 	m.run("logout")
 	for _, f := range m.files(t) {
 		if strings.Contains(f, ".tka-") || strings.HasSuffix(f, ".lock") || strings.Contains(f, "tokens") || strings.Contains(m.read(t, f), canary) {
-			t.Errorf("left after logout: %s", f)
+			t.Errorf("still present after logout: %s", f)
 		}
 	}
 }
@@ -613,7 +613,7 @@ func TestKubectlUsesThePlugin(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		cancel()
 		if err != nil || bearer.Load() == nil || !strings.HasPrefix(*bearer.Load(), "Bearer "+canary) {
-			t.Errorf("kubectl %v: %v, asked with %v\n%s", args, err, bearer.Load(), out)
+			t.Errorf("kubectl %v: %v, requests with %v\n%s", args, err, bearer.Load(), out)
 		}
 	}
 	cmd := exec.Command(kubectl, "config", "view", "-o", "jsonpath={.contexts[0].context.namespace}")
@@ -769,7 +769,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 					return
 				}
 				if since := time.Since(first); r.Method == http.MethodPost && since < time.Second {
-					t.Errorf("asked again after %v", since)
+					t.Errorf("the next request came after %v", since)
 				}
 				d.ServeHTTP(w, r)
 			}))

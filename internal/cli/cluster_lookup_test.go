@@ -45,7 +45,7 @@ func TestGO03_unverified_is_never_asked(t *testing.T) {
 	stranger.checkRequests(t)
 	impostor.checkRequests(t)
 	if strings.Contains(m.read(t, "state/tka/servers.yaml"), strangerURL.URL) {
-		t.Error("it is remembered")
+		t.Error("the server is in the state")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	}
 	us.checkRequests(t, requestInfo)
 	if strings.Contains(m.read(t, "state/tka/servers.yaml"), usURL.URL) {
-		t.Error("it is remembered")
+		t.Error("the server is in the state")
 	}
 
 	// met before under another name: what this machine knows stays
@@ -202,7 +202,7 @@ func TestTheNextServerOfACluster(t *testing.T) {
 	us.start()
 	us.mu.Unlock()
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || len(two.received()) > 0 {
-		t.Errorf("a refusal was tried elsewhere: code %d\n%s%s", r.code, r.out, r.err)
+		t.Errorf("after a refusal, another server received the request: code %d\n%s%s", r.code, r.out, r.err)
 	}
 	first.Close()
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 0 || !strings.Contains(r.err, first.URL+" cannot be reached; trying the next server of prod-us.") {

@@ -126,7 +126,7 @@ func TestEnroll(t *testing.T) {
 	tka(output.ExitNotReady, "not what was looked at", "decline", "newco", "--reason", "x", "--seen", "sha256:0")
 	tka(output.ExitOK, "The plane would decline it. Nothing was changed.", "decline", "newco", "--reason", "x", "--dry-run")
 	if len(stored) != 1 {
-		t.Error("it is declined")
+		t.Error("the enrollment is declined")
 	}
 	tka(output.ExitOK, "newco is declined: the plane deleted the enrollment.", "decline", "newco", "--reason", "x", "--confirm", "DECLINE newco")
 	tka(output.ExitFailed, "There is no such organisation.", "decline", "newco", "--reason", "x", "--dry-run")
@@ -135,7 +135,7 @@ func TestEnroll(t *testing.T) {
 	tka(output.ExitNotReady, "not what was looked at", "approve", "newco", "--reason", "x", "--seen", "sha256:0")
 	tka(output.ExitOK, "newco at https://github.com/newco, isolation None, pools nix, dind", "approve", "newco", "--reason", "x", "--dry-run")
 	if stored["newco"].Approval != nil {
-		t.Error("it is approved")
+		t.Error("the enrollment is approved")
 	}
 	tka(output.ExitOK, "newco is approved", "approve", "newco", "--reason", "x", "--confirm", "APPROVE newco")
 	var l struct {
@@ -154,7 +154,7 @@ func TestEnroll(t *testing.T) {
 	tka(output.ExitOK, "newco would be written", "offboard", "newco", "--reason", "they move", "--dry-run")
 	tka(output.ExitUsage, `--confirm "OFFBOARD newco"`, "offboard", "newco", "--reason", "they move")
 	if len(stored) != 1 {
-		t.Error("it has gone")
+		t.Error("the enrollment is deleted")
 	}
 	if out := tka(output.ExitOK, "", "offboard", "newco", "--reason", "they move", "--confirm", "OFFBOARD newco", "-o", "name"); out != "newco\n" || len(stored) != 0 {
 		t.Errorf("%q, %v", out, stored)

@@ -203,7 +203,7 @@ func TestFleet(t *testing.T) {
 	}
 	wide := ok("a commit was pushed at the forge", "changes", "-o", "wide")
 	if !strings.Contains(wide, "the file has changed since") || strings.Count(wide, "pat@acme.dev") != 1 {
-		t.Errorf("an approval of another commit is shown as one of this: %s", wide)
+		t.Errorf("an approval of another commit is shown as an approval of this one: %s", wide)
 	}
 	no(output.ExitRefused, "is not a state of this list", "changes", "--state", "Open")
 	var offered bytes.Buffer

@@ -107,7 +107,7 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 				ID      json.RawMessage
 			}
 			if err := json.Unmarshal(lines.Bytes(), &m); err != nil || m.JSONRPC != "2.0" {
-				t.Errorf("%s: %q is no message", why, lines.Text())
+				t.Errorf("%s: %q is not a message", why, lines.Text())
 			}
 			ids[string(m.ID)] = true
 		}
@@ -146,7 +146,7 @@ func TestMCPHelpNamesWhatWrites(t *testing.T) {
 		t.Fatalf("no tool changes anything: %s%s", out, errs)
 	}
 	if _, help, _ := mcp(t, settingsFile(t, ""), "", nil, "--help"); !strings.Contains(help, "these, which change or propose something:\n"+want.String()+"\n\n") {
-		t.Errorf("the help does not name%s\n%s", want.String(), help)
+		t.Errorf("the help does not list%s\n%s", want.String(), help)
 	}
 }
 

@@ -49,7 +49,7 @@ func (r *runningShell) waitExit(code int) {
 	select {
 	case <-r.done:
 	case <-time.After(patience):
-		r.t.Fatalf("%v has not ended\n%s", r.Args, r.err.String())
+		r.t.Fatalf("%v is still running\n%s", r.Args, r.err.String())
 	}
 	if got := r.ProcessState.ExitCode(); got != code {
 		r.t.Errorf("%v: code %d, want %d\n%s%s", r.Args, got, code, r.out.String(), r.err.String())

@@ -16,7 +16,7 @@ import (
 	k8syaml "sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 const testImage = "example.com/mca@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
@@ -392,24 +392,24 @@ func TestHash(t *testing.T) {
 	}
 	o.Version = "v9"
 	if h, _ := Hash(nil, o); h != was {
-		t.Error("another version of the program injects the same: another hash")
+		t.Error("another version with the same injection has another hash")
 	}
 	if h, _ := Hash(map[string]string{configAnnotation: "c"}, o); h == was {
-		t.Error("another config: the same hash")
+		t.Error("another configuration has the same hash")
 	}
 	o.Sidecar.Resources.Limits.CPU = "2"
 	if h, _ := Hash(nil, o); h == was {
-		t.Error("another limit: the same hash")
+		t.Error("another limit has the same hash")
 	}
 	now := map[string]string{Status: `{"version":"v1","hash":"` + was + `"}`}
 	if version, current, ok := Current(now, testOptions()); version != "v1" || !current || !ok {
-		t.Error("a pod of today is of another day")
+		t.Error("a current pod counts as outdated")
 	}
 	if _, current, ok := Current(now, o); current || !ok {
-		t.Error("a pod of another day is of today")
+		t.Error("an outdated pod counts as current")
 	}
 	if _, _, ok := Current(map[string]string{Status: "x"}, o); ok {
-		t.Error("a pod without the adapter has one")
+		t.Error("a pod without the adapter has a hash")
 	}
 	if _, err := Hash(map[string]string{portAnnotation: "x"}, o); err == nil {
 		t.Error("a bad annotation has a hash")

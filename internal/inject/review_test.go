@@ -93,11 +93,11 @@ func TestWebhook(t *testing.T) {
 					t.Errorf("patch %s", a.Response.Patch)
 				}
 				if !tt.allowed && a.Response.Status.Message == "" {
-					t.Error("a denial without a word")
+					t.Error("a denial without a message")
 				}
 			}
 			if !strings.Contains(text, tt.says) {
-				t.Errorf("%s does not say %q", text, tt.says)
+				t.Errorf("%s does not contain %q", text, tt.says)
 			}
 			if want := tt.status != 404 && tt.status != 405; want != (len(*results) == 1) {
 				t.Errorf("counted %v", *results)

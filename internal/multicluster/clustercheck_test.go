@@ -83,6 +83,6 @@ func TestCheckClusters(t *testing.T) {
 		documents[tt.path] = was
 	}
 	if len(p.loader.CheckClusters(t.Context(), config.Default())) != 0 {
-		t.Error("the pod's own cluster was asked outside of a pod")
+		t.Error("outside of a pod, the pod's own cluster received a request")
 	}
 }

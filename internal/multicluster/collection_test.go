@@ -219,12 +219,12 @@ func TestCopiesAreCounted(t *testing.T) {
 	res := func() (res *http.Response) {
 		defer func() {
 			if p := recover(); p != http.ErrAbortHandler {
-				t.Errorf("a long list that broke off: %v", p)
+				t.Errorf("an interrupted long list: %v", p)
 			}
 		}()
 		return st.get("")
 	}()
 	if res != nil {
-		t.Error("a long list that broke off was shown as whole")
+		t.Error("an interrupted long list was shown as complete")
 	}
 }

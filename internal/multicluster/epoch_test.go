@@ -84,13 +84,13 @@ func TestEpoch(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if !strings.Contains(doc, tt.old) {
-				t.Fatalf("the document has no %q", tt.old)
+				t.Fatalf("the configuration has no %q", tt.old)
 			}
 			changed := strings.Replace(doc, tt.old, tt.new, 1)
 			next := parseConfig(t, changed)
 			got := strings.Join(listMoves(prev, next), "\n")
 			if tt.says == "" && got != "" || !strings.Contains(got, tt.says) {
-				t.Errorf("it moves\n%s\nwant %q", got, tt.says)
+				t.Errorf("the moves are\n%s\nwant %q", got, tt.says)
 			}
 			if err := CheckEpoch(prev, next); (err == nil) != (tt.says == "") {
 				t.Errorf("with the same epoch: %v", err)
@@ -99,7 +99,7 @@ func TestEpoch(t *testing.T) {
 				t.Errorf("with a higher epoch: %v", err)
 			}
 			if err := CheckEpoch(prev, parseConfig(t, strings.Replace(changed, "epoch: 7", "epoch: 6", 1))); err == nil {
-				t.Error("the epoch goes back")
+				t.Error("a lower epoch is accepted")
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func TestEpochOfOneCluster(t *testing.T) {
 	}
 	two := newTestTable(t, "").Config()
 	if err := CheckEpoch(config.Default(), two); err != nil {
-		t.Errorf("a first epoch is higher than none: %v", err)
+		t.Errorf("a first epoch is not accepted: %v", err)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestMovedSince(t *testing.T) {
 			t.Errorf("%s was retargeted: %v, want %v", target, got, want)
 		}
 		if now.movedSince([]*Table{now}, &r, RouteInput{}) || now.movedSince(nil, &r, RouteInput{}) {
-			t.Errorf("%s was retargeted by nothing", target)
+			t.Errorf("%s was retargeted without a reason", target)
 		}
 	}
 }
@@ -276,7 +276,7 @@ func TestValidate(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if _, err = ValidateConfig([]byte(doc), []byte("x")); err == nil {
-		t.Error("a previous document that cannot be read is taken for none")
+		t.Error("an unreadable previous configuration counts as none")
 	}
 }
 

@@ -85,7 +85,7 @@ func TestPlace(t *testing.T) {
 					t.Errorf("refused with %q, want %q", got, tt.want)
 				}
 				if r.Status == 503 && r.RetryAfter == 0 {
-					t.Error("the client is not told to come back")
+					t.Error("there is no Retry-After")
 				}
 				return
 			}
@@ -132,7 +132,7 @@ func TestRendezvous(t *testing.T) {
 		name := fmt.Sprint("job-", i)
 		was, is := rendezvousOrder(s, "batch", "jobs", "n", name)[0], rendezvousOrder(more, "batch", "jobs", "n", name)[0]
 		if was != is && is != "north" {
-			t.Fatalf("%s moved from %s to %s when north came", name, was, is)
+			t.Fatalf("%s moved from %s to %s after north was added", name, was, is)
 		}
 	}
 	if got := rendezvousOrder(testSpread(), "batch", "jobs", "n", "job-1"); !slices.Equal(got, []string{"west", "north", "east"}) {
@@ -145,7 +145,7 @@ func TestCheckSeparation(t *testing.T) {
 	d := Decision{Kind: DecisionSingle, Cluster: "east", Rule: "r", OwnerReferences: config.FollowOwners}
 	err := d.checkSeparation(o, "here")
 	if r, ok := errors.AsType[*apiproxy.Refusal](err); !ok || r.Status != 422 || !strings.Contains(r.Message, "here") || !strings.Contains(r.Message, "east") {
-		t.Errorf("an object is parted from its owner: %v", err)
+		t.Errorf("an object is separated from its owner: %v", err)
 	}
 	for _, at := range []string{"", "east"} {
 		if err := d.checkSeparation(o, at); err != nil {

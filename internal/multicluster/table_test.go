@@ -177,7 +177,7 @@ func TestRoute(t *testing.T) {
 				t.Errorf("%s, want %s: %s", got, tt.want, tt.why)
 			}
 			if d.Why == "" {
-				t.Error("the decision does not say why")
+				t.Error("the decision has no reason")
 			}
 			if d.Rule != "" && d.Kind != DecisionDeny && !strings.Contains(d.Why, d.Rule) {
 				t.Errorf("the rule is %s, the reason %q", d.Rule, d.Why)
@@ -220,7 +220,7 @@ func TestUnionIsAPartition(t *testing.T) {
 			}
 			one := routeRequest(t, tb, "GET /api/v1/namespaces/"+ns+"/pods", RouteInput{})
 			if want := one.ClusterNames(); !slices.Equal(have, want) && !(one.Kind == DecisionDeny && have == nil) {
-				t.Errorf("namespace %s is of %v in the union, and of %v alone", ns, have, want)
+				t.Errorf("namespace %s belongs to %v in the union, and to %v alone", ns, have, want)
 			}
 		}
 	}
@@ -281,7 +281,7 @@ func TestReviews(t *testing.T) {
 	}
 	d := routeRequest(t, tb, "POST /apis/authorization.k8s.io/v1/namespaces/production/localsubjectaccessreviews", RouteInput{})
 	if d.Kind != DecisionBody {
-		t.Errorf("a review is routed without a look: %s", summarize(&d))
+		t.Errorf("a review is routed without its body: %s", summarize(&d))
 	}
 	for ns, want := range map[string]string{"production": "single east", "other": "single here"} {
 		d := routeRequest(t, tb, "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", RouteInput{Object: &requestObject{ReviewNamespace: ns}})
@@ -306,15 +306,15 @@ func TestNamespaceOfTheURL(t *testing.T) {
 	for _, ns := range []string{"", "production", "batch"} {
 		d := routeRequest(t, tb, "POST /api/v1/namespaces/production/pods", RouteInput{Object: &requestObject{Name: "a", Namespace: ns}})
 		if got := summarize(&d); got != "single east" {
-			t.Errorf("a body that says %q goes to %s", ns, got)
+			t.Errorf("a body with %q goes to %s", ns, got)
 		}
 		d = routeRequest(t, tb, "POST /api/v1/namespaces/other/pods", RouteInput{Object: &requestObject{Name: "a", Namespace: ns}})
 		if got := summarize(&d); got != "home here" {
-			t.Errorf("a body that says %q goes to %s", ns, got)
+			t.Errorf("a body with %q goes to %s", ns, got)
 		}
 		o := requestObject{Namespace: ns, OwnerReferences: []ownerReference{{Kind: "Job", Name: "j"}}}
 		if ref, ok := o.anchor(); !ok || ref.Namespace != "" {
-			t.Errorf("its owner is looked for in %q", ref.Namespace)
+			t.Errorf("the lookup of its owner is in %q", ref.Namespace)
 		}
 	}
 }
@@ -422,7 +422,7 @@ func TestIndexesFindTheFirst(t *testing.T) {
 			}
 			for _, c := range want {
 				if !slices.Contains(got.ClusterNames(), c) {
-					t.Fatalf("%s asks %v, but %s has a namespace", target, got.ClusterNames(), c)
+					t.Fatalf("%s includes %v, but %s has a namespace", target, got.ClusterNames(), c)
 				}
 			}
 		}

@@ -61,7 +61,7 @@ func TestSeveral_Lacking(t *testing.T) {
 		said("cluster " + cluster + " has no boats.lacking.example, which rule boats spreads")
 	}
 	if err := list("boats", false); !apierrors.IsNotFound(err) {
-		t.Errorf("nobody has boats: %v", err)
+		t.Errorf("no cluster has boats: %v", err)
 	}
 
 	found("east")
@@ -73,7 +73,7 @@ func TestSeveral_Lacking(t *testing.T) {
 		})
 	}
 	if err := list("ships", false); !apierrors.IsNotFound(err) {
-		t.Errorf("nobody has ships: %v", err)
+		t.Errorf("no cluster has ships: %v", err)
 	}
 	if err := s.adapter.Configure(s.options.Config + "# loaded once more\n"); err != nil {
 		t.Fatal(err)

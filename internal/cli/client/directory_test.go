@@ -52,7 +52,7 @@ func TestExclusions(t *testing.T) {
 							t.Errorf("%+v: %+v, %v", c, e, err)
 						}
 						if f, ok := errors.AsType[*output.Error](err); !want && (!ok || len(f.Advice) == 0 || f.Code != output.ExitRefused && f.Code != output.ExitUnreachable) {
-							t.Errorf("%+v: %v says not what to do", c, err)
+							t.Errorf("%+v: %v has no advice", c, err)
 						}
 						if want {
 							n++
@@ -63,7 +63,7 @@ func TestExclusions(t *testing.T) {
 		}
 	}
 	if n != 2 {
-		t.Errorf("%d were sure, want 2: one alive, one suspect", n)
+		t.Errorf("%d clusters are certain, want 2: one alive, one suspect", n)
 	}
 }
 

@@ -101,7 +101,7 @@ func TestEvaluate(t *testing.T) {
 			t.Errorf("%s: %+v, want %s with %q", tt.why, all[max(i, 0)], tt.state, tt.word)
 		}
 		if want := tt.state; want != doctor.Skipped && doctor.Worst(all) != want {
-			t.Errorf("%s: the worst is %s", tt.why, doctor.Worst(all))
+			t.Errorf("%s: the worst status is %s", tt.why, doctor.Worst(all))
 		}
 		checkLaws(t, tt.why, all)
 	}
@@ -114,11 +114,11 @@ func checkLaws(t *testing.T, why string, all []doctor.Result) {
 	for _, f := range all {
 		switch {
 		case names[f.Name]:
-			t.Errorf("%s: %s is there twice", why, f.Name)
+			t.Errorf("%s: %s occurs twice", why, f.Name)
 		case f.Message == "" || f.Advice == nil:
 			t.Errorf("%s: %+v says nothing", why, f)
 		case (f.Status == doctor.Warn || f.Status == doctor.Fail) && len(f.Advice) == 0 && f.Name != "grant":
-			t.Errorf("%s: %+v says not what to do", why, f)
+			t.Errorf("%s: %+v has no advice", why, f)
 		}
 		names[f.Name] = true
 	}
@@ -134,7 +134,7 @@ func TestZeroFactsAreNotOK(t *testing.T) {
 		}
 	}
 	if all := doctor.Evaluate(healthyFacts()); doctor.Worst(all) != doctor.OK || slices.ContainsFunc(all, func(f doctor.Result) bool { return f.Status != doctor.OK }) {
-		t.Errorf("all is well: %+v", all)
+		t.Errorf("without a problem: %+v", all)
 	}
 }
 

@@ -25,7 +25,7 @@ func example(t testing.TB) string {
 func change(t testing.TB, doc, old, new string) string {
 	t.Helper()
 	if !strings.Contains(doc, old) {
-		t.Fatalf("the document has no %q", old)
+		t.Fatalf("the configuration has no %q", old)
 	}
 	return strings.Replace(doc, old, new, 1)
 }
@@ -232,7 +232,7 @@ func TestWarnings(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.ContainsFunc(warnings, func(f Diagnostic) bool { return strings.Contains(f.Message, tt.says) && f.Line > 0 }) {
-				t.Errorf("warned of %v, want %q", warnings, tt.says)
+				t.Errorf("warnings %v, want %q", warnings, tt.says)
 			}
 		})
 	}
@@ -253,7 +253,7 @@ func TestReadStaleIsTheDefault(t *testing.T) {
 	}
 	about := slices.DeleteFunc(warnings, func(f Diagnostic) bool { return !strings.Contains(f.Message, "stale") })
 	if len(about) != 1 {
-		t.Errorf("it is warned about %d times: %v", len(about), about)
+		t.Errorf("%d warnings: %v", len(about), about)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestDefault(t *testing.T) {
 	}
 	d.Clusters[0].Line = 0
 	if want := Default(); !reflect.DeepEqual(d, want) {
-		t.Errorf("the smallest document is %+v, without one it is %+v", d, want)
+		t.Errorf("the smallest configuration is %+v, no configuration is %+v", d, want)
 	}
 }
 
@@ -311,11 +311,11 @@ func TestServers(t *testing.T) {
 	}
 	for _, s := range []string{"https://169.254.169.254", "https://[::ffff:169.254.169.254]"} {
 		if _, err := CheckServer(s, true); err == nil {
-			t.Errorf("allowLoopback lets %s through", s)
+			t.Errorf("allowLoopback allows %s", s)
 		}
 	}
 	if err := CheckAddress(netip.Addr{}, true); err == nil {
-		t.Error("no address is accepted as one")
+		t.Error("a missing address is accepted")
 	}
 }
 

@@ -197,7 +197,7 @@ func TestCheckAudience(t *testing.T) {
 		}
 	}
 	if err := CheckAudience(jwt(`{"aud":"west"}`), "opaque"); err == nil {
-		t.Error("a home token of unknown audience is taken for a different one")
+		t.Error("a home token with an unknown audience counts as different")
 	}
 }
 

@@ -101,7 +101,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 				t.Errorf("%s, %v:\n%s%s", what, args, r.Stdout, r.Stderr)
 			}
 			if asked := w.asked(); !slices.Equal(asked, []string{"GET /cluster-info"}) {
-				t.Errorf("%s, %v: the thief was asked %v", what, args, asked)
+				t.Errorf("%s, %v: the impostor received %v", what, args, asked)
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 			}
 		}
 		if e := mk.Entries(t); len(e) > 0 {
-			t.Errorf("the server that the redirects name was visited: %+v", e)
+			t.Errorf("the redirect target received requests: %+v", e)
 		}
 		m := s.NewMachine(t, alice)
 		grant := signin.Kubeconfig{Cluster: "wrong", Prefix: "tka-", Server: info.ServerURL, CA: info.CAData, Token: signin.NewToken("opaque")}
@@ -392,7 +392,7 @@ func TestCL07_HostileServer(t *testing.T) {
 			sent := w.sent
 			w.mu.Unlock()
 			if held > 200<<10 || sent > 32<<20 { // bytes in socket buffers count as sent
-				t.Errorf("%d bytes were sent, and it held %d KiB", sent, held)
+				t.Errorf("%d bytes were sent, and tka used %d KiB", sent, held)
 			}
 			if attacktest.Exists(m.Kubeconfig()) {
 				t.Error("a kubeconfig was written")
