@@ -11,7 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-// Example shows a handler that reports each step to a visit and ends it on every path.
+// Example shows a handler that reports each step to the telemetry and ends it on every path.
 func Example() {
 	log := slog.New(slog.DiscardHandler)
 	metrics := apiproxy.NewMetrics("v1.2.3", apiproxy.BuiltinResources())

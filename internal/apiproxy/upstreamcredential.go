@@ -180,7 +180,7 @@ func readSecretDir(folder string, read func(path string) ([]byte, error)) (map[s
 	return files, nil
 }
 
-// readSecret reads the credential from a mounted Secret. The folder changes when the kubelet writes another
+// readSecret reads the credential from a mounted Secret. The directory changes when the kubelet writes another
 // version.
 func (c *Upstream) readSecret(cred *credential, read func(path string) ([]byte, error)) error {
 	failed := func(err error) error { return fmt.Errorf("credential for cluster %s: %w", c.Name, err) }

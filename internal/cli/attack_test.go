@@ -467,7 +467,7 @@ func TestCL05_completion_offers_names_only(t *testing.T) {
 	}
 }
 
-// CL-06, SGN-20: the plugin in both versions, without a version, without a terminal, and on a machine without writable folders.
+// CL-06, SGN-20: the plugin in both versions, without a version, without a terminal, and on a machine without writable directories.
 func TestCL06_the_plugin(t *testing.T) {
 	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -507,7 +507,7 @@ func TestCL06_the_plugin(t *testing.T) {
 	}
 	delete(m.env, "KUBERNETES_EXEC_INFO")
 
-	// without a writable folder, the plugin writes nothing and reports nothing about it
+	// without a writable directory, the plugin writes nothing and reports nothing about it
 	if err := os.RemoveAll(m.path(".cache")); err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func (t *tka) generate() *cobra.Command {
 	return cmd
 }
 
-// contextsDir is the folder of the kubeconfig files that set the current context of one shell. Each file is named by the shell's
+// contextsDir is the directory of the kubeconfig files that set the current context of one shell. Each file is named by the shell's
 // process.
 const contextsDir = "contexts"
 
@@ -151,7 +151,7 @@ func (t *tka) writeContext(name string) (path string, err error) {
 	return "", err
 }
 
-// removeStaleContexts removes the files of shells that have ended from a folder of contexts.
+// removeStaleContexts removes the files of shells that have ended from a directory of contexts.
 func removeStaleContexts(dir string) {
 	left, err := os.ReadDir(dir)
 	if err != nil || safefile.EnsurePrivateDir(dir) != nil {
@@ -164,7 +164,7 @@ func removeStaleContexts(dir string) {
 	}
 }
 
-// writeShellChanges writes assignments to the file that the shell's function reads. The file must be new and in a private folder. Its name
+// writeShellChanges writes assignments to the file that the shell's function reads. The file must be new and in a private directory. Its name
 // is the name of the shell.
 func (t *tka) writeShellChanges(changes []shellsession.EnvChange) error {
 	path := t.Getenv(shellsession.EvalFileEnv)

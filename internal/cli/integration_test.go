@@ -83,7 +83,7 @@ func (s *session) runScript(m *machine) []string {
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 }
 
-// inShells runs a test in each installed shell, on a machine whose folder names need quoting in a shell.
+// inShells runs a test in each installed shell, on a machine whose directory names need quoting in a shell.
 func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *accessServer)) {
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {

@@ -139,7 +139,7 @@ func (t *tka) shellProgram(command []string) (path string, args []string, err er
 	return "", nil, f.Try("tka shell --help")
 }
 
-// openSession creates the private folder in the first of the run folders that can hold it.
+// openSession creates the private directory in the first of the run directories that can hold it.
 func (t *tka) openSession(ctx context.Context, base string) (*shellsession.Session, error) {
 	err := errors.New("neither $XDG_RUNTIME_DIR nor your home directory is known")
 	for _, dir := range t.runtimeDirs() {
@@ -239,7 +239,7 @@ type shellAccess struct {
 	namespaces []string
 }
 
-// prepareChild fills the private folder and prepares the child process, without starting it.
+// prepareChild fills the private directory and prepares the child process, without starting it.
 func (s *shellRun) prepareChild(entry kubeconfig.Entry, program string, args []string, interactive bool) error {
 	files := map[string]string{}
 	prompt := shellsession.Prompt(entry.Cluster)
@@ -289,7 +289,7 @@ func childEnv() (env []string) {
 	return env
 }
 
-// finish removes the private folder and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
+// finish removes the private directory and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
 // prints messages last, because the terminal may be gone.
 func (s *shellRun) finish(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionLockWait+revokeTimeout) // the command's time limit was for signing in

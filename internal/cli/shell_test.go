@@ -62,7 +62,7 @@ func (r *runningShell) waitExit(code int) {
 	}
 }
 
-// sessionDirs returns the private folders of shells.
+// sessionDirs returns the private directories of shells.
 func (m *machine) sessionDirs() []string {
 	dirs, err := filepath.Glob(m.path(".cache/tka/shells/room-*"))
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // are required.
 type ConfigLoader struct {
 	File        string // the configuration; without this file the home cluster serves everything
-	Credentials string // folder with one folder for each mounted Secret
-	Audiences   string // folder with <cluster>/token, for clusters other than home
+	Credentials string // directory with one directory for each mounted Secret
+	Audiences   string // directory with <cluster>/token, for clusters other than home
 	// Home has the servers, CA and token file of the pod's own cluster.
 	Home apiproxy.UpstreamConfig
 	// Scope is optional. It returns the scope of resources that are not built into Kubernetes.
@@ -158,7 +158,7 @@ func (k *ConfigLoader) unchanged() bool {
 	return true
 }
 
-// fileStateOf returns the state of a file or folder. When the kubelet writes a new version of a ConfigMap or Secret,
+// fileStateOf returns the state of a file or directory. When the kubelet writes a new version of a ConfigMap or Secret,
 // it replaces the link ..data next to the files.
 func fileStateOf(path string) string {
 	info, err := os.Stat(path)

@@ -314,7 +314,7 @@ func (s *Router) anchorCluster(v *request) (string, error) {
 	return "", nil
 }
 
-// requestForKind returns the request for an object that is given by kind. namespace defaults to that of the visit.
+// requestForKind returns the request for an object that is given by kind. namespace defaults to that of the request.
 // known is false if no cluster has the kind.
 func (v *request) requestForKind(apiVersion, kind, name, namespace string) (of apiproxy.Request, known bool, err error) {
 	group, version, grouped := strings.Cut(apiVersion, "/")

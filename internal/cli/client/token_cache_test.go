@@ -238,7 +238,7 @@ func TestTokenFileDamaged(t *testing.T) {
 	}
 }
 
-// The cache removes other users' access to its folders before it stores a token.
+// The cache removes other users' access to its directories before it stores a token.
 func TestTokenDirsArePrivate(t *testing.T) {
 	e := newEnv(t, time.Hour)
 	for _, dir := range []string{e.cache.Dirs[0], filepath.Join(e.cache.Dirs[0], "tokens")} {

@@ -19,7 +19,7 @@ import (
 // A new entry goes to the first file that exists, or else to the last file of the list.
 type Files []*file
 
-// Paths returns the files that kubectl would use: the named file, else those of the list in $KUBECONFIG, else the one in the home folder.
+// Paths returns the files that kubectl would use: the named file, else those of the list in $KUBECONFIG, else the one in the home directory.
 // It calls home only in the last case.
 func Paths(named, list string, home func() (string, error)) ([]string, error) {
 	if named != "" {

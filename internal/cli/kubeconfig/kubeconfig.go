@@ -64,7 +64,7 @@ func parsePlugin(command string, args []string) (cluster string, byTka bool) {
 	return args[2], true
 }
 
-// ProgramName returns the name of a program file without folder and extension.
+// ProgramName returns the name of a program file without directory and extension.
 func ProgramName(path string) string {
 	return strings.TrimSuffix(filepath.Base(filepath.FromSlash(strings.ReplaceAll(path, `\`, "/"))), ".exe")
 }

@@ -111,7 +111,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// A folder that another user prepared is not used.
+// A directory that another user prepared is not used.
 func TestForeignDir(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "link")); err != nil {

@@ -127,7 +127,7 @@ func readSources(name string, stdin io.Reader) (in []inject.Source, folder bool,
 	return in, true, err
 }
 
-// writeSources writes the result. In a folder it writes only the files that changed, unless --output names
+// writeSources writes the result. In a directory it writes only the files that changed, unless --output names
 // another place.
 func writeSources(stdout io.Writer, f injectFlags, folder bool, in, out []inject.Source) error {
 	if !folder {

@@ -117,7 +117,7 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 	m.Write("older", strings.Replace(text, "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1", 1))
 	m.Exec(0, "kubectl", "--kubeconfig", m.Path("older"), "get", "pods", "-n", "shop")
 
-	// A home directory that cannot be written to. Files replace its folders, because root ignores file modes.
+	// A home directory that cannot be written to. Files replace its directories, because root ignores file modes.
 	for _, dir := range []string{".run", ".cache"} {
 		if err := os.RemoveAll(m.Path(dir)); err != nil {
 			t.Fatal(err)
