@@ -18,7 +18,8 @@ func (t *tka) audit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "audit",
 		Short:   "Check the audit log of a server",
-		Long:    `Check the audit log in which a server records every request. The check needs no connection to a server.`,
+		Long:    `Check the audit log in which a server records every request. The check needs no connection
+to a server.`,
 		Example: "  tka audit verify audit.jsonl",
 		Args:    t.rejectArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -34,7 +34,8 @@ the server last saw it, and whether this machine is signed in. Clusters that are
 have left are shown only with --all.
 
 A cluster is unverified until the server has contacted it. It is in conflict if another
-server is known as the same cluster with a different key. tka shows such a cluster, but never signs in to it.`,
+server is known as the same cluster with a different key. tka shows such a cluster, but never
+signs in to it.`,
 		Example: "  tka clusters\n  tka clusters -l env=prod -o wide\n  tka login --cluster prod-us",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusters(cmd.Context(), cf) },
