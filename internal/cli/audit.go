@@ -16,9 +16,9 @@ import (
 // audit returns the command group for the audit logs of servers.
 func (t *tka) audit() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "audit",
-		Short:   "Check the audit log of a server",
-		Long:    `Check the audit log in which a server records every request. The check needs no connection
+		Use:   "audit",
+		Short: "Check the audit log of a server",
+		Long: `Check the audit log in which a server records every request. The check needs no connection
 to a server.`,
 		Example: "  tka audit verify audit.jsonl",
 		Args:    t.rejectArguments,

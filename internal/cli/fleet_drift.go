@@ -41,9 +41,9 @@ reports it again.`,
 func (t *tka) fleetUnignore(ff *fleetFlags) *cobra.Command {
 	var ef enrollFlags
 	return ef.add(&cobra.Command{
-		Use:     "unignore DRIFT",
-		Short:   "Stop ignoring a drift",
-		Long:    `Stop ignoring a drift, so that the plane reports and counts it again. "tka fleet drift" shows
+		Use:   "unignore DRIFT",
+		Short: "Stop ignoring a drift",
+		Long: `Stop ignoring a drift, so that the plane reports and counts it again. "tka fleet drift" shows
 its ID.`,
 		Example: "  tka fleet unignore 5f0c2b1a9d3e4f60 --reason over",
 		Args:    arguments(1, 1, "the ID of a drift"),

@@ -243,7 +243,7 @@ func TestSeveral_MutationCache(t *testing.T) {
 		}
 	}
 	s.await(t, factory.Core().V1().ConfigMaps().Lister().ConfigMaps("shop").List)
-	eventually(t, "what was deleted is gone from the cache", func() bool {
+	eventually(t, "the deleted object is no longer in the cache", func() bool {
 		_, there, err := mutations.GetByKey("shop/mutated-0")
 		return err == nil && !there
 	})

@@ -385,7 +385,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 			}
 		}
 	}()
-	attacktest.Eventually(t, attacktest.Long, "west is asked", func() bool { return len(h.west.asked(n)) > 0 })
+	attacktest.Eventually(t, attacktest.Long, "west receives a request", func() bool { return len(h.west.asked(n)) > 0 })
 	close(release)
 	said := <-initial
 	h.west.play(nil)
@@ -397,7 +397,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	h.west.gate.cut(true)
 	h.make(t, "east", "of-east-2")
 	sees("of-east", "of-east-2", "of-west")
-	attacktest.Eventually(t, attacktest.Long, "a list says who is down", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "a list reports the cluster that is down", func() bool {
 		names, code, _, _, text := list(h.podUnderAttack)
 		return code == http.StatusServiceUnavailable && len(names) == 0 && strings.Contains(text, "west")
 	})

@@ -206,7 +206,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	writer.Close()
-	attacktest.Eventually(t, attacktest.Long, "the plugin waits for whoever reads", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "the plugin waits for a reader", func() bool {
 		// One of its threads is in a write(2) call to standard output: system call 1, file descriptor 1.
 		calls, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", cmd.Process.Pid))
 		return err == nil && slices.ContainsFunc(calls, func(path string) bool {
