@@ -105,7 +105,7 @@ func NewAuditLog(c AuditLogConfig) (*AuditLog, error) {
 	r := &AuditLog{conf: c, wake: make(chan struct{}, 1)}
 	if c.Path != "" {
 		if err := r.open(); err != nil {
-			return nil, fmt.Errorf("audit record: %w", err)
+			return nil, fmt.Errorf("audit log: %w", err)
 		}
 	}
 	return r, nil
