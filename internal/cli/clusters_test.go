@@ -140,7 +140,7 @@ func TestGO05_lists_that_are_none(t *testing.T) {
 		{``, 1, "the answer is not what was asked for"},
 		{`<html>`, 1, "the answer is not what was asked for"},
 		{strings.Repeat("[", 100_000), 1, "the answer is not what was asked for"},
-		{`[]`, 0, "No cluster is as asked for"},
+		{`[]`, 0, "No cluster matches"},
 		{`[null]`, 0, ""},
 		{many(10_000, entry), 0, "Not shown: 10000 clusters, dead or left."},
 		{many(10_000, func(i int) string {

@@ -311,7 +311,7 @@ func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 		t.Fatal(err)
 	}
 	says := run(t, alice, 0, "tka audit verify --key "+key+" "+r.AuditFile())
-	for _, want := range []string{"The record is what was written.", "in 2 runs", "Signed by " + key + "."} {
+	for _, want := range []string{"The audit log is intact.", "in 2 runs", "Signed by " + key + "."} {
 		if !strings.Contains(says, want) {
 			t.Errorf("the check does not say %q:\n%s", want, says)
 		}

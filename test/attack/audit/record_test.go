@@ -150,7 +150,7 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 		if f.Fault != tt.fault || f.At.Line != tt.line && tt.line > 0 || tt.id != "" && f.At.RequestID != tt.id {
 			t.Errorf("%s: %v at line %d, %s; want %s at line %d, %s", tt.what, f, f.At.Line, f.At.RequestID, tt.fault, tt.line, tt.id)
 		}
-		if tt.line > 0 && !strings.Contains(said, fmt.Sprintf("%s:%d: %s: ", file, tt.line, tt.fault)) || !strings.Contains(said, "The record is not what was written.") && tt.lines != nil {
+		if tt.line > 0 && !strings.Contains(said, fmt.Sprintf("%s:%d: %s: ", file, tt.line, tt.fault)) || !strings.Contains(said, "The audit log is not intact.") && tt.lines != nil {
 			t.Errorf("%s: it says\n%s", tt.what, said)
 		}
 	}

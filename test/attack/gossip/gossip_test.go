@@ -179,7 +179,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	m := east.Mark(t)
 	refuses := func(r *rogueMember, cluster, why string) {
 		t.Helper()
-		for name, why := range map[string]string{cluster: why, r.facts.ClusterID + "x": "no cluster of that name"} {
+		for name, why := range map[string]string{cluster: why, r.facts.ClusterID + "x": "no cluster with that name"} {
 			// Or that the other server is away.
 			attacktest.Eventually(t, attacktest.Long, "tka login --cluster "+name+" is refused: "+why, func() bool {
 				res := runTKA(t, east, "login", "--cluster", name)
@@ -211,7 +211,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		if rejectedBy(t, east, gossip.Binding) <= counted {
 			t.Error("it is not counted")
 		}
-		refuses(r, c.Name, "somebody else is known as this cluster")
+		refuses(r, c.Name, "another server is known as this cluster")
 		if pins := pinsOf(t, east); pins.Clusters[c.ID] != before[claimed].Key.String() || pins.Nodes[string(r.id)] != "" {
 			t.Errorf("the pins are %v", pins)
 		}
@@ -234,7 +234,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	if c := of(east, "hearsay"); c.Verified || c.Conflict || c.State == gossip.Alive {
 		t.Errorf("hearsay is listed as %+v", c)
 	}
-	refuses(silent, "hearsay", "has not met it itself")
+	refuses(silent, "hearsay", "has not contacted it yet")
 	asked := silent.count(&silent.asked)
 	attacktest.Eventually(t, attacktest.Long, "the node itself is asked", func() bool { return silent.count(&silent.asked) > asked })
 	if c := of(east, "hearsay"); c.Verified {
@@ -253,6 +253,6 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	})
 	twin := newRogue(t, east, "go03e", func(r *rogueMember) { r.facts.ClusterName = "west" })
 	twin.taken(t, east, message(twin.claim(), twin.record))
-	refuses(twin, "west", "several clusters by the name west")
+	refuses(twin, "west", "several clusters with the name west")
 	idleSince(t, m)
 }
