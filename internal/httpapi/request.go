@@ -1,0 +1,337 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A request is one request in progress.
+type request struct {
+	*handler
+	w              http.ResponseWriter
+	r              *http.Request
+	originalHeader http.Header // the original request headers; only copies are passed on
+	route          Route
+	caller         access.Caller
+	entry          audit.Entry
+	nonce          string        // nonce for the proof; "" if no proof was requested or can be given
+	waited         time.Duration // time that the caller chose to wait
+	stream         *Stream       // the stream that the request became; nil if it is not a stream
+}
+
+// recordStart writes the audit entry for the start of a stream.
+func (v *request) recordStart(e audit.Entry) error {
+	e.Actor = audit.ActorOf(v.caller)
+	if err := v.record(e); err != nil && v.mustRecord() {
+		return auditUnavailable()
+	}
+	return nil
+}
+
+// processSafely calls pass and converts a panic to an error, so that the request is audited like any
+// other.
+func (v *request) processSafely() (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return v.process()
+}
+
+func (v *request) mustRecord() bool { return slices.Contains(v.server.MustRecord, v.route.Verb) }
+
+func auditUnavailable() error {
+	return problem.New(problem.AuditUnavailable, "This server cannot write its audit record, and does nothing without it.",
+		"Try again; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second)
+}
+
+// process runs all steps in order and returns the response.
+func (v *request) process() (any, error) {
+	if err := v.checkHost(); err != nil {
+		return nil, err
+	}
+	if err := checkSameSite(v.r); err != nil && !v.isPageLink() {
+		return nil, err
+	}
+	if err := v.identify(); err != nil {
+		return nil, err
+	}
+	rt, lost := v.findRoute()
+	v.route, v.entry.Verb = rt, rt.Verb
+	if err := v.limits.admit(v.caller, rt.Verb, v.entry.Time); err != nil {
+		return nil, err
+	}
+	if err := v.prepareProof(); err != nil {
+		return nil, err
+	}
+	if lost != nil {
+		v.entry.Args = map[string]string{"method": clip(v.r.Method), "path": clip(v.r.URL.Path)}
+		return nil, lost
+	}
+	permit, err := v.decide()
+	if err != nil {
+		return nil, err
+	}
+	if v.auditFailed.Load() && v.mustRecord() { // the entry of this request tests the audit log again
+		return nil, auditUnavailable()
+	}
+	return rt.handle(v, permit)
+}
+
+// prepareProof stores the requested nonce. It refuses the request if no proof can be given, because
+// a response without a proof could come from any server.
+func (v *request) prepareProof() error {
+	nonces := v.r.Header.Values(NonceHeader)
+	if len(nonces) == 0 || v.server.Key == nil {
+		return nil
+	}
+	if _, ok := v.server.Key(); !ok {
+		return problem.New(problem.Unavailable, "This server does not have the cluster's key yet, so it cannot prove which cluster it serves.",
+			"Try again in a moment; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second)
+	}
+	if err := checkNonce(nonces[0]); err != nil || len(nonces) > 1 {
+		return problem.New(problem.BadRequest, NonceHeader+" is not one value of 16 to 64 bytes in base64url without padding.", "Send a fresh nonce, or none.")
+	}
+	v.nonce = nonces[0]
+	return nil
+}
+
+// identify determines the caller and rejects callers that may make no request. Identify may read
+// identity headers and remove them, so that later steps do not see them.
+func (v *request) identify() error {
+	clone := v.r.WithContext(v.r.Context())
+	clone.Header = v.originalHeader.Clone()
+	c, err := v.server.Identify(clone)
+	v.caller = c
+	if v.route.handle == nil { // only the first time; later another goroutine may read the request
+		v.r = clone
+	}
+	if err != nil {
+		return err
+	}
+	return access.Admit(c)
+}
+
+// decide evaluates the grants. It runs again after a wait, because the connection may then belong
+// to a caller whose grant is gone.
+func (v *request) decide() (access.Permit, error) {
+	return v.server.Decide(v.caller, v.route.Verb, v.server.Now())
+}
+
+// renew identifies the caller and decides again. It returns an error if the caller is not the one
+// that began the request.
+func (v *request) renew() (access.Permit, error) {
+	began := v.caller
+	if err := v.identify(); err != nil {
+		return access.Permit{}, err
+	}
+	if began.Identity() != v.caller.Identity() || began.Device.ID != v.caller.Device.ID {
+		return access.Permit{}, problem.New(problem.NoIdentity, "The connection has become somebody else's.", "Connect again.")
+	}
+	return v.decide()
+}
+
+// checkHost rejects host names other than the listener's, for every method. To a browser, a web
+// page whose name was rebound to this server's address is same-site.
+func (v *request) checkHost() error {
+	names := v.server.Names()
+	if len(names) == 0 {
+		return problem.New(problem.IdentityUnavailable, "This server is not connected to its tailnet.", "Try again in a moment.").WithRetryAfter(time.Second)
+	}
+	host := v.r.Host
+	if h, port, err := net.SplitHostPort(host); err == nil {
+		host = h
+		if local, ok := v.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+			if _, own, err := net.SplitHostPort(local.String()); err == nil && own != port {
+				host = ""
+			}
+		}
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if addr, err := netip.ParseAddr(host); err == nil {
+		host = addr.String()
+	}
+	if host == "" || !slices.Contains(names, host) {
+		return problem.New(problem.WrongHost, "This server does not go by the name in the request.",
+			fmt.Sprintf("Use one of its own names: %s.", names[0]))
+	}
+	return nil
+}
+
+// checkSameSite rejects requests that a browser sends for another site. Go's CrossOriginProtection lets
+// GET through by design, but here a GET can create a token.
+func checkSameSite(r *http.Request) error {
+	refused := problem.New(problem.CrossOrigin, "Requests from another site's page are refused.",
+		"Use tka, or open the server's own page.")
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+	default:
+		return refused
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return refused
+		}
+	}
+	if new(http.CrossOriginProtection).Check(r) != nil {
+		return refused
+	}
+	return nil
+}
+
+// isPageLink reports whether a browser opens a page of this server through a link on another site. This
+// shows the page to the user and reveals nothing to the other site.
+func (v *request) isPageLink() bool {
+	h := v.r.Header
+	if v.r.Method != http.MethodGet || h.Get("Sec-Fetch-Mode") != "navigate" || h.Get("Sec-Fetch-Dest") != "document" || h.Get("Origin") != "" {
+		return false
+	}
+	_, pattern := v.mux.Handler(v.r)
+	return v.routes[pattern].Page
+}
+
+// unknownRoute returns the route of requests without a match, for the audit log.
+func unknownRoute() Route { return Route{Declaration: Declaration{Verb: "http.unknown"}} }
+
+// findRoute returns the route of the request, or an error for an unknown path or method. It does not
+// clean paths: a path that is not clean does not match.
+func (v *request) findRoute() (Route, error) {
+	notFound := problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
+	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path || v.r.URL.RawPath != "" { // or it is escaped in an unusual way
+		return unknownRoute(), notFound
+	}
+	_, pattern := v.mux.Handler(v.r)
+	// HEAD is for pages only, because a GET may create something or become a stream.
+	if rt, ok := v.routes[pattern]; ok && (rt.Page || v.r.Method != http.MethodHead) {
+		v.mux.ServeHTTP(v.w, v.r) // sets the path values; the registered handlers do nothing, see hall
+		return rt, nil
+	}
+	var allowed []string
+	for _, m := range []string{http.MethodDelete, http.MethodGet, http.MethodPatch, http.MethodPost, http.MethodPut} {
+		clone := v.r.Clone(v.r.Context())
+		clone.Method = m
+		if _, pattern := v.mux.Handler(clone); v.routes[pattern].handle != nil {
+			allowed = append(allowed, m)
+		}
+	}
+	if len(allowed) == 0 {
+		return unknownRoute(), notFound
+	}
+	allow := strings.Join(allowed, ", ")
+	v.w.Header().Set("Allow", allow)
+	return unknownRoute(), problem.New(problem.MethodNotAllowed, "This path does not take that method.", "Use "+allow+".")
+}
+
+// clip limits the length of a caller's text in an audit entry.
+func clip(s string) string {
+	if len(s) > 200 {
+		return s[:200]
+	}
+	return s
+}
+
+// An AuditIdentifiable response includes the audit ID of the request.
+type AuditIdentifiable interface{ WithAuditID(id string) any }
+
+// reply writes the response: a problem, a Shaped response, or JSON. It returns the status, and the
+// code of a problem.
+func (v *request) reply(resp any, err error) (int, problem.Code) {
+	h := v.w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Request-Id", v.entry.RequestID)
+	if connStart, ok := v.r.Context().Value(connStartKey{}).(time.Time); ok && v.server.Limits.Age > 0 && v.server.Now().Sub(connStart) > v.server.Limits.Age {
+		h.Set("Connection", "close") // HTTP/2 closes in a different way
+	}
+	if r, ok := resp.(AuditIdentifiable); ok && err == nil {
+		resp = r.WithAuditID(v.entry.RequestID)
+	}
+	shape, about := Response{Status: http.StatusOK, Body: resp}, v.info()
+	if s, ok := resp.(Responder); ok && err == nil {
+		shape, err = s.EncodeResponse(about.Accept)
+	} else if v.server.Encoder != nil && err == nil {
+		shape = v.server.Encoder.EncodeResponse(about, resp)
+	}
+	body, encodeErr := shape.encode()
+	if err == nil && encodeErr != nil {
+		v.server.Log.Error("answer not encoded", "audit", v.entry.RequestID, "err", encodeErr)
+		err = encodeErr
+	}
+	if err != nil {
+		shape = v.encodeRefusal(err)
+		body, _ = shape.encode() // it contains strings only
+	}
+	for name, values := range shape.Header {
+		h[name] = values
+	}
+	if shape.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((shape.RetryAfter+time.Second-1)/time.Second)))
+	}
+	if v.nonce != "" {
+		if key, ok := v.server.Key(); ok {
+			h.Set(ProofHeader, key.Prove(v.nonce, v.r.Host, body))
+		}
+	}
+	h.Set("Content-Type", shape.ContentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	v.w.WriteHeader(shape.Status)
+	if _, err := v.w.Write(body); err != nil && !errors.Is(err, net.ErrClosed) {
+		v.server.Log.Debug("answer not sent", "audit", v.entry.RequestID, "err", err)
+	}
+	return shape.Status, problem.CodeOf(err)
+}
+
+func (v *request) info() RequestInfo {
+	return RequestInfo{RequestID: v.entry.RequestID, Caller: v.caller, Accept: strings.Join(v.r.Header.Values("Accept"), ","), Path: clip(v.r.URL.Path), Now: v.server.Now()}
+}
+
+// encodeRefusal returns the response for an error.
+func (v *request) encodeRefusal(err error) Response {
+	p := *problem.From(err)
+	p.AuditID = v.entry.RequestID
+	if p.Advice == nil {
+		p.Advice = []string{}
+	}
+	switch p.Code.Status() {
+	case http.StatusAccepted, http.StatusTooManyRequests, http.StatusServiceUnavailable: // these statuses always carry Retry-After
+		p.RetryAfter = max(p.RetryAfter, time.Second)
+	}
+	shape := Response{Status: p.Code.Status(), Body: &p}
+	if v.server.Encoder != nil {
+		shape = v.server.Encoder.EncodeRefusal(v.info(), &p)
+	}
+	shape.RetryAfter = p.RetryAfter
+	return shape
+}
+
+// encode returns the body as bytes.
+func (s *Response) encode() ([]byte, error) {
+	if body, ok := s.Body.([]byte); ok {
+		return body, nil
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s.Body); err != nil {
+		return nil, err
+	}
+	s.ContentType = "application/json"
+	return buf.Bytes(), nil
+}
