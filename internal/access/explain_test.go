@@ -35,14 +35,14 @@ func TestExplain(t *testing.T) {
 		{"the same twice", alice(view, view), "+ | -", ""},
 		{"no rule", alice(), "", problem.NoCapability},
 		{"misspelt", alice(view, `{"role":"view","period":"8h","namespace":["a"]}`), `- | "namespace" is not a field`, problem.BadCapability},
-		{"reserved namespace", alice(`{"role":"view","period":"8h","namespaces":["tailplane-system"]}`), "is Tailplane's own", problem.BadCapability},
-		{"not on the list", alice(`{"role":"cluster-admin","period":"1h"}`), `does not give out the role "cluster-admin"`, problem.RoleNotAllowed},
-		{"lower and not on the list", alice(editTop, `{"role":"cluster-admin","period":"1h"}`), "+ | does not give out", ""},
+		{"reserved namespace", alice(`{"role":"view","period":"8h","namespaces":["tailplane-system"]}`), "is reserved for Tailplane", problem.BadCapability},
+		{"not on the list", alice(`{"role":"cluster-admin","period":"1h"}`), `does not grant the role "cluster-admin"`, problem.RoleNotAllowed},
+		{"lower and not on the list", alice(editTop, `{"role":"cluster-admin","period":"1h"}`), "+ | does not grant", ""},
 		{"too short", alice(`{"role":"view","period":"5m"}`), "shortest period is 10m0s", problem.PeriodOutOfBounds},
 		{"clamped", alice(`{"role":"view","period":"100h"}`), "+", ""},
 		{"tagged", ci(view), "does not admit tagged", problem.TaggedNode},
 		{"tagged, let in", ci(edit, `{"role":"view","period":"8h","allowTagged":true}`), "does not admit tagged | +", ""},
-		{"shared", shared(view), "does not admit devices that are shared in", problem.ForeignNode},
+		{"shared", shared(view), "does not admit devices that are shared from", problem.ForeignNode},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := explain(t, tt.caller)
