@@ -326,10 +326,10 @@ func (v *verifier) readForeign(l Line) {
 		f := &v.report.Findings[v.foreignAt]
 		f.To, f.Lines = v.at, f.Lines+1
 	} else {
-		v.foreignAt = v.addFinding(Spliced, v.at, v.at, 1, "a line of another record, %s", l.Log)
+		v.foreignAt = v.addFinding(Spliced, v.at, v.at, 1, "a line of another audit log, %s", l.Log)
 	}
 	if h, err := contentOf[Header](l, lenient); err == nil && l.Kind == KindHeader && v.foreignAt >= 0 {
-		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf("a line of another record, %s, of the role %q in the cluster %q", l.Log, hexPrefix(h.Role), hexPrefix(h.Cluster))
+		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf("a line of another audit log, %s, of the role %q in the cluster %q", l.Log, hexPrefix(h.Role), hexPrefix(h.Cluster))
 	}
 }
 
@@ -343,7 +343,7 @@ func (v *verifier) readFirst(l Line) {
 		return // earlier text waits for the line that accounts for it
 	}
 	if v.invalid.lines == 0 {
-		v.addFinding(NoHeader, v.at, v.at, 1, "the record does not begin with a header, so it does not say whose it is")
+		v.addFinding(NoHeader, v.at, v.at, 1, "the audit log does not begin with a header, so its cluster and role are unknown")
 	}
 	v.judgeInvalid(uint64(v.invalid.lines))
 }
@@ -377,7 +377,7 @@ func (v *verifier) readNext(l Line) {
 		v.holes = append(v.holes, gap{from: l.Seq - missing, to: l.Seq - 1, finding: at})
 	case from.leadsTo(l.Prev), v.fork.Seq == v.tip.Seq && v.fork.leadsTo(l.Prev):
 	default:
-		v.brokenAt = v.addFinding(Spliced, v.at, v.at, 1, "does not follow the line before it, %s: one of them is not what was written", v.tip.Place)
+		v.brokenAt = v.addFinding(Spliced, v.at, v.at, 1, "does not follow the previous line, %s: one of the two was changed", v.tip.Place)
 		v.broken = chainBreak{before: v.tip.Place, since: v.since}
 	}
 }
@@ -403,14 +403,14 @@ func (v *verifier) judgeInvalidAt(missing uint64, end bool) {
 	if missing > 0 && at.Seq == 0 && v.tip.Line > 0 {
 		at.Seq = v.tip.Seq + 1
 	}
-	f, what := Unreadable, "text that is no line of a record"
+	f, what := Unreadable, "text that is not a line of an audit log"
 	if o.whole > 0 {
-		f, what = Edited, "not what its hash is the hash of"
+		f, what = Edited, "the text does not match its hash"
 	}
 	if missing == 0 && v.tip.Line > 0 && !end {
-		what += ", where no line is missing"
+		what += ", at a place where no line is missing"
 	} else if f == Unreadable && !end {
-		what += ", where a line should be"
+		what += ", in the place of a line"
 	}
 	v.addFinding(f, at, o.last.Place, int64(o.lines), "%s", what)
 }
@@ -423,25 +423,25 @@ func (v *verifier) readOld(l Line) {
 			before, okBefore := v.findAccepted(l.Seq - 1)
 			after, okAfter := v.findAccepted(l.Seq + 1)
 			if okBefore && before.hash != hashPrefix(l.Prev) || okAfter && after.prev != hashPrefix(l.Hash) {
-				v.addFinding(Spliced, v.at, v.at, 1, "does not fit between the lines %d and %d", l.Seq-1, l.Seq+1)
+				v.addFinding(Spliced, v.at, v.at, 1, "does not fit between lines %d and %d", l.Seq-1, l.Seq+1)
 				return
 			}
 			v.holes[i].filled++
 			v.remember(l)
 			return
 		} else if s.hash == hashPrefix(l.Hash) {
-			v.isRepeated(Repeated, "the line with this number is there already")
+			v.isRepeated(Repeated, "a line with this number was already read")
 			return
 		}
 	}
 	s, ok := v.findAccepted(l.Seq)
 	switch {
 	case !ok && l.Seq < v.report.First.Seq:
-		v.isRepeated(Reordered, "belongs before the first line")
+		v.isRepeated(Reordered, "its place is before the first line")
 	case ok && s.hash == hashPrefix(l.Hash):
-		v.isRepeated(Repeated, "the line with this number is there already")
+		v.isRepeated(Repeated, "a line with this number was already read")
 	default:
-		v.isRepeated(Forked, "another line has this number too")
+		v.isRepeated(Forked, "another line has the same number")
 		v.fork = tip{Place: v.at, hash: l.Hash, real: l.Hash}
 	}
 }
@@ -519,7 +519,7 @@ func (v *verifier) content(l Line) {
 		}
 	}
 	if err != nil {
-		v.addFinding(Unreadable, v.at, v.at, 1, "does not say what a line of its kind says")
+		v.addFinding(Unreadable, v.at, v.at, 1, "the fields are not valid for a line of this kind")
 	}
 }
 
@@ -531,7 +531,7 @@ func (v *verifier) torn(t Torn) {
 	case v.invalid.lines > 0:
 		v.judgeInvalid(0)
 	case v.check.Log == "": // in that mode, invalid text is skipped
-		v.addFinding(Cut, v.at, v.at, 1, "the %d bytes that this line accounts for are not here", t.Bytes)
+		v.addFinding(Cut, v.at, v.at, 1, "the %d bytes that this line describes are missing", t.Bytes)
 	}
 }
 
@@ -555,12 +555,12 @@ func (v *verifier) header(l Line, h Header, clean bool) {
 	case known:
 		v.trust(h.Key)
 	case v.retired[id]:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s was replaced before", id)
+		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s was already replaced", id)
 		v.untrusted[id] = h.Key
 	case !r.Pinned && len(r.Keys) == 0:
 		v.trust(h.Key)
 	default:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s is not known", h.Key)
+		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s is unknown", h.Key)
 		v.untrusted[id] = h.Key
 	}
 	v.signature(l, id)
@@ -583,10 +583,10 @@ func (v *verifier) signature(l Line, id string) bool {
 	case named: // already reported
 		key = doubted
 	case v.retired[id]:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was replaced before", id)
+		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was already replaced", id)
 		return false
 	default:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %q, which is not known", id[:min(len(id), 16)])
+		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the unknown key %q", id[:min(len(id), 16)])
 		return false
 	}
 	text, sig, ok := l.signature()
@@ -595,7 +595,7 @@ func (v *verifier) signature(l Line, id string) bool {
 			f := &v.report.Findings[v.badAt]
 			f.To, f.Lines = v.at, v.report.Unsigned
 		} else {
-			v.badAt = v.addFinding(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s are not those that were signed", v.at)
+			v.badAt = v.addFinding(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s do not match the signature", v.at)
 		}
 		return false
 	}
@@ -607,7 +607,7 @@ func (v *verifier) signature(l Line, id string) bool {
 		// The signature covers the lines after the break, so the line before the break is wrong.
 		f := &v.report.Findings[v.brokenAt]
 		f.At, f.To = v.broken.before, f.At
-		f.Detail = fmt.Sprintf("not the line that the next one follows: it, and perhaps lines before it back to %s, were replaced", v.broken.since)
+		f.Detail = fmt.Sprintf("not the line that the next line follows: this line, and perhaps earlier lines back to %s, were replaced", v.broken.since)
 	}
 	v.brokenAt = -1
 	v.since, v.report.Unsigned = Place{}, 0
@@ -620,14 +620,14 @@ func (v *verifier) finish() {
 	r := &v.report
 	cut := v.invalid.cut && v.invalid.lines > 0
 	if cut && v.invalid.lines == 1 {
-		v.addFinding(Truncated, v.invalid.at, v.invalid.at, 1, "the record ends in the middle of a line")
+		v.addFinding(Truncated, v.invalid.at, v.invalid.at, 1, "the audit log ends in the middle of a line")
 	} else if v.invalid.lines > 0 {
 		v.judgeInvalidAt(0, true)
 		if cut {
-			v.addFinding(Truncated, v.at, v.at, 1, "the record ends in the middle of a line")
+			v.addFinding(Truncated, v.at, v.at, 1, "the audit log ends in the middle of a line")
 		}
 	} else if !v.ended && v.check.Log == "" {
-		v.addFinding(Truncated, v.at, v.at, 1, "the last line has no end")
+		v.addFinding(Truncated, v.at, v.at, 1, "the last line has no line feed")
 	}
 	v.invalid = pending{}
 	for _, h := range v.holes {
@@ -637,19 +637,19 @@ func (v *verifier) finish() {
 		f := &r.Findings[h.finding]
 		switch size := int64(h.to - h.from + 1); {
 		case h.filled == size:
-			f.Fault, f.Detail = Reordered, fmt.Sprintf("this line comes too early: %s come after it", numbers(h.from, h.to))
+			f.Fault, f.Detail = Reordered, fmt.Sprintf("this line is too early: %s come after it", numbers(h.from, h.to))
 		case h.filled > 0:
 			f.Lines = size - h.filled
-			f.Detail = fmt.Sprintf("lines are missing before this one, of %s; others of them come after it", numbers(h.from, h.to))
+			f.Detail = fmt.Sprintf("lines are missing before this one: some of %s are missing, others come after it", numbers(h.from, h.to))
 		}
 	}
 	for _, h := range v.check.Heads {
 		switch n := v.heads[h.Seq]; {
 		case slices.Contains(n.found, h.Hash):
 		case n.met:
-			v.addFinding(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the record was written anew", h.Seq)
+			v.addFinding(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the audit log was rewritten", h.Seq)
 		case !v.begun || h.Seq > v.tip.Seq:
-			v.addFinding(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: a line with the number %d was noted elsewhere, and the record ends with %d", h.Seq, v.tip.Seq)
+			v.addFinding(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: line %d was noted elsewhere, but the audit log ends with line %d", h.Seq, v.tip.Seq)
 		case h.Seq < r.First.Seq:
 			r.Unchecked = append(r.Unchecked, h)
 		}

@@ -352,7 +352,7 @@ func TestAU05_AnyChangeIsFound(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the record in testdata anew: only for a new version of the schema")
+var update = flag.Bool("update", false, "rewrite the audit log in testdata: only for a new version of the schema")
 
 // golden returns the audit log in testdata, which has every kind of line. It also returns the first
 // signing key and the head.

@@ -241,7 +241,7 @@ func TestACollectorHoldsUpNothing(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Minute {
 				t.Errorf("the end took %v", took)
 			}
-			if got := strings.Count(log.String(), "does not reach the collector"); got != 1 {
+			if got := strings.Count(log.String(), "exporting the audit log to the collector fails"); got != 1 {
 				t.Errorf("told %d times:\n%s", got, log.String())
 			}
 			f, err := os.Open(path)
