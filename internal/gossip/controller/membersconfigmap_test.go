@@ -171,7 +171,7 @@ func TestMembersConfigMap(t *testing.T) {
 	}
 	many[2999].Self = true
 	for range 2 { // the error is returned as long as it lasts
-		if err := b.write(t.Context(), noon, sortedClusters(many)); err == nil || !strings.Contains(err.Error(), "no room for") {
+		if err := b.write(t.Context(), noon, sortedClusters(many)); err == nil || !strings.Contains(err.Error(), "no space for") {
 			t.Errorf("too many: %v", err)
 		}
 	}

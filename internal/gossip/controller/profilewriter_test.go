@@ -475,7 +475,7 @@ func (h *profilesEnv) authority() {
 		}
 		now = now.Add(caRetryAfter)
 	}
-	if h.log.count("its record says "+hash) < 1 || h.log.count(wrongHash) < 1 {
+	if h.log.count("the record has "+hash) < 1 || h.log.count(wrongHash) < 1 {
 		t.Error(h.log.String())
 	}
 	n := questions()
