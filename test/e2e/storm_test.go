@@ -100,7 +100,7 @@ func operatorBehind(t *testing.T, r *testenv.Env, storm *kubetest.Storm) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := p.WaitLog(ctx, `"operator is working"`); err != nil {
+	if err := p.WaitLog(ctx, `"the sign-in operator is running"`); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -223,7 +223,7 @@ func (r *Env) StartOperator(ctx context.Context) error {
 		return err
 	}
 	r.Operator = p
-	return p.WaitLog(ctx, `"operator is working"`)
+	return p.WaitLog(ctx, `"the sign-in operator is running"`)
 }
 
 // StartAccess starts `tailplaned access` and waits until it serves on the tailnet.
@@ -252,7 +252,7 @@ func (r *Env) StartAll(ctx context.Context) error {
 		return err
 	}
 	r.Access, r.Operator = p, p
-	return errors.Join(p.WaitLog(ctx, `"operator is working"`), p.WaitLog(ctx, `"access is serving"`))
+	return errors.Join(p.WaitLog(ctx, `"the sign-in operator is running"`), p.WaitLog(ctx, `"access is serving"`))
 }
 
 // AuthKeyFile returns the path of a tailnet auth key for a node with tag:tailplane.

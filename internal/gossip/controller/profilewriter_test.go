@@ -545,7 +545,7 @@ func (h *profilesEnv) others() {
 	var errorLog string
 	for i := range 3 {
 		err := f.writeAll(t.Context(), noon.Add(time.Duration(i)*blockTime), sortedClusters([]Cluster{clusterNamed("own"), taken, also}))
-		if !errors.Is(err, errNameTaken) || !strings.Contains(err.Error(), "2 of the ClusterProfiles") {
+		if !errors.Is(err, errNameTaken) || !strings.Contains(err.Error(), "2 ClusterProfiles in") {
 			t.Errorf("pass %d: %v", i, err)
 		} else if errorLog != "" && err.Error() != errorLog {
 			t.Errorf("one trouble in other words: %v", err)

@@ -658,11 +658,11 @@ func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 // Sign-ins in the operator's namespace would let the access server create a token of the operator.
 func TestSameNamespaceIsRefused(t *testing.T) {
 	p := &env{t: t, ns: "one", lease: "one", rules: signin.Rules{Roles: []access.Role{"view"}, Min: time.Minute, Max: time.Hour, KeepExpired: time.Minute, Recheck: time.Second}}
-	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "a namespace of their own") {
+	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "a separate namespace") {
 		t.Errorf("Run: %v", err)
 	}
 	p.ns, p.rules.Roles = "two", nil
-	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "lacks a setting") {
+	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "needs configuration") {
 		t.Errorf("Run without roles: %v", err)
 	}
 }

@@ -137,7 +137,7 @@ func TestAU01_Canary(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
 	defer cancel()
-	if err := operator.WaitLog(ctx, `"operator is working"`); err != nil {
+	if err := operator.WaitLog(ctx, `"the sign-in operator is running"`); err != nil {
 		t.Fatal(err)
 	}
 	x := s.StartServer(t, "canary-access", attacktest.ServerOptions{Env: talk, Args: []string{"--log-level", "debug"}})

@@ -32,7 +32,7 @@ func startBehind(t *testing.T, s *attacktest.Env, g *attacktest.Gate, role strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	works := `"operator is working"`
+	works := `"the sign-in operator is running"`
 	if role == "access" {
 		works = `"access is serving"`
 	}
