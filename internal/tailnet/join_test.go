@@ -398,10 +398,10 @@ func TestLost(t *testing.T) {
 	if _, err := n.Devices(within(t), "n1"); problem.CodeOf(err) != problem.IdentityUnavailable {
 		t.Errorf("Devices: %v", err)
 	}
-	if _, err := n.Listen(within(t)); err == nil || !strings.Contains(err.Error(), "has lost it") {
+	if _, err := n.Listen(within(t)); err == nil || !strings.Contains(err.Error(), "the node is not connected") {
 		t.Errorf("Listen: %v", err)
 	}
-	eventually(t, "the log says so", func() bool { return strings.Contains(book.String(), "has lost its tailnet") })
+	eventually(t, "the log says so", func() bool { return strings.Contains(book.String(), "lost its connection to the tailnet") })
 	select {
 	case <-n.done:
 		t.Fatalf("Run ended: %v", n.err)

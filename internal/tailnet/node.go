@@ -193,7 +193,7 @@ func (n *Node) explain(ctx, joining context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
 	if err := n.waitControl(ctx); err != nil {
-		return fmt.Errorf("the node did not join its tailnet in %v, because the control server %s cannot be reached: check tailnet.controlURL and the way out of this machine: %w", n.cfg.JoinTimeout, n.cfg.ControlURL, err)
+		return fmt.Errorf("the node did not join its tailnet in %v, because the control server %s cannot be reached: check tailnet.controlURL and the outbound network of this machine: %w", n.cfg.JoinTimeout, n.cfg.ControlURL, err)
 	}
 	return fmt.Errorf("the node did not join its tailnet in %v, although the control server %s answers; it is %s: %s", n.cfg.JoinTimeout, n.cfg.ControlURL, n.Status().State, strings.Join(n.Status().Health, "; "))
 }
@@ -359,7 +359,7 @@ func (w *watcher) logProblem(message string) error {
 	todo := "check tailnet.authKeyFile: a key works until it expires or is revoked, a one-use key only once, and it must own " + strings.Join(w.cfg.Tags, ", ")
 	switch {
 	case w.cfg.AuthKey.IsZero():
-		todo = "give the node an auth key (tailnet.authKeyFile), or sign it in again"
+		todo = "set an auth key for the node (tailnet.authKeyFile), or sign the node in again"
 	case len(w.cfg.Tags) == 0:
 		todo, _, _ = strings.Cut(todo, ", and it must own")
 	}
@@ -408,14 +408,14 @@ func (w *watcher) update(st Status) {
 		if was != st.State {
 			log.Info("the node is in its tailnet", "status", st)
 			if requested := strings.ToLower(w.cfg.Hostname); len(st.Names) > 1 && st.Names[1] != requested {
-				log.Warn("the host name is taken; control assigned another", "asked", requested, "assigned", st.Names[0])
+				log.Warn("the host name is already in use; the control server assigned another", "asked", requested, "assigned", st.Names[0])
 			}
 		}
 		w.loginRequested = ""
 		return
 	case was == ipn.Running.String():
-		log.Error("the node has lost its tailnet: every request is refused until it is back. "+
-			"If its key has expired or it was removed, extend the key in the admin console or restart with a fresh auth key", "status", st)
+		log.Error("the node lost its connection to the tailnet and refuses every request until it is back. "+
+			"If its key has expired or the node was removed, extend the key in the admin console or restart with a new auth key", "status", st)
 		return
 	case st.LoginURL != "":
 		ask, attrs = "the node waits for a person to sign it in", []any{"open", st.LoginURL}
@@ -478,7 +478,7 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 		asking, cancel := context.WithTimeout(ctx, certTime)
 		defer cancel()
 		if _, _, err := b.client.CertPair(asking, st.CertDomain); err != nil {
-			return nil, fmt.Errorf("no certificate for %s could be had: %w", st.CertDomain, err)
+			return nil, fmt.Errorf("get the certificate for %s: %w", st.CertDomain, err)
 		}
 	}
 	ln, err := b.listen(n.cfg.Port)
@@ -496,7 +496,7 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 
 // ErrNoName is in the error chain of IssueCertificate if the name belongs neither to this node nor
 // to a service that it hosts.
-var ErrNoName = errors.New("the tailnet gives this node no certificate of that name")
+var ErrNoName = errors.New("the tailnet gives this node no certificate for that name")
 
 // IssueCertificate returns the PEM certificate chain and key for a name of the node. The first
 // certificate takes the certificate authority some seconds. Later calls return the cached one until
@@ -551,7 +551,7 @@ func (n *Node) wait(ctx context.Context) (*backend, error) {
 	default:
 	}
 	if st := n.Status(); !st.Running() {
-		return nil, fmt.Errorf("listen on the tailnet: the node has lost it and is %s", st.State)
+		return nil, fmt.Errorf("listen on the tailnet: the node is not connected, its state is %s", st.State)
 	}
 	return n.backend.Load(), nil
 }

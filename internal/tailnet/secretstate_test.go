@@ -99,7 +99,7 @@ subjects: [{kind: ServiceAccount, name: access, namespace: tailplane-system}]
 	for _, name := range []string{"not-made", "not-ours"} {
 		cfg.StateSecret, cfg.StateDir = name, t.TempDir()
 		err := run(t, cfg).refused(t)
-		if !strings.Contains(err.Error(), "the Secret "+name+" cannot keep the node's state") {
+		if !strings.Contains(err.Error(), "the Secret "+name+" cannot store the node's state") {
 			t.Errorf("%s: %v", name, err)
 		}
 		t.Log(err)

@@ -39,7 +39,7 @@ func TestStateDirUnusable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if os.Geteuid() != 0 {
-			check(t, dir, syscall.EACCES, "may not write it", "fsGroup")
+			check(t, dir, syscall.EACCES, "may not write to it", "fsGroup")
 			return
 		}
 		var wg sync.WaitGroup
@@ -48,7 +48,7 @@ func TestStateDirUnusable(t *testing.T) {
 				t.Log("SKIP somebody else's directory as root:", err)
 				return
 			}
-			check(t, dir, syscall.EACCES, "may not write it", "fsGroup")
+			check(t, dir, syscall.EACCES, "may not write to it", "fsGroup")
 		})
 		wg.Wait()
 	})

@@ -190,7 +190,7 @@ func TestMembersConfigMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	west.Name = "occident"
-	if err := b.write(t.Context(), noon, sortedClusters([]Cluster{east, west})); err == nil || !strings.Contains(err.Error(), "belongs to the manifests") {
+	if err := b.write(t.Context(), noon, sortedClusters([]Cluster{east, west})); err == nil || !strings.Contains(err.Error(), "the manifests must create it") {
 		t.Errorf("no ConfigMap: %v", err)
 	}
 	b.key, b.there = client.ObjectKey{Namespace: "default", Name: MembersConfigMap}, nil

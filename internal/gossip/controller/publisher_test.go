@@ -128,14 +128,14 @@ func TestNoLease(t *testing.T) {
 	s := &Publisher{Config: p.config, Namespace: p.ns, Log: log.logger(), Now: time.Now, Clusters: func() []Cluster { return []Cluster{clusterNamed("east")} }}
 	background(t, s.Run)
 	p.until("it is said", func() bool {
-		return log.count("the Lease "+p.ns+"/"+LeaseName+" is not there; it belongs to the manifests") == 1
+		return log.count("the Lease "+p.ns+"/"+LeaseName+" does not exist; the manifests must create it") == 1
 	})
 	l.ResourceVersion, l.UID = "", ""
 	if err := p.admin.Create(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
 	p.until("it leads", s.Leads)
-	if log.count("belongs to the manifests") != 1 || log.count("works again") != 1 {
+	if log.count("the manifests must create it") != 1 || log.count("works again") != 1 {
 		t.Error(log.String())
 	}
 }

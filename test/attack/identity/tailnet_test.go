@@ -350,7 +350,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		}
 		fails = errors.New("backend on fire: /var/run/tailscale.sock")
 		want("a failure that nobody foresaw", problem.Internal)
-		fails = problem.New(problem.IdentityUnavailable, "This server cannot ask its tailnet who you are.", "Try again in a moment.")
+		fails = problem.New(problem.IdentityUnavailable, "This server cannot get your identity from its tailnet.", "Try again in a moment.")
 		want("a WhoIs that was given up", problem.IdentityUnavailable)
 		for what, hollow := range map[string]access.Caller{
 			"nothing":                  {},
