@@ -242,7 +242,7 @@ func TestAuditVerify(t *testing.T) {
 	dave := person(t, r, "audit-dave", "dave@example.com")
 	run(t, dave, 0, "tka login")
 	run(t, dave, 0, "tka logout")
-	key := regexp.MustCompile(`"the audit record is open","key":"(ed25519:[^"]+)"`).FindStringSubmatch(r.Access.Output())
+	key := regexp.MustCompile(`"the audit log is open","key":"(ed25519:[^"]+)"`).FindStringSubmatch(r.Access.Output())
 	if key == nil {
 		t.Fatalf("the server's log names no key:\n%.2000s", r.Access.Output())
 	}

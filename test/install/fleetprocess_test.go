@@ -68,7 +68,7 @@ func TestFleetProcess(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := p.WaitLog(ctx, "not confined to namespaces of runners yet"); err != nil {
+	if err := p.WaitLog(ctx, "does not restrict this account to namespaces of runners yet"); err != nil {
 		t.Fatal(err)
 	}
 	address := regexp.MustCompile(`"health is served","address":"([^"]+)"`).FindStringSubmatch(p.Output())

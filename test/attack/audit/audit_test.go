@@ -123,7 +123,7 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 	})
 	key := ""
 	for line := range strings.Lines(s.Access.Output()) {
-		if _, after, ok := strings.Cut(line, `"the audit record is open","key":"`); ok {
+		if _, after, ok := strings.Cut(line, `"the audit log is open","key":"`); ok {
 			key, _, _ = strings.Cut(after, `"`)
 		}
 	}
