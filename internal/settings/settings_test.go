@@ -54,7 +54,7 @@ func TestFile(t *testing.T) {
 		{"negative duration", "roles: [view, edit]", "roles: [view], maxLife: -1h", "negative"},
 		{"short minimum", "roles: [view, edit]", "roles: [view], period: {min: 1m, max: 1h}", "signin.period.min"},
 		{"bounds the wrong way round", "roles: [view, edit]", "roles: [view], period: {min: 2h, max: 1h}", "signin.period.max"},
-		{"one namespace for both", "roles: [view, edit]", "roles: [view], namespace: tailplane-system", "a namespace of their own"},
+		{"one namespace for both", "roles: [view, edit]", "roles: [view], namespace: tailplane-system", "a separate namespace"},
 		{"relative state", "/var/lib/tailplane", "state", "not an absolute path"},
 		{"tag", "stateDir:", "tags: [k8s], stateDir:", "does not begin with tag:"},
 		{"gossip: off, whatever else it says", "signin:", "gossip: {enabled: false, fanout: 0, port: 0}\nsignin:", ``},
