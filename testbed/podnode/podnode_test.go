@@ -240,7 +240,7 @@ func TestLife(t *testing.T) {
 	b.gone(t, "app")
 	select {
 	case out := <-said:
-		if !strings.HasSuffix(out, "\nstopped in order\n") {
+		if !strings.HasSuffix(out, "\nstopped normally\n") {
 			t.Errorf("who followed the log did not see the end:\n%s", out)
 		}
 	case <-time.After(limit):

@@ -75,7 +75,7 @@ func TestNotOnTestbed(t *testing.T) {
 	made := b.create(t, p)
 	for end := time.Now().Add(limit); ; {
 		out, _ := b.kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+string(made.UID), "-o", "jsonpath={.items[*].message}")
-		if strings.Contains(out, `image "example.com/unknown:v1" is no program of this testbed`) {
+		if strings.Contains(out, `image "example.com/unknown:v1" is not a program of this testbed`) {
 			break
 		}
 		if time.Now().After(end) {
@@ -321,7 +321,7 @@ func TestSharedMode(t *testing.T) {
 	}
 	b.create(t, pod("mounts", shell("app", "true")))
 	p = b.wait(t, "mounts", "failed", failed)
-	if p.Status.Reason != "NotOnTestbed" || !strings.Contains(p.Status.Message, "volumeMounts[0]") || !strings.Contains(p.Status.Message, "not isolated") {
+	if p.Status.Reason != "NotOnTestbed" || !strings.Contains(p.Status.Message, "volumeMounts[0]") || !strings.Contains(p.Status.Message, "without isolation") {
 		t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
 	}
 }

@@ -232,7 +232,7 @@ func TestConcurrentBuilds(t *testing.T) {
 		mine.Log = writerFunc(func(b []byte) (int, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if bytes.Contains(b, []byte("building")) && !bytes.Contains(b, []byte("somebody else")) {
+			if bytes.Contains(b, []byte("building")) && !bytes.Contains(b, []byte("another process")) {
 				builds++
 			}
 			return len(b), nil

@@ -160,7 +160,7 @@ func TestApplyRefuses(t *testing.T) {
 		{"metadata: {name: x}\n", "without apiVersion or kind", "no object"},
 		{"{", "document 0", "no YAML"},
 		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: missing-namespace}\n", `namespaces "missing-namespace" not found`, "a missing namespace is not waited for"},
-		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "needs a namespace", "no namespace is guessed"},
+		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "a namespace is required", "no namespace is guessed"},
 		{"apiVersion: example.test/v9\nkind: Nothing\nmetadata: {name: x}\n", "no matches for kind", "an unknown kind"},
 		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name, namespace: " + ns + "}\n", "apply ConfigMap", "the error names the object"},
 	} {

@@ -47,14 +47,14 @@ func TestPolicyFile(t *testing.T) {
 	}
 	const second = `{"groups": {"group:b": ["b@example.com"]}}`
 	put(second, true)
-	hear("is in force")
+	hear("is in effect")
 	put(`{"groups": {"group:b": ["nobody"]}}`, true)
-	hear("is refused, the last good policy stays")
+	hear("is invalid, the previous policy stays")
 	if n.Policy() != second {
 		t.Errorf("the policy in force: %s", n.Policy())
 	}
 	put(`{"groups": {}}`, true)
-	hear("is in force")
+	hear("is in effect")
 	if n.Policy() != `{"groups": {}}` {
 		t.Errorf("the policy in force: %s", n.Policy())
 	}

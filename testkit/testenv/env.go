@@ -166,7 +166,7 @@ func (r *Env) settle(ctx context.Context) error {
 	// The server must reject this object: the schema is violated, and only the access server may create sign-ins.
 	_, errs, exit := kubetest.Kubectl(ctx, r.Cluster.Kubeconfig, "create", "--dry-run=server", "--validate=false", "-f", probe)
 	if exit == 0 {
-		return errors.New("an empty sign-in was taken: neither schema nor admission policy is at work")
+		return errors.New("the API server accepted an empty sign-in: neither the schema nor the admission policy is active")
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("sign-ins are not served: %s", errs)
