@@ -152,7 +152,7 @@ func TestCovering(t *testing.T) {
 		{"a rule of another place does not count", alice(view, `{"role":"view","period":"1h","priority":1,"namespaces":["shop"]}`), nil, 8 * time.Hour, true},
 		{"its own place does", alice(view, `{"role":"view","period":"1h","priority":1,"namespaces":["shop"]}`), []string{"shop"}, time.Hour, true},
 		{"the server's maximum", alice(`{"role":"view","period":"100h"}`), nil, 24 * time.Hour, true},
-		{"not any more", alice(edit), nil, 0, false},
+		{"no longer valid", alice(edit), nil, 0, false},
 		{"no grant", alice(), nil, 0, false},
 	} {
 		p, err := access.Decide(tt.caller, access.SigninKubeconfig, policy, t0)

@@ -67,7 +67,7 @@ func TestGatewayWarnings(t *testing.T) {
 			name, rest, _ := strings.Cut(w, " ")
 			names = append(names, name)
 			if !strings.Contains(rest, "no longer supported") || !strings.Contains(rest, "remove it") {
-				t.Errorf("%s: %q does not say what to do", x.file, w)
+				t.Errorf("%s: %q has no advice", x.file, w)
 			}
 		}
 		if got := strings.Join(names, " "); got != x.names {

@@ -186,7 +186,7 @@ func token(t *testing.T, cs *kubernetes.Clientset, ns, account string, bound *au
 	}
 	ends := r.Status.ExpirationTimestamp.Time // in whole seconds
 	if ends.Before(asked.Add(599*time.Second)) || ends.After(time.Now().Add(601*time.Second)) {
-		t.Errorf("the token lives %v, 10 minutes were asked for", ends.Sub(asked))
+		t.Errorf("the token is valid for %v, want 10 minutes", ends.Sub(asked))
 	}
 	return r.Status.Token
 }

@@ -39,10 +39,10 @@ func TestPolicyFile(t *testing.T) {
 		select {
 		case s := <-said:
 			if !strings.Contains(s, part) {
-				t.Fatalf("said %q, want %q", s, part)
+				t.Fatalf("logged %q, want %q", s, part)
 			}
 		case <-time.After(time.Minute):
-			t.Fatalf("not said: %q", part)
+			t.Fatalf("not logged: %q", part)
 		}
 	}
 	const second = `{"groups": {"group:b": ["b@example.com"]}}`

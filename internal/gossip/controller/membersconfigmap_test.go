@@ -31,7 +31,7 @@ func TestDue(t *testing.T) {
 		{"no labels and none", func(c []Cluster) []Cluster { c[0].Members[0].LastSeen = noon.Local(); return c }, false},
 		{"seen 59 s later", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(59 * time.Second); return c }, false},
 		{"its server seen 59 s later", func(c []Cluster) []Cluster { c[1].Members[0].LastSeen = noon.Add(59 * time.Second); return c }, false},
-		{"seen earlier, by a leader who heard less", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(-time.Hour); return c }, false},
+		{"seen earlier, by a leader with fewer contacts", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(-time.Hour); return c }, false},
 		{"seen a minute later", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(time.Minute); return c }, true},
 		{"its server seen a minute later", func(c []Cluster) []Cluster { c[1].Members[0].LastSeen = noon.Add(time.Minute); return c }, true},
 		{"a state", func(c []Cluster) []Cluster { c[1].State = gossip.Suspect; return c }, true},

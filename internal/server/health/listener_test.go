@@ -192,7 +192,7 @@ func TestMetrics(t *testing.T) {
 	})
 	m.ObserveWhoIs(time.Millisecond)
 	m.CountEnded(signin.CauseGrant)
-	m.CountEnded("a cause that a stranger made up")
+	m.CountEnded("a cause that a stranger invented")
 	m.ObserveReady(20 * time.Millisecond)
 	m.CountSwept()
 	status, body := get(t, l.Handler(), "/metrics")

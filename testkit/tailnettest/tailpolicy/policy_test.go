@@ -76,7 +76,7 @@ func TestPolicyRefused(t *testing.T) {
 		{"a group in a group", `{"groups": {"group:a": ["group:b"]}}`, `"group:b" is not a login`},
 		{"a badly named group", `{"groups": {"dev": []}}`, `"dev" is not the name of a group`},
 		{"a badly named tag", `{"tagOwners": {"tag:1x": []}}`, `"tag:1x" is not the name of a tag`},
-		{"everybody owns a tag", `{"tagOwners": {"tag:x": ["*"]}}`, "is not allowed here"},
+		{"every user owns a tag", `{"tagOwners": {"tag:x": ["*"]}}`, "is not allowed here"},
 		{"an undeclared tag owns", `{"tagOwners": {"tag:x": ["tag:y"]}}`, `"tag:y" is not declared`},
 		{"a host without address", `{"hosts": {"db": "db.example.com"}}`, "neither an address nor a CIDR"},
 		{"a host called as an address", `{"hosts": {"10.0.0.1": "10.0.0.2"}}`, "not the name of a host"},
@@ -88,7 +88,7 @@ func TestPolicyRefused(t *testing.T) {
 		{"an acl with an unknown protocol", acl(`"action": "accept", "src": ["*"], "proto": "tpc", "dst": ["*:*"]`), `"tpc" is not a protocol`},
 		{"an acl with ports of icmp", acl(`"action": "accept", "src": ["*"], "proto": "icmp", "dst": ["*:80"]`), "has no ports"},
 
-		{"attributes for nobody", `{"nodeAttrs": [{"target": [], "attr": ["funnel"]}]}`, "needs target"},
+		{"attributes without a target", `{"nodeAttrs": [{"target": [], "attr": ["funnel"]}]}`, "needs target"},
 		{"attributes without any", `{"nodeAttrs": [{"target": ["*"]}]}`, "needs target and attr"},
 		{"ipPool", `{"nodeAttrs": [{"target": ["*"], "ipPool": ["100.81.0.0/16"]}]}`, `"ipPool" is not supported`},
 
@@ -99,7 +99,7 @@ func TestPolicyRefused(t *testing.T) {
 		{"a test of nothing", `{"tests": [{"src": "a@b.c"}]}`, "needs accept or deny"},
 		{"a test with many ports", `{"tests": [{"src": "a@b.c", "deny": ["10.0.0.1:1-9"]}]}`, "single ports"},
 		{"a test of everything", `{"tests": [{"src": "a@b.c", "deny": ["*:1"]}]}`, `"*" cannot be the destination of a test`},
-		{"a test from everybody", `{"tests": [{"src": "*", "deny": ["10.0.0.1:1"]}]}`, `"*" cannot be the source of a test`},
+		{"a test from all sources", `{"tests": [{"src": "*", "deny": ["10.0.0.1:1"]}]}`, `"*" cannot be the source of a test`},
 		{"a test of an empty group", `{` + declared + `"tests": [{"src": "group:none", "deny": ["db:1"]}]}`, `"group:none" is empty`},
 	} {
 		_, err := Parse(c.policy)
@@ -198,16 +198,16 @@ func TestPolicyCompiles(t *testing.T) {
 			"eve > ci:* [1 58]"},
 		{"a group, by its logins", `"grants": [{"src": ["group:dev"], "dst": ["bob@example.com"], "ip": ["*"]}]`,
 			"alice,alice2,bob > bob:*"},
-		{"an empty group gives nothing", `"grants": [{"src": ["group:none"], "dst": ["*"], "ip": ["*"]}]`, ""},
+		{"an empty group has no members", `"grants": [{"src": ["group:none"], "dst": ["*"], "ip": ["*"]}]`, ""},
 		{"self is the same person's machines, not those with tags or from elsewhere", `"grants": [{"src": ["autogroup:member"], "dst": ["autogroup:self"], "ip": ["22"]}]`,
 			"alice,alice2 > alice:22\nalice,alice2 > alice2:22\nbob > bob:22"},
-		{"self beside another destination", `"grants": [{"src": ["group:dev"], "dst": ["tag:ci", "autogroup:self"], "ip": ["22"]}]`,
+		{"self with another destination", `"grants": [{"src": ["group:dev"], "dst": ["tag:ci", "autogroup:self"], "ip": ["22"]}]`,
 			"alice,alice2 > alice:22\nalice,alice2 > alice2:22\nbob > bob:22\nalice,alice2,bob > ci:22"},
 		{"self and the person by name: one rule each", `"grants": [{"src": ["alice@example.com"], "dst": ["autogroup:self", "bob@example.com"], "ip": ["22"]}]`,
 			"alice,alice2 > alice:22\nalice,alice2 > alice2:22\nalice,alice2 > bob:22"},
 		{"the internet is not behind any node here", `"grants": [{"src": ["*"], "dst": ["autogroup:internet"], "ip": ["*"]}]`, ""},
 		{"a host by name", `"grants": [{"src": ["tag:ci"], "dst": ["db"], "ip": ["tcp:5432"]}]`, "ci > db:5432 [6]"},
-		{"a node named twice counts once", `"grants": [{"src": ["tag:ci"], "dst": ["db", "tag:sub", "100.64.0.9"], "ip": ["1"]}]`, "ci > db:1"},
+		{"a node that is listed twice counts once", `"grants": [{"src": ["tag:ci"], "dst": ["db", "tag:sub", "100.64.0.9"], "ip": ["1"]}]`, "ci > db:1"},
 		{"a network outside as source", `"grants": [{"src": ["lan"], "dst": ["db"], "ip": ["1"]}]`, "10.1.0.0/16 > db:1"},
 		{"a network of the tailnet as source means its nodes", `"grants": [{"src": ["100.64.0.0/30"], "dst": ["db"], "ip": ["1"]}]`,
 			"alice,alice2,bob > db:1"},
@@ -215,7 +215,7 @@ func TestPolicyCompiles(t *testing.T) {
 		{"a service does not open its host", `"grants": [{"src": ["tag:ci"], "dst": ["svc:web"], "ip": ["1"]}]`, "ci > web:1"},
 		{"all is also services", `"grants": [{"src": ["tag:ci"], "dst": ["*"], "ip": ["1"]}]`,
 			"ci > alice:1\nci > alice2:1\nci > bob:1\nci > ci:1\nci > db:1\nci > eve:1\nci > tka:1 web:1"},
-		{"capabilities give no ports", `"grants": [{"src": ["bob@example.com"], "dst": ["tag:tka"], "app": {"x.dev/cap/a": [{"role": "r"}, /* two */ {"n": 1,},]}}]`,
+		{"capabilities open no ports", `"grants": [{"src": ["bob@example.com"], "dst": ["tag:tka"], "app": {"x.dev/cap/a": [{"role": "r"}, /* two */ {"n": 1,},]}}]`,
 			`bob > tka {"x.dev/cap/a":[{"role":"r"},{"n":1}]}`},
 		{"a capability without values", `"grants": [{"src": ["bob@example.com"], "dst": ["tag:tka"], "app": {"x.dev/cap/a": []}}]`,
 			`bob > tka {"x.dev/cap/a":[]}`},
@@ -311,9 +311,9 @@ func TestTagOwners(t *testing.T) {
 	}{
 		{"its own", "tag:ci", "tag:ci", true},
 		{"one that it owns", "tag:ci", "tag:sub", true},
-		{"one of somebody else", "tag:ci", "tag:tka", false},
+		{"a tag of another owner", "tag:ci", "tag:tka", false},
 		{"one of every member, since tags are no member", "tag:ci", "tag:mine", false},
-		{"its own, which nobody declared", "tag:x", "tag:x", false},
+		{"its own tag, which is not declared", "tag:x", "tag:x", false},
 	} {
 		if got := p.MayTag([]string{c.own}, c.tag); got != c.want {
 			t.Errorf("%s: the bearer of %s may give %s: %v", c.why, c.own, c.tag, got)
