@@ -142,7 +142,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 					s.Settles(t, "before")
 					g.Arm(0, process)
 					story.act(t.Context())
-					s.Settles(t, "with nobody killed")
+					s.Settles(t, "without a kill")
 					if story.then != nil {
 						story.then(t)
 					}
