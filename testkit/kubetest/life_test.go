@@ -313,7 +313,7 @@ func TestStartFailures(t *testing.T) {
 
 	busy := kubetest.Start(t)
 	out, err = exec.CommandContext(t.Context(), bin, "-ephemeral", "-dir", filepath.Dir(busy.Kubeconfig)).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "another devcluster runs") {
+	if err == nil || !strings.Contains(string(out), "another devcluster is running") {
 		t.Errorf("a second process in one state directory: %v, %s", err, out)
 	}
 	if _, err := os.Stat(busy.Kubeconfig); err != nil {

@@ -126,7 +126,7 @@ func TestClusterKeyRefusals(t *testing.T) {
 	if err := secrets.Delete(t.Context(), ClusterKeySecret, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load(t, config, p.ns); err == nil || !strings.Contains(err.Error(), "is not there") {
+	if _, err := load(t, config, p.ns); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("no Secret: %v", err)
 	}
 	other := newEnv(t)
