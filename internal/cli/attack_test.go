@@ -51,7 +51,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 		{"html", 1, 1, "the answer is not what was asked for"},
 		{"junk", 1, 1, "the answer is not what was asked for"},
 		{"wrong-types", 1, -1, "the answer is not what was asked for"},
-		{"null", 1, -1, "does not hold one cluster"},
+		{"null", 1, -1, "does not have exactly one cluster"},
 		{"list", 1, 1, "the answer is not what was asked for"},
 		{"empty", 1, 1, "the answer is not what was asked for"},
 		{"redirect-http", 1, 1, "follows no redirects"},

@@ -59,7 +59,7 @@ func badKubeconfigs() map[string]struct{ body, word string } {
 	add("two-clusters", "one cluster", func(_, _, _, top m) { top["clusters"].(m)["b"] = m{"server": "https://b"} })
 	add("two-users", "one user", func(_, _, _, top m) { top["users"].(m)["b"] = m{"token": "b"} })
 	add("two-contexts", "one context", func(_, _, _, top m) { top["contexts"].(m)["b"] = m{"cluster": "prod-eu"} })
-	add("misfit", "fit together", func(_, _, x, _ m) { x["user"] = "somebody" })
+	add("misfit", "do not match", func(_, _, x, _ m) { x["user"] = "somebody" })
 	add("no-ca", "empty", func(c, _, _, _ m) { delete(c, "certificate-authority-data") })
 	add("short-ca", "not PEM", func(c, _, _, _ m) {
 		c["certificate-authority-data"] = base64.StdEncoding.EncodeToString([]byte("short"))

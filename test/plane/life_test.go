@@ -339,7 +339,7 @@ func TestPLANE18_Replicas(t *testing.T) {
 	get := func(path string) (string, error) { return send("GET", path, "", "") }
 	until(t, "it reports that its name is taken", func() bool {
 		body, err := get("/api/v1/sources")
-		return err == nil && strings.Contains(body, "NameTaken: another node of the tailnet is board; this server is board-1.")
+		return err == nil && strings.Contains(body, "NameTaken: another node of the tailnet has the name board; this server is board-1.")
 	})
 	node := func() (ids []string) {
 		for _, n := range r.Net.Nodes() {

@@ -210,9 +210,9 @@ func TestPLANE05_Modes(t *testing.T) {
 	// A configuration that would trust any caller does not start.
 	for _, x := range []struct{ why, identity, says string }{
 		{"serve on any address", `mode: serve, listen: "0.0.0.0:0"` + names, "neither a Unix socket nor a loopback address"},
-		{"a loopback port without user ids", `mode: serve, listen: "127.0.0.1:0"` + names, "name the user ids"},
-		{"an address alone", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [127.0.0.1/32]` + names, "an address alone is no proof"},
-		{"every address is a proxy", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [0.0.0.0/0], secretFile: ` + file + names, "no range of a proxy's own"},
+		{"a loopback port without user ids", `mode: serve, listen: "127.0.0.1:0"` + names, "needs the user ids"},
+		{"an address alone", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [127.0.0.1/32]` + names, "an address alone is not a proof"},
+		{"every address is a proxy", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [0.0.0.0/0], secretFile: ` + file + names, "is too large for a proxy"},
 		{"development on all addresses", `mode: dev, listen: "0.0.0.0:0", login: pat@platform.dev` + names, "not a loopback address"},
 		{"keys that could be replaced", `mode: oidc, listen: "127.0.0.1:0", oidc: {issuer: "http://idp.example", audience: a, tailnet: b}` + names, "use https"},
 	} {

@@ -113,7 +113,7 @@ func TestElectionTrouble(t *testing.T) {
 	}()
 	p.Until("it says that the Lease is missing", func() bool {
 		err := e.Err()
-		return err != nil && strings.Contains(err.Error(), "is not there")
+		return err != nil && strings.Contains(err.Error(), "does not exist")
 	})
 	if leads.Load() {
 		t.Error("it leads without a Lease")

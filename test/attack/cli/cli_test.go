@@ -235,7 +235,7 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 		{"two clusters", "one cluster", func(_, _, _, top object) { top["clusters"].(object)["mine"] = object{"server": "https://" + w.name} }},
 		{"two users", "one user", func(_, _, _, top object) { top["users"].(object)["mine"] = object{"token": "x"} }},
 		{"two contexts", "one context", func(_, _, _, top object) { top["contexts"].(object)["mine"] = object{"user": "mine"} }},
-		{"another current context", "fit together", func(_, _, _, top object) { top["current-context"] = "mine" }},
+		{"another current context", "do not match", func(_, _, _, top object) { top["current-context"] = "mine" }},
 		{"another API server than the server proved", "not the one that the server proved", func(c, _, _, _ object) { c["server"] = "https://" + w.name + ":6443" }},
 		{"an address without TLS", "not https", func(c, _, _, _ object) { c["server"] = "http://" + w.name }},
 		{"a metadata service", "metadata", func(c, _, _, _ object) { c["server"] = "https://169.254.169.254" }},

@@ -86,7 +86,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		r.says(func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, message(r.claim(), must(r.sealed(evil(genuine.Facts), top, gossip.Up)), r.own()))
 		})
-		attacktest.Eventually(t, attacktest.Long, "the server has asked, and not taken the answer", func() bool { return rejectedBy(t, at.server, gossip.Binding) > counted && r.count(&r.asked) > asked })
+		attacktest.Eventually(t, attacktest.Long, "the server sent a request and rejected the response", func() bool { return rejectedBy(t, at.server, gossip.Binding) > counted && r.count(&r.asked) > asked })
 		r.says(nil)
 		unmoved(t, at.server, "as an answer", before)
 		for _, c := range clustersOf(t, at.server) {
@@ -149,7 +149,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 		io.WriteString(w, message(r.claim(), old[0].Signed, old[1].Signed, r.own()))
 	})
 	asked := r.count(&r.asked)
-	attacktest.Eventually(t, attacktest.Long, "both have asked", func() bool { return r.count(&r.asked) >= asked+8 })
+	attacktest.Eventually(t, attacktest.Long, "both have sent a request", func() bool { return r.count(&r.asked) >= asked+8 })
 	for _, s := range []*attacktest.Env{east, west} {
 		if !fewer(s) {
 			c, _ := clusterOf(t, s, "west")
@@ -236,12 +236,12 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	}
 	refuses(silent, "hearsay", "has not contacted it yet")
 	asked := silent.count(&silent.asked)
-	attacktest.Eventually(t, attacktest.Long, "the node itself is asked", func() bool { return silent.count(&silent.asked) > asked })
+	attacktest.Eventually(t, attacktest.Long, "the node itself gets a request", func() bool { return silent.count(&silent.asked) > asked })
 	if c := of(east, "hearsay"); c.Verified {
-		t.Errorf("with the node asked in vain hearsay is listed as %+v", c)
+		t.Errorf("without a response of the node, the relayed record is listed as %+v", c)
 	}
 	silent.says(nil)
-	attacktest.Eventually(t, attacktest.Long, "its own word counts, of a lower order though it is", func() bool { return aliveTo(t, east, "go03c") })
+	attacktest.Eventually(t, attacktest.Long, "the node's own record is accepted, although its order is lower", func() bool { return aliveTo(t, east, "go03c") })
 	if _, ok := clusterOf(t, east, "hearsay"); ok {
 		t.Error("hearsay is still listed")
 	}
