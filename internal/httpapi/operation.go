@@ -265,7 +265,7 @@ func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, res
 			return refused
 		}
 		if err := json.Unmarshal(data, resp); err != nil {
-			return fmt.Errorf("%s: the answer is not what was asked for: %w", pattern, err)
+			return fmt.Errorf("%s: the answer does not have the expected form: %w", pattern, err)
 		}
 		return nil
 	}
@@ -281,7 +281,7 @@ func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, res
 		return fmt.Errorf("%s: the server answered %q without a reason: is it a Tailplane server?", pattern, res.Status)
 	}
 	if err := json.Unmarshal(answer, resp); err != nil {
-		return fmt.Errorf("%s: the answer is not what was asked for: %w", pattern, err)
+		return fmt.Errorf("%s: the answer does not have the expected form: %w", pattern, err)
 	}
 	return nil
 }
