@@ -73,7 +73,7 @@ func badKubeconfigs() map[string]struct{ body, word string } {
 	add("bad-ca", "certificate 1", func(c, _, _, _ m) {
 		c["certificate-authority-data"] = base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")}))
 	})
-	add("ca-not-base64", "answer is not", func(c, _, _, _ m) { c["certificate-authority-data"] = "%%%" })
+	add("ca-not-base64", "expected form", func(c, _, _, _ m) { c["certificate-authority-data"] = "%%%" })
 	add("http", "not https", func(c, _, _, _ m) { c["server"] = "http://k8s.example" })
 	add("no-host", "has no host", func(c, _, _, _ m) { c["server"] = "https://" })
 	add("userinfo", "more than a host", func(c, _, _, _ m) { c["server"] = "https://a:b@k8s.example" })
@@ -83,7 +83,7 @@ func badKubeconfigs() map[string]struct{ body, word string } {
 	add("escape-namespace", "namespace", func(_, _, x, _ m) { x["namespace"] = "\x1b]0;x\x07" })
 	add("no-token", "token is missing", func(_, u, _, _ m) { u["token"] = "" })
 	add("token-newline", "token contains", func(_, u, _, _ m) { u["token"] = "a\r\nHost: evil" })
-	add("token-number", "answer is not", func(_, u, _, _ m) { u["token"] = 7 })
+	add("token-number", "expected form", func(_, u, _, _ m) { u["token"] = 7 })
 	for what, name := range map[string]string{"escape": "\x1b[31mred", "shell": "$(touch x)", "newline": "a\nb", "bidi": "a\u202eb", "space": "a b", "quote": "a'b", "dash": "-rf"} {
 		add(what+"-name", "name of a cluster", func(_, _, _, top m) {
 			top["clusters"] = m{name: top["clusters"].(m)["prod-eu"]}
