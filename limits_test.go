@@ -35,7 +35,7 @@ var overLimit = map[string]struct{ lines, function int }{
 	"internal/plane/git/changeflow_test.go":      {860, 0},
 	"internal/plane/mcp/runnertools.go":          {0, 105},
 	"internal/relay/environment.go":              {0, 81},
-	"test/install/gateway_test.go":               {828, 0},
+	"test/install/gateway_test.go":               {819, 0},
 	"testbed/cmd/demo/adapter.go":                {0, 90},
 	"testbed/cmd/demo/fleet.go":                  {0, 105},
 	"testbed/cmd/podclient/main.go":              {0, 95},

@@ -77,7 +77,7 @@ func (w writeThrough) Rotate(ctx context.Context, p access.Permit, dryRun bool) 
 	return w.tell(e, err, dryRun)
 }
 
-func (w writeThrough) Ask(ctx context.Context, p access.Permit, what plane.RequestedAction, reason string, dryRun bool) (plane.Enrollment, error) {
+func (w writeThrough) RequestAction(ctx context.Context, p access.Permit, what plane.RequestedAction, reason string, dryRun bool) (plane.Enrollment, error) {
 	e, err := w.EnrollmentWriter.RequestAction(ctx, p, what, reason, dryRun)
 	return w.tell(e, err, dryRun)
 }

@@ -139,14 +139,7 @@ func TestFleetAlerts(t *testing.T) {
 	if !found {
 		t.Fatal("the page has no alerts")
 	}
-	ours := ""
-	for _, name := range []string{"fleet.go", "metrics.go"} {
-		b, err := os.ReadFile(filepath.Join(root, "internal/server/health", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ours += string(b)
-	}
+	ours := metricSources(t)
 	for _, r := range f.Groups[0].Rules {
 		row := ""
 		for line := range strings.Lines(table) {
@@ -185,4 +178,21 @@ func TestFleetAlerts(t *testing.T) {
 	if err != nil || len(groups) != 1 || len(groups[0].(map[string]any)["rules"].([]any)) != len(f.Groups[0].Rules) || rendered(t, on, "PodMonitor", "tailplane-fleet") == nil {
 		t.Errorf("%v, %v", groups, err)
 	}
+}
+
+// metricSources returns the source files that declare the metrics of the servers.
+func metricSources(t *testing.T) (sources string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "internal/server/health/*metrics.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources += string(b)
+	}
+	return sources
 }

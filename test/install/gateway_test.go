@@ -625,14 +625,7 @@ func TestGatewayAlerts(t *testing.T) {
 	if !found {
 		t.Fatal("the page has no alerts")
 	}
-	sources := ""
-	for _, name := range []string{"gateway.go", "relay.go"} {
-		b, err := os.ReadFile(filepath.Join(root, "internal/server/health", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sources += string(b)
-	}
+	sources := metricSources(t)
 	for _, r := range f.Groups[0].Rules {
 		row := ""
 		for line := range strings.Lines(table) {
@@ -792,7 +785,7 @@ func TestGatewayPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(text, "| reason | of | means |\n")
+	_, table, _ := strings.Cut(text, "| reason | of | meaning |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	reasons := 0
 	for row := range strings.Lines(table) {

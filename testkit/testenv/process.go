@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Process is one of the product's servers. It ends with this process, even after a crash.
@@ -110,6 +112,36 @@ func (p *Process) Kill() {
 
 // Signal sends a signal.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Pause stops the process until it receives SIGCONT. It waits until every thread has stopped: on a busy machine, a thread
+// can otherwise still answer a request that follows.
+func (p *Process) Pause(ctx context.Context) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for !p.paused() {
+		if err := retry.Sleep(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("pause %s: %w", p.Args[0], err)
+		}
+	}
+	return nil
+}
+
+// paused reports whether the kernel has stopped every thread. It returns true on systems without /proc.
+func (p *Process) paused() bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+	for _, path := range threads {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		// proc(5): the state follows the name of the program, which is in parentheses.
+		if i := strings.LastIndex(string(stat), ") "); i >= 0 && !strings.HasPrefix(string(stat)[i+2:], "T") {
+			return false
+		}
+	}
+	return true
+}
 
 // Stop asks the process to end. After limit, Stop kills it and returns an error. A process that has ended before is
 // not an error.

@@ -415,7 +415,7 @@ func TestGW09_Restarts(t *testing.T) {
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
 	in := question(xdsHost(t, "example.com", xdsRoute(t, "shop", "plain", "/")))
 
-	if err := w.Signal(syscall.SIGSTOP); err != nil {
+	if err := w.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

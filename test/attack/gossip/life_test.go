@@ -84,7 +84,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 	t.Run("one that was held up", func(t *testing.T) {
 		inOneOf(t, "the delayed server declares others dead", func() error {
 			w, late := west.Mark(t), west.Metrics(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]
-			if err := west.Access.Signal(syscall.SIGSTOP); err != nil {
+			if err := west.Access.Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// Control: the server is silent for that long.
