@@ -174,7 +174,7 @@ func TestMC06_WhereThePlaneIs(t *testing.T) {
 		"two tokens":                {args: []string{"--url", "https://d", "--token-file", "x", "--token-command", "y"}, want: "cannot be combined"},
 		"too few bytes":             {args: []string{"--url", "https://d", "--max-bytes", "10"}, want: "--max-bytes is 10"},
 		"a toolset that is not":     {args: []string{"--url", "https://d", "--toolsets", "secrets"}, want: `"secrets" is not a toolset`},
-		"no time":                   {args: []string{"--url", "https://d", "--timeout", "0s"}, want: "--timeout is 0s"},
+		"no time":                   {args: []string{"--url", "https://d", "--timeout", "0s"}, want: "--timeout must be greater than zero (got 0s)"},
 		"settings without a scheme": {config: "plane.url: ftp://x", want: "plane.url is"},
 	} {
 		code, out, errs := mcp(t, settingsFile(t, c.config), conversation, c.env, c.args...)

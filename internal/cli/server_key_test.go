@@ -248,7 +248,7 @@ func TestSGN24_the_kubeconfig_is_what_was_proved(t *testing.T) {
 			w.Write(text)
 		}))
 		m := newMachine(t, srv.URL)
-		if r := m.run("login"); r.code != 3 || !strings.Contains(r.err, "its API server is not the one that the server proved") || !strings.Contains(r.err, "to end it: tka logout") {
+		if r := m.run("login"); r.code != 3 || !strings.Contains(r.err, "its API server is not the one that the server proved") || !strings.Contains(r.err, "to end the sign-in: tka logout") {
 			t.Errorf("%s: code %d: %s", what, r.code, r.err)
 		}
 		srv.Close()
@@ -295,7 +295,7 @@ func TestSGN24_two_servers_of_one_name(t *testing.T) {
 	two := httptest.NewServer(other)
 	defer two.Close()
 	m.write(t, "config/tka/config.yaml", m.read(t, "config/tka/config.yaml")+"- {name: two, url: \""+two.URL+"\", insecureHTTP: true}\n")
-	if r := m.run("login", "--server", "two"); r.code != 3 || !strings.Contains(r.err, "with another key") {
+	if r := m.run("login", "--server", "two"); r.code != 3 || !strings.Contains(r.err, "with a different key") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 	if m.read(t, ".kube/config") != config {

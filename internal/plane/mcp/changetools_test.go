@@ -85,7 +85,7 @@ func TestChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.IsError || !strings.Contains(text, "would take it. Risk: high") || !strings.Contains(string(b), "+  - amy@acme.dev") && !strings.Contains(string(b), "amy@acme.dev") {
+	if res.IsError || !strings.Contains(text, "would accept it. Risk: high") || !strings.Contains(string(b), "+  - amy@acme.dev") && !strings.Contains(string(b), "amy@acme.dev") {
 		t.Errorf("%s %s", text, b)
 	}
 	for _, bad := range []any{`{"owners":[]}`, []string{"a"}, nil, 7, true} {
